@@ -30,7 +30,7 @@ def change(key: str, value: int = 1) -> pa.RecordBatch:
 
 
 class Waiting:
-    """A store of deferred changes, one row of each batch."""
+    """A store of deferred changes, a row of each batch."""
 
     def __init__(self) -> None:
         self.rows: dict[int, pa.RecordBatch] = {}
@@ -49,7 +49,7 @@ class Waiting:
 
 
 def rows_of(store: ObjectStore, piece: LogPiece, log: LogId = LOG) -> list[tuple[str, int]]:
-    """(key, value) of what a reader replays."""
+    """(key, value) of the changes that a reader replays."""
     data = memoryview(store.get_range(piece.object, piece.offset, piece.length))
     found = read_piece(data, piece, log.operator, log.table, log.key_group_start, log.key_group_stop)
     return [(row["k"], row["n"]) for rows in found for row in rows.to_pylist()]
@@ -62,7 +62,7 @@ def spans(pieces: Sequence[LogPiece]) -> list[tuple[int, int]]:
 class ManualLog:
     """A log in manual time, in which each attempt's duration and fault are given.
 
-    `took_s` and `faults` are taken by one attempt after the other, as they start or end; then 0.1 s and no fault."""
+    `took_s` and `faults` are taken by the attempts in turn, as they start or end; then 0.1 s and no fault."""
 
     def __init__(self, policy: RetryPolicy = NEVER_SLOW, **settings: Any) -> None:
         self.took_s: list[float] = []

@@ -1,4 +1,4 @@
-"""The one Spark session of a test run: `local[4]`, made when the first test asks for it, stopped at the end.
+"""The Spark session that a test run shares: `local[4]`, made when the first test asks for it, stopped at the end.
 
 Thousands of collected tests are half a million objects, which Python's garbage collector would go through again and
 again while the tests run. `gc.freeze` takes the objects out of its sight.

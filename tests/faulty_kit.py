@@ -1,4 +1,4 @@
-"""A source whose splits end their process, hang or raise while a file says so, and what a test looks at then."""
+"""A source whose splits end their process, hang or raise while a file says so, and the facts that tests check then."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""One Kafka broker for a test run, started when the first test asks for it; topics and messages in it."""
+"""A Kafka broker for a test run, started when the first test asks for it; topics and messages in it."""
 
 import atexit
 import os
@@ -19,7 +19,7 @@ ISOLATED = "read_committed"
 
 @cache
 def address() -> str:
-    """The broker of HOLDFAST_KAFKA, or one that ends with this process."""
+    """The broker of HOLDFAST_KAFKA, or a broker that ends with this process."""
     if VARIABLE in os.environ:
         return os.environ[VARIABLE]
     folder = tempfile.TemporaryDirectory(prefix="holdfast-kafka-")

@@ -1,4 +1,4 @@
-"""A job with one of every kind of object in its storage, and the `holdfast` command run in this process."""
+"""A job with an object of every kind in its storage, and the `holdfast` command run in this process."""
 
 import json
 import random
@@ -97,7 +97,7 @@ def run_every_kind(
 
 
 def holdfast(*arguments: object, env: dict[str, str] | None = None) -> Result:
-    """Run the command; its exit code and what it prints."""
+    """Run the command; return its exit code and its output."""
     return CliRunner().invoke(app, [str(each) for each in arguments], env=env)
 
 

@@ -37,7 +37,7 @@ def leave_to_test_long(items: Iterable[pytest.Item]) -> None:
 
 
 def sample(combinations: Sequence[set[Value]]) -> list[int]:
-    """Choose combinations until each value has come, each time one with the most values that have not come yet."""
+    """Choose combinations until each value has come, each time the combination with the most values still missing."""
     missing = set().union(*combinations)
     chosen = []
     while missing:

@@ -1,6 +1,6 @@
 """Scenarios of pure rules as text, after etcd raft's: steps, `----`, then the rules' answers.
 
-    commit 3 out=x,y            one event a line; words are `name=value` or plain
+    commit 3 out=x,y            an event for each line; words are `name=value` or plain
     ----
     Cut 1 batch=3 run=1 to 0:1
 
@@ -39,7 +39,7 @@ class Scenario(ABC):
         return "\n\n".join(done) + "\n"
 
     def step(self, line: str) -> list[str]:
-        """Carry out one line; return its answers."""
+        """Carry out a line; return its answers."""
         name, *words = line.split()
         named = dict(word.split("=", 1) for word in words if "=" in word)
         return self.carry_out(name, [word for word in words if "=" not in word], named)

@@ -1,4 +1,4 @@
-"""Equality of keys: one rule, Spark's, wherever rows are brought together by key."""
+"""Equality of keys: a single rule, Spark's, wherever rows are brought together by key."""
 
 import math
 import struct

@@ -1,4 +1,4 @@
-"""Settings are checked when made; a wrong one is named with its value and what is allowed."""
+"""Settings are checked when made; a wrong setting is named with its value and the allowed values."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""The code keeps its shape: which room may import which, where Spark and I/O stay, sizes, what no file may hold."""
+"""The code keeps its shape: which room may import which, where Spark and I/O stay, sizes, forbidden content."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "holdfast"
 
 MAY_IMPORT: dict[str, str] = {
-    # What a user builds and holds; the first call of `start()` reaches down to Spark.
+    # Objects that a user builds and holds; the first call of `start()` reaches down to Spark.
     "__init__": "",
     "api": "functions job query settings sinks sources stored_state streams",
     "testing": "exchange functions graph job jobmaster journal protocol query schema settings sinks sources storage "
@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, str] = {
     "spark": "__init__ exchange graph jobmaster journal protocol query settings sources storage "
     "stored_state taskmanager",
     "query": "jobmaster observe settings ui",
-    # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
+    # Control: the JobMaster executes the decisions of the pure rules, and the journal remembers.
     "jobmaster": "checkpoint cleanup exchange execution formats functions graph journal observe protocol "
     "recovery settings sinks sources state storage stored_state taskmanager ui",
     # Observers: a running job as facts, and the page that shows them.
@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, str] = {
     "checkpoint": "settings",
     "execution": "settings",
     "journal": "storage",
-    # Upkeep: what looks after stored data as a whole, for a JobMaster and for people.
+    # Upkeep: rooms that look after stored data as a whole, for a JobMaster and for people.
     "cli": "__init__ cleanup formats journal maintenance storage stored_state ui",
     "stored_state": "formats journal recovery state storage",
     "cleanup": "checkpoint formats journal sinks sources storage",
@@ -188,7 +188,7 @@ def runtime_imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def room_imports(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Line, room and dotted name within Holdfast of what a file imports from other rooms."""
+    """Line, room and dotted name within Holdfast of a file's imports from other rooms."""
     for line, name in runtime_imports(path):
         if name.split(".")[0] == "holdfast":
             inside = name.removeprefix("holdfast").removeprefix(".") or "__init__"

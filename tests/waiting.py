@@ -14,7 +14,7 @@ take the processor from the processes that it waits for."""
 def until(
     condition: Callable[[], object], what: str | Callable[[], object] = "a condition", timeout_s: float = PATIENCE_S
 ) -> None:
-    """Wait for a condition; `what` says what it is, or what is there instead, where it does not come to hold."""
+    """Wait for a condition; `what` describes it, or the state found instead, for the error if it never holds."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         looked_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Uploads ahead of a cut (behaviour 1), and rewinds: of what is pending, uploading, stored, and across a boundary."""
+"""Uploads ahead of a cut (behaviour 1), and rewinds: of changes pending, uploading, stored, and across a boundary."""
 
 from concurrent.futures import Future
 

@@ -31,7 +31,7 @@ def test_deferred_changes_are_collected_up_to_the_cut_and_never_twice(threaded: 
 
 
 def test_what_failed_is_stored_whole_where_a_base_was_made_in_the_midst_of_it(threaded: ThreadedLog):
-    """Collected changes of several batches are one set: the base has some of them, the log has to have the others."""
+    """Collected changes of several batches are a set: the base has some of them, the log has to have the others."""
     writer, waiting = threaded.writer, Waiting()
     for batch in range(2):
         writer.append(batch, waiting.committed(batch, change(f"batch {batch}")))

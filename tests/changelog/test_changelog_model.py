@@ -27,7 +27,7 @@ FAULTS = (Fault.FAIL, Fault.LOST_ANSWER, Fault.LATE)
 
 @dataclass
 class Cut:
-    """A persist that was asked for, and what its handle has to replay."""
+    """A requested persist, and the changes that its handle has to replay."""
 
     batch: int
     from_sqn: int
@@ -87,7 +87,7 @@ class WriterModel(RuleBasedStateMachine):
     @precondition(lambda self: self.batch >= 0)
     @rule(back=st.integers(0, 2), base_back=st.integers(0, 6))
     def persist(self, back: int, base_back: int) -> None:
-        """A cut, also at a batch before the last one; from a base on, which may have been made since the last cut."""
+        """A cut, also at a batch before the last; from a base on, which may have been made since the last cut."""
         batch = max(self.last_cut, self.batch - back, 0)
         self.last_cut = batch
         start = max(self.skipped_to, self.sqn_after(batch - base_back))
@@ -197,7 +197,7 @@ class WriterModel(RuleBasedStateMachine):
             assert found == cut.expected
 
     def teardown(self) -> None:
-        """Quiescence and one sweep: what is stored is held by the log, or was acknowledged."""
+        """Quiescence and a sweep: stored objects are held by the log, or were acknowledged."""
         scheduler = self.world.scheduler
         if self.closes:
             self.writer.close()
@@ -217,7 +217,7 @@ class WriterModel(RuleBasedStateMachine):
         assert self.world.metric("uploadBytesInFlight") == self.world.metric("uploadQueueSize") == 0
 
 
-# What fails is printed as it was found: making it smaller takes longer than a test may.
+# A failure is printed as it was found: making it smaller takes longer than a test may.
 WriterModel.TestCase.settings = settings(
     max_examples=100, stateful_step_count=50, deadline=None, phases=[Phase.generate], print_blob=True
 )

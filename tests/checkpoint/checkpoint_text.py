@@ -17,7 +17,7 @@ from scenario_text import Scenario
 
 
 class CheckpointsScenario(Scenario):
-    """One coordinator, driven by lines of text."""
+    """A coordinator, driven by lines of text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ def parse_groups(text: str) -> list[ev.Group]:
 
 
 def show(command: ev.Command) -> str:
-    """A command in one line."""
+    """A command as a line of text."""
     match command:
         case ev.Cut():
             to = "".join(f" {tm}:{incarnation}" for tm, incarnation in command.task_managers.items())

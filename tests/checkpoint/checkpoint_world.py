@@ -1,7 +1,7 @@
 """A random world around the real coordinator: TaskManagers, store, journal, sinks, failovers, takeovers.
 
-Everything is drawn from one seed. The oracles: what a restart needs exists at every moment; output is published
-exactly once, in order, under one number; and when all is quiet nothing is left that nobody needs.
+Everything is drawn from a seed. The oracles: the objects that a restart needs exist at every moment; output is
+published exactly once, in order, under a single number; and when all is quiet nothing is left that nobody needs.
 """
 
 import heapq
@@ -92,7 +92,7 @@ class World:
     # --- the driver ---------------------------------------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """A new JobMaster: clean up what the newest record does not name, start from it."""
+        """A new JobMaster: clean up objects that the newest record does not name, start from it."""
         number = max(self.journal, default=0) + 1
         self.epoch = number
         self.queue = []
@@ -167,7 +167,7 @@ class World:
         self.tell(ev.CloseRequested(name))
 
     def commit(self, run: int) -> None:
-        """One more batch, whose output per sink is the range of offsets it covers."""
+        """Run a further batch, whose output per sink is the range of offsets it covers."""
         if run != self.run_number or not self.running or self.stopped:
             return
         self.at(self.random.choice([0.2, 0.6]), lambda: self.commit(run))
@@ -232,7 +232,7 @@ class World:
         self.commit(self.run_number)
 
     def restored(self, number: int, old: TaskManager | None, record: Record | None) -> TaskManager:
-        """A survivor keeps its incarnation, and deletes what it uploaded and never acknowledged."""
+        """A survivor keeps its incarnation, and deletes the objects that it uploaded and never acknowledged."""
         new = TaskManager(number, 0, persisted=self.offset)
         for manifest in record.manifests if record else []:
             if manifest.task_manager == number:
@@ -268,7 +268,7 @@ class World:
             task_manager.materialized.append((name, boundary))
 
     def persist(self, cut: ev.Cut, number: int, offset: int) -> None:
-        """Upload what the cut needs, compose the acknowledgement, send it (late, lost, doubled)."""
+        """Upload the objects that the cut needs, compose the acknowledgement, send it (late, lost, doubled)."""
         task_manager = self.task_managers.get(number)
         if task_manager is None or task_manager.incarnation != cut.task_managers[number] or self.run_number != cut.run:
             return

@@ -34,7 +34,7 @@ class Record:
 
 @dataclass
 class TaskManager:
-    """One incarnation: its live log as pieces `(object, after offset, up to offset)`, and its materializations."""
+    """An incarnation: its live log as pieces `(object, after offset, up to offset)`, and its materializations."""
 
     number: int
     incarnation: int
@@ -56,7 +56,7 @@ class TaskManager:
         )
 
     def completed(self, checkpoint_id: int) -> set[str]:
-        """Truncate to the materialization the completed checkpoint uses; what may be deleted by ourselves."""
+        """Truncate to the materialization the completed checkpoint uses; return the objects that we may delete."""
         manifest = self.manifests.get(checkpoint_id)
         if manifest is None or manifest.materialized is None:
             return set()
@@ -68,7 +68,7 @@ class TaskManager:
 
 
 class GatheredObjects:
-    """Stored committables, by what stands for them."""
+    """Stored committables, by their stand-ins."""
 
     def __init__(self) -> None:
         self._committables: dict[bytes, list[bytes]] = {}

@@ -1,4 +1,4 @@
-"""Rules of the coordinator that the scenarios do not show: times, limits, and what is refused."""
+"""Rules of the coordinator that the scenarios do not show: times, limits, and refusals."""
 
 import pytest
 from checkpoint_text import CheckpointsScenario

@@ -68,7 +68,7 @@ class Driver:
         self.tell(ev.CommitAcknowledged(BatchNumber(batch), ev.Position(batch, {}), True, committables))
 
     def checkpoint(self) -> list[bytes]:
-        """Cut; what the record holds of the sink, from wherever it is stored."""
+        """Cut; return the sink's committables in the record, from wherever they are stored."""
         self.tell(ev.TriggerRequested("now"))
         sent = self.records[-1]
         stored = {sink: f"object-{len(self.records)}" for sink in sent.committables}

@@ -10,7 +10,7 @@ names = st.frozensets(st.sampled_from("abcdef"))
 
 
 class Versions(RuleBasedStateMachine):
-    """A lineage beside whole sets, one for each pinned version."""
+    """A lineage beside whole sets, a set for each pinned version."""
 
     def __init__(self) -> None:
         super().__init__()

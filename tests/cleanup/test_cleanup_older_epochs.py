@@ -1,4 +1,4 @@
-"""`holdfast gc`: what dead epochs left goes, what the newest checkpoint needs and what lives stays; first as a plan."""
+"""`holdfast gc`: objects of dead epochs go, living objects and needs of the newest checkpoint stay; first as a plan."""
 
 import re
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_a_takeover_that_never_counted_makes_no_living_epoch_old(store: ObjectSt
     journal = Journal(store, taken.epoch)
     numbers = [journal.append(record(1, checkpoint)) for checkpoint in (1, 2, 3)]
     journal.expire(numbers[:2])
-    # One that was paused between its listing and its put creates a number that was freed meanwhile.
+    # A JobMaster that was paused between its listing and its put creates a number that was freed meanwhile.
     store.create(names.journal(numbers[1]), encode_record(Takeover(numbers[1], uuid4().hex)))
     living = left(store, 1)
     observed = observe(store)
@@ -124,7 +124,7 @@ def test_what_a_record_of_the_living_epoch_names_stays_until_the_record_goes(sto
 
 
 class Subsuming(SlowStore):
-    """The job records its next checkpoint, and deletes what only the one before named, when a manifest is asked for."""
+    """When a manifest is read, the job records its next checkpoint, and deletes objects of the record before."""
 
     def __init__(self, inner: ObjectStore, journal: Journal) -> None:
         super().__init__(inner, 0.0, lambda seconds: None)

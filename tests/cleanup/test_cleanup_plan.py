@@ -1,4 +1,4 @@
-"""Clean-up after a takeover: older epochs only, planned before anything is deleted, what is unknown left alone."""
+"""Clean-up after a takeover: older epochs only, planned before anything is deleted, unknown names left alone."""
 
 from collections.abc import Sequence
 

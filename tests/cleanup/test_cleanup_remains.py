@@ -18,7 +18,7 @@ from waiting import until
 
 
 class Running:
-    """A job on a clock of its own; one batch and one checkpoint at a time."""
+    """A job on a clock of its own; batches and checkpoints come singly."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class Running:
         self.cluster = cluster
 
     def batch(self) -> None:
-        """One more, committed."""
+        """Run a further batch, and commit it."""
         batches = len(self.query.totals.batch_rows)
         write_files(self.folder / "in", 1, seed=batches)
         self.clock.advance(1.0)

@@ -1,7 +1,7 @@
-"""Pages of documentation as programs: their snippets in order, with what a reader is not shown.
+"""Pages of documentation as programs: their snippets in order, with the lines that a reader is not shown.
 
-    ```python                      a snippet; all of a page share one namespace, in order
-    ```text  right after one       what that snippet prints, exactly
+    ```python                      a snippet; all of a page share a namespace, in order
+    ```text  right after it        the output of that snippet, exactly
     <!-- setup: … -->              code that runs in its place, hidden from readers
     <!-- spark -->                 right before a snippet: it needs a Spark session
     ```py                          code of another library, shown beside its equivalent; not run
@@ -58,7 +58,7 @@ def snippets(page: Path) -> list[Snippet]:
 
 
 def run(some: list[Snippet], folder: Path, names: dict[str, Any]) -> None:
-    """Run snippets one after the other; what one says that it prints is compared."""
+    """Run snippets in order, and compare the output of each with its page."""
     namespace = {"__name__": "__main__", **names}
     for snippet in some:
         code = snippet.code.replace("/data/", f"{folder}/").replace("memory://", f"memory://{folder.name}-")

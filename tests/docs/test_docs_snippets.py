@@ -1,4 +1,4 @@
-"""Every Python snippet of README and docs runs, and prints what the page says."""
+"""Every Python snippet of README and docs runs, and prints the output on the page."""
 
 from pathlib import Path
 from typing import Any

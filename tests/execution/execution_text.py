@@ -17,7 +17,7 @@ from scenario_text import Scenario
 
 
 class ExecutionScenario(Scenario):
-    """One machine, driven by lines of text."""
+    """A machine, driven by lines of text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def number(text: str) -> float | int | None:
 
 
 def show(command: ev.Command) -> str:
-    """A command in one line."""
+    """A command as a line of text."""
     match command:
         case ev.StartProcess():
             return f"StartProcess {command.process}"

@@ -1,4 +1,4 @@
-"""Random histories of senders and the units that are given to them: what must hold is asserted at each step."""
+"""Random histories of senders and the units that are given to them: invariants are asserted at each step."""
 
 import random
 
@@ -95,7 +95,7 @@ class History:
             self.report(*self.rng.choice(self.orders))
 
     def report(self, order: Give, left: list[int], level: int) -> None:
-        """The next unit of an order; now and then one that was reported already. In the end, the end of the answer."""
+        """The next unit of an order; now and then a unit reported already. In the end, the end of the answer."""
         unit = left.pop(0) if left and self.rng.random() < 0.7 else self.rng.choice(order.units)
         before = len(self.counted)
         self.tell(UnitReported(order.sender, order.attempt, unit))

@@ -1,7 +1,7 @@
 """A random world around the real execution machine: processes that die, calls that hang, work that fails, a user.
 
-Everything is drawn from one seed. The oracles look at the machine from outside: one work at a time, run numbers and
-incarnations that are never used twice, no commit of what the machine knows to be lost, batches committed in order from
+Everything is drawn from a seed. The oracles look at the machine from outside: one work at a time, run numbers and
+incarnations that are never used twice, no commit that the machine knows to be lost, batches committed in order from
 a base that was chosen, storms that end, and progress as soon as nothing fails any more.
 """
 
@@ -142,7 +142,7 @@ class World:
         heapq.heappush(self.queue, (self.now_s + seconds, self.order, action))
 
     def tell(self, event: ev.Event) -> None:
-        """One fact; now and then it comes again, late."""
+        """Give a fact; now and then it comes again, late."""
         if isinstance(event, ev.Lost):
             self.note_loss(event)
         commands = self.rules.handle(event)
@@ -283,7 +283,7 @@ class World:
         self.holders = command.holders
 
     def check_joining(self, command: ev.Deploy) -> None:
-        """Replacements alone join, between two batches; everybody else holds what it held."""
+        """Replacements alone join, between two batches; everybody else holds the same as before."""
         if command.joining is None:
             return
         assert self.incomplete and not self.torn, f"{command} although nobody is missing"

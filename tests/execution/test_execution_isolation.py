@@ -26,7 +26,7 @@ def laid_out(chance: random.Random, splits: list[SplitName], legs: int) -> list[
 
 
 def how_it_failed(chance: random.Random, unit: SplitUnit, bad: list[SplitName]) -> UnitFailure:
-    """An error names a split, at times a wrong one; a process that died names none; one that hangs names the first bad
+    """An error names a split, at times a wrong split; a dead process names none; a hanging process names the first bad
     split, or nothing."""
     end = chance.choice(list(UnitEnd))
     if end is UnitEnd.HUNG:

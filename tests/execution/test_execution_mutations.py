@@ -1,4 +1,4 @@
-"""The random world finds what it is for: with a rule of the machine broken on purpose, an oracle complains."""
+"""The random world finds broken rules: with a rule of the machine broken on purpose, an oracle complains."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

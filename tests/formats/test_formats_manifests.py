@@ -67,7 +67,7 @@ def test_the_golden_manifest_is_read_as_it_was_written():
 
 
 def test_a_task_manager_of_many_logs_keeps_its_manifest_small() -> None:
-    """8 subtasks of 6 tables, 64 pieces each: those of one cut lie in one object, whose name is random."""
+    """8 subtasks of 6 tables, 64 pieces each: the pieces of a cut lie in the same object, whose name is random."""
     objects = [names.changelog_object(1, 1) for _ in range(64)]
     handles = [
         TableHandle(

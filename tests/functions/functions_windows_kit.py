@@ -54,7 +54,7 @@ def undo(operator: Operator) -> None:
 
 
 def restored(operator: Operator, spec: OperatorSpec, tables: NewTable) -> Operator:
-    """A new instance with the state of one, as after a restart."""
+    """A new instance with the state of another, as after a restart."""
     made = spec.create(0, 128, tables)
     for name, table in operator.tables.items():
         made.tables[name].apply(table.snapshot(), 0, 128)

@@ -1,4 +1,4 @@
-"""Timers of functions by batch: fired once, in order for each key, over undo, rewind and restarts; what is refused."""
+"""Timers of functions by batch: fired once, in order for each key, over undo, rewind and restarts; refusals."""
 
 import random
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ class Bells(hf.BatchFunction):
     def process(self, batch: Any, keys: Any, groups: Any, ctx: Any) -> None:
         wanted = batch.column("wanted").to_numpy(zero_copy_only=False)
         times = batch.column("t").to_numpy() * SECOND
-        for row in range(len(times)):  # one by one: a later row may take back what an earlier one did
+        for row in range(len(times)):  # singly: a later row may take back the change of an earlier row
             change = ctx.timers.register_event_time if wanted[row] else ctx.timers.delete_event_time
             change(pa.array([int(times[row])], pa.timestamp("us", "UTC")), groups[row : row + 1])
 

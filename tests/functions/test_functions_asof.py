@@ -34,7 +34,7 @@ def spec_of(tolerance: Any = None, left: Any = None, right: Any = None) -> JoinS
 
 
 def expected(clicks: Rows, visits: Rows, tolerance_s: int | None) -> Counter[tuple[Any, ...]]:
-    """Each click with the newest visit that is not after it; of visits at the same time the one that came last."""
+    """Each click with the newest visit that is not after it; of visits at the same time the last that came."""
     found: Counter[tuple[Any, ...]] = Counter()
     for click in clicks:
         earliest = -EVERYTHING_US if tolerance_s is None else click[1] - tolerance_s * SECOND

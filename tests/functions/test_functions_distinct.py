@@ -1,4 +1,4 @@
-"""Distinct values, exact and by sketches: types, the error that is promised, combining, restarts, what a key costs."""
+"""Distinct values, exact and by sketches: types, the error that is promised, combining, restarts, the cost of a key."""
 
 import random
 from collections.abc import Iterable

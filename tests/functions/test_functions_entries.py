@@ -70,7 +70,7 @@ def counts(operator: Operator) -> dict[str, int]:
 
 
 class Script(ProcessFunction):
-    """Does what `op` says."""
+    """Carries out the operation `op`."""
 
     items = MapState(pa.int64(), pa.int64(), default=-1)
     log = ListState(pa.int64())
@@ -291,7 +291,7 @@ def test_what_does_not_fit_names_operator_state_and_type() -> None:
 
 
 class Batches(BatchFunction):
-    """Does what the first row's `op` says, for all rows."""
+    """Carries out the first row's operation `op`, for all rows."""
 
     items = MapState(pa.int64(), pa.int64(), default=-1)
     log = ListState(pa.int64())

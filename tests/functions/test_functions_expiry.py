@@ -1,4 +1,4 @@
-"""Time to live against a model, on every backend: what is seen, and that what has expired is removed in its time."""
+"""Time to live against a model, on every backend: which values are seen, and that expired values go in time."""
 
 import random
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
 
 
 class Running:
-    """An operator that batches are run on, one after the other."""
+    """An operator on which batches are run in sequence."""
 
     def __init__(self, function: Any, tables: NewTable) -> None:
         self._spec = ProcessSpec("ageing", OperatorInput(INPUT, ("k",)), function, OUTPUT)
@@ -111,7 +111,7 @@ def by_row(on: Any) -> ProcessFunction:
 
 def by_batch(on: Any) -> BatchFunction:
     class ByBatch(BatchFunction):
-        """Does what the first row says, for all rows."""
+        """Carries out the first row's operation, for all rows."""
 
         value = ValueState(pa.int64(), default=-1, ttl=TTL, ttl_on=on)
         items = MapState(pa.int64(), pa.int64(), default=-1, ttl=TTL, ttl_on=on)

@@ -1,4 +1,4 @@
-"""Lists of subtasks: what a function sees and changes, undo, shares after a rescale, what is refused."""
+"""Lists of subtasks: a function's view and changes, undo, shares after a rescale, refusals."""
 
 import random
 from collections import Counter

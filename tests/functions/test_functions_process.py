@@ -88,7 +88,7 @@ def test_an_undone_batch_leaves_the_state_as_it_was() -> None:
 
 
 class Remember(ProcessFunction):
-    """`v` says what to do: 1 remembers, 0 clears, None puts null."""
+    """`v` is the operation: 1 remembers, 0 clears, None puts null."""
 
     n = ValueState(pa.int64(), default=-1)
 

@@ -29,7 +29,7 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
 
 
 class Bells(ProcessFunction):
-    """Does what `op` says at second `t`. Processing times are odd seconds, to tell them apart."""
+    """Carries out the operation `op` at second `t`. Processing times are odd seconds, to tell them apart."""
 
     def process(self, row: Any, ctx: Context) -> None:
         getattr(ctx.timers, row.op)(datetime.fromtimestamp(row.t, UTC))

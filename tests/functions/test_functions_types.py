@@ -76,7 +76,7 @@ def as_read(kind: pa.DataType | None, values: list[Any]) -> list[Any]:
 
 
 def run(function: Any, keys: list[int], operator: Operator | None, tables: NewTable) -> tuple[Operator, list[str]]:
-    """One batch, on an operator that is new or restored from another one."""
+    """Run a batch on an operator that is new or restored from another."""
     made = ProcessSpec("types", OperatorInput(INPUT, ("k",)), function, OUTPUT).create(0, 128, tables)
     if operator is not None:
         for name, table in operator.tables.items():
@@ -92,7 +92,7 @@ def run(function: Any, keys: list[int], operator: Operator | None, tables: NewTa
 
 
 def check_kept(function: Callable[[], Any], expected: list[str], tables: NewTable) -> None:
-    """One key a value: seen in the batch that writes them, and by an operator that was restored and only reads."""
+    """A key for each value: seen in the batch that writes them, and by an operator that was restored and only reads."""
     keys, operator = list(range(len(expected))), None
     for writes in (True, False):
         made = function()

@@ -50,7 +50,7 @@ def starts_of(window: Window, second: int) -> list[int]:
 
 
 class Model:
-    """Recomputes windows from the rows on time; `final` is what was put out at their close."""
+    """Recomputes windows from the rows on time; `final` is the output at their close."""
 
     def __init__(self, window: Window, lateness: int, keyed: bool = True) -> None:
         self.window, self.lateness, self.keyed = window, lateness, keyed

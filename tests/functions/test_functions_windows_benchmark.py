@@ -1,4 +1,4 @@
-"""The benchmark of windows runs, and says what it measured."""
+"""The benchmark of windows runs, and says its figures."""
 
 import json
 import subprocess

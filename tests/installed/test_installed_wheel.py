@@ -28,14 +28,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def readme_example() -> tuple[str, str]:
-    """The program that the README shows, and what it says that it prints."""
+    """The program that the README shows, and its output there."""
     match = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert match
     return match[1], match[2]
 
 
 def check_first_day(environment: Environment, folder: Path) -> None:
-    """Do the first steps of a new user: install, run the example, add a file, run it again, look at what is stored."""
+    """Do the first steps of a new user: install, run the example, add a file, run it again, look at its storage."""
     program, prints = readme_example()
     assert ".transform(" in program
     folder.mkdir()

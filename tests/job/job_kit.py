@@ -65,7 +65,7 @@ def newest(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[Any, dict[str,
 
 
 class Feed(Source):
-    """A source without an end: rows come when the test calls `put`. One split, positions from 0."""
+    """A source without an end: rows come when the test calls `put`. A single split, positions from 0."""
 
     kind = "feed"
 

@@ -40,7 +40,7 @@ def _outside() -> Iterator[None]:
 
 
 class Transactions(hf.ProcessFunction):
-    """Rows of one key: BEGIN, values, END. A copy that is made anew has lost what was open."""
+    """Rows of a key: BEGIN, values, END. A copy that is made anew has lost the open group."""
 
     def open(self, ctx: Any) -> None:
         Outside.open.clear()
@@ -61,7 +61,7 @@ class Transactions(hf.ProcessFunction):
 
 
 class Answers(hf.ProcessFunction):
-    """Refuses the first boundaries after the first row, one answer after the other."""
+    """Refuses the first boundaries after the first row, with each answer in turn."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)

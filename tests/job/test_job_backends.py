@@ -1,4 +1,4 @@
-"""Each state backend runs the same jobs with the same result, also from one to another."""
+"""Each state backend runs the same jobs with the same result, also after a switch between them."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""Splits that are behind: in records, in the status of a query, tried again, skipped, and what they hold back."""
+"""Splits that are behind: in records, in the status of a query, tried again, skipped, and their effect on the rest."""
 
 import json
 import urllib.request

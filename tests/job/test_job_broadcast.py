@@ -1,7 +1,7 @@
-"""Broadcast streams of whole jobs in process: order, failures, rescaling, rewinds, event time, what is refused.
+"""Broadcast streams of whole jobs in process: order, failures, rescaling, rewinds, event time, refusals.
 
 Scripts give a batch of each source at a time, so the rules of batch n apply to the orders of batch n and later ones,
-however often batches are repeated: a direct computation says what comes out.
+however often batches are repeated: a direct computation gives the expected output.
 """
 
 from collections.abc import Iterable, Iterator
@@ -182,7 +182,7 @@ def test_a_lost_task_manager_has_the_rules_of_the_others_again(on_loss) -> None:
 
 
 def test_an_undone_batch_leaves_no_rules_behind() -> None:
-    """Two attempts at a batch fail once it has changed the rules; the third one counts."""
+    """Two attempts at a batch fail once it has changed the rules; the third counts."""
     orders, rules, sink = Feed(name="orders"), Feed(RULES, name="rules"), hf.MemorySink()
     job = new_job(parallelism=2, task_managers=2)
     limited(job, orders, rules).write(sink)
@@ -259,7 +259,7 @@ def test_a_broadcast_of_an_operators_output_and_keys_of_several_columns(capsys) 
 
 
 def test_timers_read_rules_and_a_broadcast_stream_does_not_hold_event_time_back() -> None:
-    """The rules have no watermark in one job, and one that stands still in the other."""
+    """The rules have no watermark in the first job, and a watermark that stands still in the second."""
 
     class Late(hf.ProcessFunction):
         rules = hf.BroadcastState()

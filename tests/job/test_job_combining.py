@@ -17,7 +17,7 @@ HALF = 2**62
 
 @pytest.fixture(autouse=True)
 def small_samples(monkeypatch):
-    monkeypatch.setattr(combining, "SAMPLE_ROWS", 6)  # of five keys: one comes twice
+    monkeypatch.setattr(combining, "SAMPLE_ROWS", 6)  # of five keys: a key comes twice
 
 
 @pytest.fixture

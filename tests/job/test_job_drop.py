@@ -1,4 +1,4 @@
-"""Jobs that go on without a lost TaskManager: who drops what, and that every row is counted or said to be lost."""
+"""Jobs that go on without a lost TaskManager: which rows are dropped, and that every row is counted or said lost."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""Event time of whole jobs in process: watermarks whatever the batches, complete input, skew, what is refused."""
+"""Event time of whole jobs in process: watermarks whatever the batches, complete input, skew, refusals."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Joins of whole jobs in process: failures, restarts, kills of a TaskManager, late rows, windows, what is refused."""
+"""Joins of whole jobs in process: failures, restarts, kills of a TaskManager, late rows, windows, refusals."""
 
 import logging
 from collections import Counter

@@ -39,7 +39,7 @@ class Listing(hf.ProcessFunction):
 
 
 class ListingJob:
-    """The job on a feed, with checkpoints where the test asks for one."""
+    """The job on a feed, with a checkpoint whenever the test asks for it."""
 
     def __init__(self, storage: str | None = None, feed: Feed | None = None, store: Any = None, **settings: Any):
         self.storage, self.feed = storage or new_storage(), feed or Feed(name="feed")

@@ -1,4 +1,4 @@
-"""A quiet job that takes ten checkpoints a second for ten minutes keeps what it writes about itself small."""
+"""A quiet job that takes ten checkpoints a second for ten minutes keeps its metadata small."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The query handle: PySpark's names, checkpoints on request, settings that change, what a slow sink does."""
+"""The query handle: PySpark's names, checkpoints on request, settings that change, the effect of a slow sink."""
 
 import threading
 

@@ -1,6 +1,6 @@
 """Jobs that lose TaskManagers, several times over and while they recover, and that are rescaled: every total stays.
 
-State is in memory or in RocksDB; what is restored comes from the log alone, or from materialized tables and the log
+State is in memory or in RocksDB; restored rows come from the log alone, or from materialized tables and the log
 upon them; from the storage, or from copies on the local disk.
 """
 
@@ -117,7 +117,7 @@ def test_several_losses_in_a_row_and_during_recovery_keep_every_total(job):
     lock = threading.Lock()
 
     def lose() -> None:
-        """Whoever restores a table: one TaskManager or the other ends at that moment."""
+        """Whoever restores a table: either TaskManager ends at that moment."""
         with lock:
             index = next(losses, None)
         if index is not None:
@@ -190,7 +190,7 @@ def local_job(tmp_path: Path, state: hf.HashMapState | hf.RocksDBState, handles:
 
 
 def lose_all(job: Job, query: Query) -> Fetched:
-    """All TaskManagers are lost; what their replacements read."""
+    """Lose all TaskManagers; return the reads of their replacements."""
     before = len(query.restarts)
     for index in (0, 1):
         job.kill(index)
@@ -260,7 +260,7 @@ def test_copies_go_when_no_checkpoint_needs_them_and_are_bounded_where_none_comp
 
 
 def counted(folder: Path, rows: int) -> hf.Job:
-    """The same job in this process and in one that is killed."""
+    """The same job in this process and in a process that is killed."""
     job = new_job(
         (folder / "storage").as_uri(),
         state=hf.RocksDBState(cache_max_entries=20),

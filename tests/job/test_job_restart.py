@@ -1,4 +1,4 @@
-"""Starting a job again on its storage: where it goes on, what of its shape may change, and what is refused."""
+"""Starting a job again on its storage: where it goes on, which parts of its shape may change, and refusals."""
 
 from typing import ClassVar
 
@@ -274,7 +274,7 @@ def test_a_state_that_becomes_a_map_is_refused():
 
 
 class Heard(SequenceEnumerator):
-    """Notes what it is told of checkpoints, in order, with what it is asked in between."""
+    """Notes the checkpoints that it is told of, in order, and the questions in between."""
 
     notes: ClassVar[list[object]] = []
 
@@ -315,7 +315,7 @@ def test_a_source_hears_of_the_checkpoint_that_a_start_begins_from_and_of_its_la
 
 @pytest.mark.parametrize("again", ["processing_time", "available_now"])
 def test_where_a_source_begins_is_recorded_before_its_first_row(tmp_path, again):
-    """Asked again after a death, "latest" would pass over what came since the first start."""
+    """Asked again after a death, "latest" would pass over rows since the first start."""
     storage, sink = new_storage(), hf.MemorySink(name="out")
 
     def file(number):

@@ -21,7 +21,7 @@ def made(storage: str, feed: Feed, sink: hf.MemorySink, retained: int = 3, **set
 
 
 def checkpoints(query: hf.Query, feed: Feed, values: range) -> None:
-    """One checkpoint after each row."""
+    """A checkpoint after each row."""
     for value in values:
         feed.put(pairs((1, value)))
         query.processAllAvailable()

@@ -1,6 +1,6 @@
 """A TaskManager is lost in the middle of a job, and the others go back in memory: the result is that of a calm run.
 
-The job has two keyed operators one behind another, and a function that draws random numbers. What it puts out must fit
+The job has two keyed operators in a row, and a function that draws random numbers. Its output must fit
 together, whichever draws count.
 """
 

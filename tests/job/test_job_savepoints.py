@@ -268,7 +268,7 @@ class HeldAtFour:
 
 
 def test_a_batch_in_flight_at_a_stop_is_in_the_savepoint(url: Folders) -> None:
-    """Were it committed while the objects are copied, its output would come from the old query and from the new one."""
+    """Were it committed while the objects are copied, its output would come from the old and from the new query."""
     feed, sink = Feed(name="feed"), hf.MemorySink(name="out")
 
     def job(storage: str, sink: hf.MemorySink, **settings: Any) -> hf.Job:

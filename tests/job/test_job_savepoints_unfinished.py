@@ -1,4 +1,4 @@
-"""Savepoints that are not finished: out of time, interrupted by errors, given up; what they leave, and what follows."""
+"""Savepoints that are not finished: out of time, interrupted by errors, given up; their remains, and later ones."""
 
 import threading
 from pathlib import Path

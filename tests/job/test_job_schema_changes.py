@@ -65,7 +65,7 @@ def job(storage, state, states, *batches, sink=None):
 
 
 def goes_on(state, before, after, rows=ROWS):
-    """Return the output for a further row of key 1, after a restart with other states; and after one more."""
+    """Return the output for a further row of key 1, after a restart with other states; and after a second restart."""
     storage, sink = new_storage(), hf.MemorySink(name="out")
     run(job(storage, state, before, rows, sink=sink))
     run(job(storage, state, after, rows, pairs((1, 1)), sink=sink))

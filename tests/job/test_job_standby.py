@@ -1,4 +1,4 @@
-"""TaskManagers that stand by: they take the place of a lost one, and whoever is started in its stead stands by."""
+"""TaskManagers that stand by: they take the place of a lost TaskManager, and its replacement stands by."""
 
 from collections import Counter
 

@@ -50,7 +50,7 @@ def is_pickle(data: bytes) -> bool:
     for first in range(min(len(data), 64)):
         try:
             opcodes = [opcode.name for opcode, _, _ in pickletools.genops(data[first:])]
-        except (ValueError, DeprecationWarning):  # its reader warns of escapes in what is no text
+        except (ValueError, DeprecationWarning):  # its reader warns of escapes in bytes that are no text
             continue
         if len(opcodes) > 3:
             return True

@@ -1,4 +1,4 @@
-"""Watermarks and timers of whole jobs in process: empty batches, failures, restarts, what is refused."""
+"""Watermarks and timers of whole jobs in process: empty batches, failures, restarts, refusals."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Windows of whole jobs in process: failures and restarts, complete input, late rows, what is refused."""
+"""Windows of whole jobs in process: failures and restarts, complete input, late rows, refusals."""
 
 import random
 from collections import Counter

@@ -25,7 +25,7 @@ Answer = Callable[[Unit], UnitResult]
 
 
 def worked_off(unit: Unit) -> UnitResult:
-    """Ten rows of each unit: sent to both TaskManagers, or staged as one committable that names the unit."""
+    """Ten rows of each unit: sent to both TaskManagers, or staged as a committable that names the unit."""
     leg = PROGRAM.legs[unit.leg]
     if isinstance(leg.target, OperatorTarget):
         return UnitResult(unit.unit, unit.leg, f"attempt-{unit.unit}", rows=10, sent=Sent.of([(0, 4, 7), (1, 6, 9)]))

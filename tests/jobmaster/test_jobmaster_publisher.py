@@ -48,7 +48,7 @@ class NotedSink(Sink):
 
 @contextmanager
 def publishing(sink: NotedSink, open_gate: bool = True) -> Iterator[Publisher]:
-    """A publisher whose store has one group, `group`, of two committables."""
+    """A publisher whose store has a group, `group`, of two committables."""
     store = fresh_store()
     store.put("group", encode_committables("out", GROUP, b"as it was"))
     store.put("damaged", b"no group")

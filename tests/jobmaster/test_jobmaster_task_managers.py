@@ -1,4 +1,4 @@
-"""One process alone may register as a TaskManager: a process of the incarnation that was started last."""
+"""A single process may register as a TaskManager: the process of the incarnation that was started last."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every world that the journal's model can come to, and what must hold in each."""
+"""Every world that the journal's model can come to, and the invariants of each."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ def check(world: World) -> None:
     """Raises `Violation` where the world is not as it must be."""
     current = max(((number, rec) for number, rec in world.records if rec.kind == "checkpoint"), default=None)
     if world.lost:
-        return  # nothing holds until a newer record is written; what must not happen then, steps say
+        return  # nothing holds until a newer record is written; the steps say which changes are forbidden then
     if current is None and world.landed:
         raise Violation("there was a checkpoint, and no record of one is left")
     if current is not None and not current[1].things <= world.things:

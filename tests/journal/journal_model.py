@@ -1,16 +1,16 @@
-"""A small exhaustive model of journal, ownership and publication: up to three JobMasters on one storage.
+"""A small exhaustive model of journal, ownership and publication: up to three JobMasters on a common storage.
 
-Every request to the store is one atomic step, and every interleaving of the JobMasters' steps is explored; a
+Every request to the store is an atomic step, and every interleaving of the JobMasters' steps is explored; a
 JobMaster may stop for ever at any point (no step is ever forced). A put may be answered, lost, or land later at
 any time or never; a delete of records may be repeated later; and the newest record may be lost.
 The decisions are those of the real rules
-(`journal.rules`, `cleanup.plan.plan_cleanup`, `checkpoint.publication`); `Weakness` breaks one at a time.
+(`journal.rules`, `cleanup.plan.plan_cleanup`, `checkpoint.publication`); each `Weakness` breaks a single rule.
 
     idle ─list─► put(takeover) ─► relist ─counts─► running ─► put(checkpoint) ─► running …
        │            │ taken ► idle   └ not ► idle         mark ◄─┴─ first  │ taken ► stopped
        └─ the newest record is lost ► stopped
 
-Not modelled: what a TaskManager deletes before an acknowledgement (changelog's own tests), time.
+Not modelled: a TaskManager's deletions before an acknowledgement (changelog's own tests), time.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ class Rec(NamedTuple):
 
 
 class Master(NamedTuple):
-    """One JobMaster."""
+    """A JobMaster."""
 
     phase: str = "idle"
     attempts: int = 0
@@ -119,7 +119,7 @@ class Violation(Exception):
 
 
 class Model:
-    """`steps(world)` yields (what happened, the world after it); raises `Violation` where a step itself is wrong."""
+    """`steps(world)` yields (event, the world after it); raises `Violation` where a step itself is wrong."""
 
     def __init__(self, bounds: Bounds, weakness: Weakness | None = None) -> None:
         self.bounds = bounds
@@ -148,7 +148,7 @@ class Model:
         yield from self._lose(world)
 
     def _lose(self, world: World) -> Iterator[tuple[str, World]]:
-        """The one checkpoint record that is there is lost, after its append was answered."""
+        """The only checkpoint record is lost, after its append was answered."""
         checkpoints = [(number, rec) for number, rec in world.records if rec.kind == "checkpoint"]
         answered = {number for master in world.masters for number in master.known}
         if world.losses and len(checkpoints) == 1 and checkpoints[0][0] in answered:
@@ -175,7 +175,7 @@ class Model:
     # --- taking over --------------------------------------------------------------------------------------------------
 
     def _list(self, world: World, index: int, master: Master) -> Iterator[tuple[str, World]]:
-        """List, and read the base: in one step, since a base that is gone means nothing but starting over."""
+        """List, and read the base: in a single step, since a base that is gone means nothing but starting over."""
         records = dict(world.records)
         number = rules.number_for_put(records)
         order = rules.base_search_order(records, number)
@@ -358,11 +358,11 @@ class Model:
         return f"publishes {group[0]}", show(put_master(world, index, master._replace(unpublished=rest)), group)
 
 
-# --- what the store and the sink do -----------------------------------------------------------------------------------
+# --- steps of the store and the sink ----------------------------------------------------------------------------------
 
 
 def put_master(world: World, index: int, master: Master) -> World:
-    """One JobMaster changes."""
+    """A single JobMaster changes."""
     return world._replace(masters=(*world.masters[:index], master, *world.masters[index + 1 :]))
 
 
@@ -378,7 +378,7 @@ def land(world: World, number: int, rec: Rec) -> World:
 
 
 def show(world: World, group: tuple[int, Thing]) -> World:
-    """Publish as sinks do: a number at or below the last one is done already."""
+    """Publish as sinks do: a number at or below the last is done already."""
     if world.published and world.published[-1][0] >= group[0]:
         return world
     return world._replace(published=(*world.published, group))
@@ -445,7 +445,7 @@ def plan_of(
 
 
 def _stored(rec: Rec) -> CheckpointRecord | None:
-    """A takeover is to the plan what it is to `plan_cleanup`: not a checkpoint record."""
+    """A takeover is no checkpoint record, neither to the plan nor to `plan_cleanup`."""
     if rec.kind == "takeover":
         return None
     return CheckpointRecord(

@@ -1,4 +1,4 @@
-"""Taking over: what counts, what starts over, and what an older JobMaster finds afterwards."""
+"""Taking over: which takeover counts, which starts over, and the findings of an older JobMaster afterwards."""
 
 import pytest
 

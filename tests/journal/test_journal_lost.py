@@ -1,4 +1,4 @@
-"""A newest record that is lost is told from a beginning: nobody starts from an older one, and nothing is written."""
+"""A newest record that is lost is told from a beginning: nobody starts from an older record, and nothing is written."""
 
 import pytest
 from hypothesis import given
@@ -96,7 +96,7 @@ def test_a_takeover_marks_a_journal_whose_writer_died_before_it_could() -> None:
 
 
 def test_a_record_that_seems_lost_while_others_append_is_looked_for_again() -> None:
-    """A listing may miss what was written while it ran, and what that made expire."""
+    """A listing may miss records written while it ran, and records that these made expire."""
     inner = fresh_store()
     _, journal = start(inner)
     advance(journal, 1, 2)

@@ -1,5 +1,5 @@
 """The rules of journal, ownership and publication hold in every interleaving within bounds; and each is needed:
-left out, the model finds a hole. See `journal_model.py` for what is modelled."""
+left out, the model finds a hole. See `journal_model.py` for the modelled parts."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Several JobMasters over one faulty store, driven at random from a printed seed: the real code, end to end."""
+"""Several JobMasters over a faulty store, driven at random from a printed seed: the real code, end to end."""
 
 import random
 
@@ -30,7 +30,7 @@ class Contest:
             return
         below = [number for number in self.written if number < taken.epoch]
         if taken.base is not None and taken.base_number not in self.written:
-            below.append(taken.base_number)  # written by one who does not know it yet
+            below.append(taken.base_number)  # written by a JobMaster that does not know it yet
         assert taken.base_number == max(below, default=None)
         known = [] if taken.base_number is None else [int(taken.base_number)]
         self.masters.append(

@@ -1,4 +1,4 @@
-"""The program that is killed: a Spark driver that runs jobs, one after the other, until their sources are exhausted.
+"""The program that is killed: a Spark driver that runs jobs, in sequence, until their sources are exhausted.
 
     python kills_driver.py <file of JSON>      {"master": "local[4]", "jobs": [{"shape": {…}, "folder": "…"}, …],
                                                 "settings": {…}}         of every `Job`, beside those of its shape

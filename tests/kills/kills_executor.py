@@ -2,7 +2,7 @@
 
     python kills_executor.py <folder>
 
-Writes `found.json`: when the loss was noticed, its reason, and what became of the rows.
+Writes `found.json`: when the loss was noticed, its reason, and the fate of the rows.
 """
 
 import json

@@ -1,7 +1,7 @@
 """JobMasters that die, or stand still, at a failpoint: in this process, without Spark.
 
 A death makes the store that this JobMaster was given refuse everything, from all of its threads, and unwinds the
-thread that met the failpoint; what the others still do to sinks is what a process may do in its last moment.
+thread that met the failpoint; the other threads may still reach sinks, as in the last moment of a process.
 """
 
 import threading
@@ -26,7 +26,7 @@ class Died(RuntimeError):
 
 
 class MortalStore:
-    """The store as one process sees it: after `die` nothing reaches it any more."""
+    """The store as a process sees it: after `die` nothing reaches it any more."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.url = inner.url
@@ -99,7 +99,7 @@ class Pause:
 
 
 class Driver:
-    """One start of the job, on its own view of the storage, in a thread: `start` itself may die or stand still."""
+    """A start of the job, on its own view of the storage, in a thread: `start` itself may die or stand still."""
 
     def __init__(self, shape: Shape, folder: Path, store: ObjectStore | None = None) -> None:
         self.store = MortalStore(store or open_store((folder / "storage").as_uri()))
@@ -141,7 +141,7 @@ class Driver:
         self._cluster.kill(index)
 
     def join(self) -> None:
-        """Until it has ended, one way or the other."""
+        """Wait until it has ended, whether well or not."""
         assert self._ended.wait(WAIT_S), f"still running: {self._shape}"
 
     def finish(self) -> None:

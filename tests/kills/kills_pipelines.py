@@ -34,7 +34,7 @@ COLUMNS = {"every": ("k", "n"), "changes": ("k", "n"), "chain": ("n", "keys")}
 
 @dataclass(frozen=True)
 class Shape:
-    """One pipeline, small enough to be run many times; travels as JSON."""
+    """A pipeline, small enough to be run many times; travels as JSON."""
 
     emit: str = "every"
     sink: str = "parquet"
@@ -154,7 +154,7 @@ def topic_of(folder: Path) -> str:
 
 
 class Calls:
-    """A callback's memory that survives its process: one file a call, named by the number."""
+    """A callback's memory that survives its process: a file for each call, named by the number."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -207,7 +207,7 @@ def found(shape: Shape, folder: Path) -> list[tuple[int, ...]]:
 
 
 def check(shape: Shape, folder: Path) -> None:
-    """The sink shows what an undisturbed run shows; names what differs."""
+    """Check that the sink equals that of an undisturbed run; name the differences."""
     wanted, shown = Counter(expected(shape)), Counter(found(shape, folder))
     missing, surplus = wanted - shown, shown - wanted
     assert not missing and not surplus, (

@@ -26,7 +26,7 @@ LOOK_S = 0.1
 
 
 class CopyDriver:
-    """A driver as a process of its own: of Spark with senders that stay (`master`), or of one process ("")."""
+    """A driver as a process of its own: of Spark with senders that stay (`master`), or of a single process ("")."""
 
     def __init__(self, database: Any, folder: Path, snapshot: str, truncate: str, master: str) -> None:
         self._arguments = [database.server.dsn, database.slot, database.publication, str(folder), snapshot]
@@ -74,8 +74,8 @@ class CopyDriver:
 class BoundaryWatch(threading.Thread):
     """Reads each checkpoint's record while it is there: no transaction has rows on both sides of its position.
 
-    The rows are those in the segments themselves; a snapshot of one moment is a transaction like any other, and each
-    chunk of a chunked one.
+    The rows are those in the segments themselves; a snapshot of a single moment is a transaction like any other, and
+    each chunk of a chunked snapshot.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -25,7 +25,7 @@ workers."""
 
 
 class DriverProcess:
-    """One driver in a session of its own; what Spark starts for it belongs to that session too."""
+    """A driver in a session of its own; Spark's processes for it belong to that session too."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class DriverProcess:
         return (self.text().strip().splitlines() or [""])[-1][:200]
 
     def kill(self) -> None:
-        """SIGKILL to the driver alone; what Spark has started for it notices by itself."""
+        """SIGKILL to the driver alone; Spark's processes for it notice by themselves."""
         self._process.kill()
         self._process.wait(WAIT_S)
 
@@ -108,7 +108,7 @@ class DriverProcess:
         return [pid for pid in self._session() if pid != self.pid and serves(pid)]
 
     def kill_task_manager(self, rng: random.Random) -> int | None:
-        """SIGKILL to one of them; None where none serves."""
+        """Send SIGKILL to any of them; None if none serves."""
         found = sorted(self.task_managers())
         if not found:
             return None

@@ -85,7 +85,7 @@ def by_hour(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class TopicDriver:
-    """A driver of one of these jobs, as a process."""
+    """A driver of such a job, as a process."""
 
     def __init__(self, job: str, servers: str, topic: str, folder: Path) -> None:
         self.log = folder / "driver.log"

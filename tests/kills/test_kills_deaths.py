@@ -61,7 +61,7 @@ BEFORE = [point for point in POINTS if not point.endswith(".after")]
 
 @pytest.mark.parametrize("point", quick(*BEFORE, of=POINTS))
 def test_a_death_loses_nothing_and_repeats_nothing(point, tmp_path):
-    """Processes die at one of the later hits, or at the first if there are no more; the long test below has all
+    """Processes die at a later hit, or at the first if there are no more; the long test below has all
     hits.
     """
     rng = random.Random(point)

@@ -28,7 +28,7 @@ def _disarmed():
 
 
 class TwiceCluster(LocalCluster):
-    """Every unit runs two or three times, as under speculation; any one of the attempts is the one that counts."""
+    """Every unit runs two or three times, as under speculation; any of the attempts may be the attempt that counts."""
 
     rng = random.Random(7)
 

@@ -1,4 +1,4 @@
-"""Two JobMasters on one storage: the last that took over completes checkpoints, the other one nothing. In process."""
+"""Two JobMasters on a common storage: the last that took over completes checkpoints, the other nothing. In process."""
 
 import random
 from pathlib import Path

@@ -27,7 +27,7 @@ START_MS = 1_767_225_600_000
 
 
 class Hours:
-    """Writes the messages of one hour after the other, in a thread, until `finish`."""
+    """Writes the messages hour by hour, in a thread, until `finish`."""
 
     def __init__(self, servers: str) -> None:
         kafka_kit.new_topic(PARTITIONS, TOPIC, servers, **{"retention.ms": "-1"})
@@ -92,7 +92,7 @@ class Folders:
 
 
 class HourlyJob:
-    """A broker, a writer of hours, a driver at a time, and what they make."""
+    """A broker, a writer of hours, a driver at a time, and their output."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

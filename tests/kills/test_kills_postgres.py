@@ -28,7 +28,7 @@ WAIT_S_MAX = 600.0
 
 
 class Under:
-    """A history under kills: who is killed when, and what must hold in the end."""
+    """A history under kills: which process is killed when, and the invariants of the end."""
 
     def __init__(self, folder: Path, snapshot: str, seed: int, truncate: str = "delete", master: str = SPARK) -> None:
         self._draw = random.Random(seed)

@@ -31,7 +31,7 @@ print(query.lastProgress["sources"][0]["startOffset"]["0"])
 
 
 def run_to_the_end(folder: Path) -> tuple[int, str]:
-    """The position that the program saw, and what it wrote to stderr; its exit code has to be 0."""
+    """The position that the program saw, and its stderr; its exit code has to be 0."""
     (folder / "program.py").write_text(PROGRAM)
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(folder)}
     command = [sys.executable, "program.py", (folder / "storage").as_uri()]

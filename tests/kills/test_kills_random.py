@@ -43,7 +43,7 @@ def test_a_hundred_kills_lose_nothing_and_repeat_nothing(tmp_path):
 
 
 def one_round(seed: str, folder: Path) -> int:
-    """Jobs of one driver, killed until they are done; how many kills there were."""
+    """Run the jobs of a driver, killed until they are done; return the number of kills."""
     rng = random.Random(seed)
     markers = folder / "killed"
     markers.mkdir(parents=True)

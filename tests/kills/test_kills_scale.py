@@ -1,4 +1,4 @@
-"""Four executors, eight TaskManagers, eight senders, 200 splits; one after the other is killed: exactly once."""
+"""Four executors, eight TaskManagers, eight senders, 200 splits; each is killed in turn: exactly once."""
 
 import json
 import subprocess

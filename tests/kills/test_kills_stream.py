@@ -16,7 +16,7 @@ ALL = {"stream.epoch.parts": 3, **COMMITTED}
     "points", [COMMITTED, pytest.param(ALL, marks=pytest.mark.long)], ids=["between both commits", "everywhere"]
 )
 def test_epochs_count_once_whichever_side_is_killed(points, tmp_path):
-    """Drivers leave parts that nothing names, and an epoch that Spark has not committed; the last one goes on."""
+    """Drivers leave parts that nothing names, and an epoch that Spark has not committed; the last driver goes on."""
     shape = Shape("every", "parquet", rows=3000, rows_per_batch=500, interval_s=0.2, source="stream")
     killed = tmp_path / "killed"
     killed.mkdir()

@@ -1,4 +1,4 @@
-"""`holdfast verify`: whatever is damaged, missing or in the wrong place is named; what is whole is not; nothing is
+"""`holdfast verify`: whatever is damaged, missing or in the wrong place is named; whole objects are not; nothing is
 written."""
 
 import shutil

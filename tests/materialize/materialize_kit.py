@@ -26,7 +26,7 @@ KEYS, VALUES, GROUPS = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64
 
 
 class Unlogged:
-    """`batch` is the last one committed; `fail`: so many puts of parts fail; while `open` is not set, all wait."""
+    """`batch` is the last committed; `fail`: so many puts of parts fail; while `open` is not set, all wait."""
 
     def __init__(self, state: StateBackend, folder: Path) -> None:
         self.inner = ObstoreStore("memory://", MemoryStore())
@@ -85,7 +85,7 @@ class Unlogged:
         self.uploader.acknowledge(future.result().objects())
 
     def checkpoint(self) -> TableHandle:
-        """One that completes."""
+        """Run a checkpoint that completes."""
         checkpoint_id = 100 + self.batch
         future = self.cut(checkpoint_id)
         handle = future.result(30)

@@ -26,7 +26,7 @@ KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
 
 
 class Subtask:
-    """A table with its durable side; counts keys, and keeps what it must restore to by batch."""
+    """A table with its durable side; counts keys, and keeps the expected restored state by batch."""
 
     def __init__(self, policy: MaterializationPolicy) -> None:
         self.inner = ObstoreStore("memory://", MemoryStore())
@@ -240,7 +240,7 @@ def test_aborted_checkpoints_let_go_of_the_log_that_a_newer_base_replaces_and_a_
     for number in range(2, 12):
         subtask.run(number)
         subtask.keyed.checkpoint(number, subtask.batch).result(30)
-        subtask.uploader.in_background(lambda: None).result(30)  # after the materialization, if one runs
+        subtask.uploader.in_background(lambda: None).result(30)  # after the materialization, if it runs
         subtask.keyed.aborted(number)
     until(lambda: len(subtask.names()) <= 6)
     assert set(completed.objects()) <= set(subtask.names())
@@ -342,7 +342,7 @@ def test_checkpoints_taken_while_batches_commit_hold_exactly_their_cut():
 
 @pytest.mark.parametrize(("early", "late"), [(400, 1_000), pytest.param(1_000, 10_000, marks=pytest.mark.long)])
 def test_later_checkpoints_take_no_more_than_early_ones_did(early: int, late: int):
-    """Objects, bytes and handles, with a registry that deletes what neither a record names nor a log holds."""
+    """Objects, bytes and handles, with a registry that deletes objects that neither a record names nor a log holds."""
     subtask = make(log_handles_max=16, interval_s=1e9)
     known: set[str] = set()
     largest = {"objects": 0, "bytes": 0, "handles": 0}

@@ -1,4 +1,4 @@
-"""The schedule of one table's materializations, over times that are given to it."""
+"""The schedule of a table's materializations, over times that are given to it."""
 
 from holdfast.changelog.writer import LogSize
 from holdfast.formats.log_objects import LogId

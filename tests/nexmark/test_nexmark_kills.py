@@ -1,4 +1,4 @@
-"""Nexmark's queries on Spark, whose TaskManagers are killed on the way, give what DuckDB gives."""
+"""Nexmark's queries on Spark, whose TaskManagers are killed on the way, give DuckDB's results."""
 
 import subprocess
 import sys

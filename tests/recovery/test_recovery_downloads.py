@@ -21,7 +21,7 @@ WAIT_S = 30
 
 
 class CountingStore:
-    """Counts what is fetched; may hold requests up until `parties` are under way together."""
+    """Counts fetches; may hold requests up until `parties` are under way together."""
 
     def __init__(self, inner: ObjectStore, parties: int = 1) -> None:
         self.inner = inner
@@ -86,7 +86,7 @@ def test_no_more_is_fetched_ahead_than_the_bound_and_waiting_for_an_object_fetch
 
 
 class PausedBeforeStart(ObjectCache):
-    """Gives others time between the choice of what is fetched ahead and the start of its fetch."""
+    """Gives others time between the choice of an object to fetch ahead and the start of its fetch."""
 
     def __init__(self, store: CountingStore) -> None:
         super().__init__(store, ahead_bytes_max=1)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Local copies: what was stored is found again by another process, checked, bounded, and cleaned up."""
+"""Local copies: they are found again by another process, checked, bounded, and cleaned up."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def copies(tmp_path: Path):
 
 
 def files(tmp_path: Path) -> list[Path]:
-    """All that lies below, but for the marks of who uses what."""
+    """All files below, but for the marks of folders in use."""
     return sorted(path for path in tmp_path.rglob("*") if path.is_file() and path.name != local.IN_USE)
 
 
@@ -142,7 +142,7 @@ def test_only_known_copies_that_nothing_needs_go(tmp_path: Path, copies: LocalCo
     copies.keep(needed, b"1")
     copies.keep(unneeded, b"2")
     known = copies.names()
-    copies.keep(later, b"3")  # stored after it was looked up what is needed
+    copies.keep(later, b"3")  # stored after the needed copies were looked up
     copies.keep_only({needed}, known)
     assert copies.names() == {needed, later}
     assert len([path for path in files(tmp_path) if path.suffix == local.OBJECT]) == 2

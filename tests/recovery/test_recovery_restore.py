@@ -51,7 +51,7 @@ class Cut:
 
 
 class Job:
-    """Some subtasks of one counting operator, with a model of what they hold; no coordinator."""
+    """Some subtasks of a counting operator, with a model of their state; no coordinator."""
 
     def __init__(
         self,
@@ -296,7 +296,7 @@ def test_simulated_failures_never_lose_a_recorded_state_or_an_object_of_it(seed)
             store.land()
         else:
             job.run([rng.randrange(50) for _ in range(20)], [rng.randrange(50) for _ in range(3)])
-        # Materializations end in the background, so what is held can change beside the listing, either way.
+        # Materializations end in the background, so held objects can change beside the listing, either way.
         held = job.held()
         stored = {info.name for info in inner.list("")}
         assert held & job.held() <= stored

@@ -1,6 +1,6 @@
-"""Rewinding the state of subtasks, tables and logs together, against a model: what was undone never comes back.
+"""Rewinding the state of subtasks, tables and logs together, against a model: undone changes never come back.
 
-Two subtasks share the objects of one uploader. Batches, cuts that lag behind them, checkpoints that complete or end
+Two subtasks share the objects of an uploader. Batches, cuts that lag behind them, checkpoints that complete or end
 otherwise, materializations and uploads that are held up while others go on; and rewinds to the last completed
 checkpoint at any time.
 """
@@ -45,7 +45,7 @@ Rows = dict[int, tuple[int, bytes]]
 
 @dataclass
 class Gate:
-    """Requests to one part of the store pass while it is open."""
+    """Requests to a part of the store pass while it is open."""
 
     opened: threading.Event = field(default_factory=threading.Event)
 
@@ -152,7 +152,7 @@ class StateAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule(which=st.integers(0, 3))
     def complete(self, which: int) -> None:
-        """The chosen one is recorded; earlier ones are subsumed."""
+        """The chosen checkpoint is recorded; earlier ones are subsumed."""
         self.open()
         which = min(which, len(self.pending) - 1)
         subsumed, chosen = self.pending[:which], self.pending[which]

@@ -1,4 +1,4 @@
-"""The benchmark of union state measures what it says, at a small size."""
+"""The benchmark of union state gives its figures, at a small size."""
 
 import json
 import subprocess

@@ -1,9 +1,9 @@
 """A broadcast stream of a simulated job: all numbers are rules and orders at once, and each order looks at all rules.
 
-    number v = split + index * splits ──► rule (split, index mod SLOTS) → index; every third one removes its key
+    number v = split + index * splits ──► rule (split, index mod SLOTS) → index; every third rule removes its key
                                      └──► rule (split, NEWEST) → index, never removed
 
-From the newest rule of each split follows which numbers a subtask has got, and so what all its rules must be. Numbers
+From the newest rule of each split follows which numbers a subtask has got, and so the full set of its rules. Numbers
 of the same key are in the same split, so that their order is that of the split.
 """
 

@@ -1,6 +1,6 @@
 """Processes of a simulation: a JobMaster, TaskManagers, tasks, and calls between them that get lost, late and doubled.
 
-In the places of Spark and Flight; what runs in the processes is real. A process that is killed stops where it is.
+In the places of Spark and Flight; the code in the processes is real. A process that is killed stops where it is.
 """
 
 import random

@@ -169,7 +169,7 @@ def write_marks(rows: hf.Stream, refusals: int) -> None:
 
 
 class SimulatedClock:
-    """The clock of one machine; its wall clock may be set back."""
+    """The clock of a machine; its wall clock may be set back."""
 
     def __init__(self, runtime: Runtime, rng: random.Random, jumps: bool) -> None:
         self._runtime = runtime
@@ -187,7 +187,7 @@ class SimulatedClock:
 
 
 def declared(sink: Sink, folders: str | None) -> Sink:
-    """A sink as one life declares it: a `ParquetSink` with or without folders."""
+    """A sink as a life declares it: a `ParquetSink` with or without folders."""
     return replace(sink, partition_by=(folders,)) if folders and isinstance(sink, hf.ParquetSink) else sink
 
 

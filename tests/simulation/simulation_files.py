@@ -49,7 +49,7 @@ def files_end_with_processes() -> Iterator[None]:
 
 
 def _close_database(base: RocksDBBase) -> None:
-    """Left open, it writes out what is in memory whenever it happens to be collected: by then into a folder that is no
+    """Left open, it writes out its memory whenever it happens to be collected: by then into a folder that is no
     more, for which RocksDB waits a second, once for each, with the interpreter's lock held."""
     db, base._db = base._db, None
     if db is not None:

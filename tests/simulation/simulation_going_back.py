@@ -1,4 +1,4 @@
-"""Savepoints, starts that go back, and settings that change in a simulated job, and what must be true of them."""
+"""Savepoints, starts that go back, and settings that change in a simulated job, and their invariants."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Carrying:
     # --- savepoints ---------------------------------------------------------------------------------------------------
 
     def take_savepoint(self, started: Started) -> None:
-        """Take a savepoint of the running query. What it copies is held, so that nothing of it is gone meanwhile."""
+        """Take a savepoint of the running query. The copied objects are held, so that none is gone meanwhile."""
         assert started.query is not None
         url = f"memory://{uuid4().hex}"
         world = self._world

@@ -1,4 +1,4 @@
-"""Joins of a simulated job: even numbers with odd ones of the same key, what pairs there must be, and what is kept."""
+"""Joins of a simulated job: even numbers with odd ones of the same key, the expected pairs, and the kept rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ def key_of(value: int, keys: int) -> int:
 
 
 def of_side(parity: int, keys: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of one side, with keys and times."""
+    """The rows of a side, with keys and times."""
     chosen = [value for value in batch.column("value").to_pylist() if value % 2 == parity]
     columns = [[key_of(value, keys) for value in chosen], [at_of(value) for value in chosen], chosen]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, SIDE.types, strict=True)]
@@ -100,7 +100,7 @@ def expected(kind: str, keys: int, positions: Mapping[str, Mapping[str, Any]], u
 def check_joined(found: oracle.Rows, kind: str, keys: int, record: CheckpointRecord) -> None:
     """Every pair came out once, and every row that met no other where the join gives these; nothing else did.
 
-    What came out in batches without rows, after all that a start was waited for, may still be unpublished.
+    Output of batches without rows, after all that a start was waited for, may still be unpublished.
     """
     given = Counter((row["value"], row["other"]) for row in found)
     wanted = expected(kind, keys, record.offsets, watermark_of(record))

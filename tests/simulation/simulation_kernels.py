@@ -2,7 +2,7 @@
 
     python tests/simulation/simulation_kernels.py
 
-A process that does not find a kernel in Numba's cache compiles it, even if three others are compiling the same one.
+A process that does not find a kernel in Numba's cache compiles it, even if three others are compiling the same kernel.
 """
 
 from simulation_run import simulate

@@ -18,7 +18,7 @@ LEVELLED = pa.schema([("level", pa.int64()), ("n", pa.int64())])
 
 
 class HastyClock:
-    """A second passes in the 25th part of one."""
+    """A simulated second passes in the 25th part of a second."""
 
     def __init__(self) -> None:
         self._begun_s = time.monotonic()

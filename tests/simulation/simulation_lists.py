@@ -1,6 +1,7 @@
-"""A simulated operator with lists of its subtasks, and what is true of them whatever happens.
+"""A simulated operator with lists of its subtasks, and its invariants.
 
-Each value is in one entry of one subtask. Subtasks see, when they open, the entries of a checkpoint that was recorded.
+Each value is in a single entry of a single subtask. Subtasks see, when they open, the entries of a
+recorded checkpoint.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Rules of Holdfast's, each broken in one place: what a simulation is for is to find out."""
+"""Rules of Holdfast's, each broken in a single place, for the simulation to find out."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -235,7 +235,7 @@ def _does_not_follow_the_table_back() -> AbstractContextManager[Any]:
 
     def begin(self: FollowedIndex) -> None:
         if self._batch is not None and self._table.commits is None:
-            self._batch = replace(self._batch, commits=None)  # a rewound table looks like one in which nothing happened
+            self._batch = replace(self._batch, commits=None)  # a rewound table looks like a table without changes
             return
         before(self)
 

@@ -1,4 +1,4 @@
-"""Rules about retained checkpoints, savepoints and changed settings, each broken in one place."""
+"""Rules about retained checkpoints, savepoints and changed settings, each broken in a single place."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack

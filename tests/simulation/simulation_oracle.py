@@ -46,7 +46,7 @@ def levels(found: Counter[int]) -> Counter[int]:
 
 
 def check_running(found: Rows, key: str, expected: Counter[int], ordered: bool) -> None:
-    """Every key's running count, each once, in order where the sink keeps one."""
+    """Every key's running count, each once, in order if the sink keeps an order."""
     by_key: dict[int, list[int]] = {}
     for row in found:
         by_key.setdefault(row[key], []).append(row["n"])
@@ -56,7 +56,7 @@ def check_running(found: Rows, key: str, expected: Counter[int], ordered: bool) 
 
 
 def check_changes(found: Rows, key: str, expected: Counter[int], ordered: bool) -> None:
-    """Every key's counts grow, none comes twice, and the last one is the total."""
+    """Every key's counts grow, none comes twice, and the last is the total."""
     by_key: dict[int, list[int]] = {}
     for row in found:
         by_key.setdefault(row[key], []).append(row["n"])
@@ -74,7 +74,7 @@ def newest_checkpoint(store: ObjectStore) -> tuple[int, CheckpointRecord] | None
 
 
 def needed_by(store: ObjectStore, record: CheckpointRecord) -> set[str]:
-    """Every object that a restart from the record needs; read, so that a missing one is an error."""
+    """Every object that a restart from the record needs; read, so that a missing object is an error."""
     needed = set(record.objects())
     for name in record.manifests:
         for table in decode_manifest(name, store.get(name)).tables:
@@ -110,7 +110,7 @@ def unreferenced(store: ObjectStore) -> set[str]:
 
 
 def stored_state(store: ObjectStore, program: Program, operator: str, key: str, value: str) -> dict[int, int]:
-    """One value of each key, as a restart would restore it."""
+    """A value of each key, as a restart would restore it."""
     newest = newest_checkpoint(store)
     assert newest is not None
     return restored(store, newest[1], program, operator, key, value)
@@ -119,7 +119,7 @@ def stored_state(store: ObjectStore, program: Program, operator: str, key: str, 
 def restored(
     store: ObjectStore, record: CheckpointRecord, program: Program, operator: str, key: str, value: str
 ) -> dict[int, int]:
-    """One value of each key, as a restart from that record would restore it."""
+    """A value of each key, as a restart from that record would restore it."""
     tables = restored_tables(store, record, program, operator)
     return {row[key]: row[value] for rows in tables.values() for row in rows}
 
@@ -146,7 +146,7 @@ def marks(positions: Mapping[str, Any], keys: int, buckets: int) -> tuple[set[in
 
 
 def check_marks(store: ObjectStore, record: CheckpointRecord, program: Program, keys: int, buckets: int) -> None:
-    """The state of `Marks` is what the input says."""
+    """Check that the state of `Marks` follows from the input."""
     tables = restored_tables(store, record, program, "marks")
     odd = {row["k"] for row in tables["state"] if row["odd"] is not None}
     entries = {(row["k"], row["__map_key"]): row["__value"] for row in tables["seen.entries"]}

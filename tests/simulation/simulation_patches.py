@@ -1,7 +1,7 @@
 """Patches of Holdfast's modules, which find simulated threads, locks, time and chance during a simulation.
 
 `simulated` replaces the real ones in the globals of every module of Holdfast's, in defaults of its functions and in
-fields of its dataclasses; the code itself is the real one, unchanged. What is not simulated is refused by name.
+fields of its dataclasses; the code itself is real, unchanged. Parts that are not simulated are refused by name.
 """
 
 import concurrent.futures
@@ -27,7 +27,7 @@ import holdfast
 
 
 class Only:
-    """A module of which just these names exist: a simulation must know what it runs."""
+    """A module of which just these names exist: a simulation must know all that it runs."""
 
     def __init__(self, name: str, **attributes: Any) -> None:
         self._name = name

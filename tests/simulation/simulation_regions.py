@@ -213,7 +213,7 @@ def check_rows(world: World) -> None:
 
 
 def simulate_regions(seed: int) -> RegionalWorld:
-    """One seed from its first life to the last sweep. Raises what was found wrong, after it was printed."""
+    """Run a seed from its first life to the last sweep. Raises the error found, after it was printed."""
     settings = draw_regional(seed)
     with simulating(settings, RegionalWorld) as world:
         assert isinstance(world, RegionalWorld)

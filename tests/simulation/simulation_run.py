@@ -1,6 +1,6 @@
-"""Simulates seeds: through all lives that a seed draws, then into calm weather, and checks what must be true by then.
+"""Simulates seeds: through all lives that a seed draws, then into calm weather, and checks the invariants of then.
 
-    python tests/simulation/simulation_run.py 7        one seed, with its whole trace (`make simulate SEED=7`)
+    python tests/simulation/simulation_run.py 7        a seed, with its whole trace (`make simulate SEED=7`)
 
 A seed that fails is printed with all that it drew, the end of its trace, and that command.
 """
@@ -36,9 +36,9 @@ ROWS_A_LOOK = 2
 
 
 def simulate(seed: int, drawing: Callable[[int], Settings] = draw) -> World:
-    """One seed from its first life to the last sweep. Raises what was found wrong, after it was printed.
+    """Run a seed from its first life to the last sweep. Raises the error found, after it was printed.
 
-    `drawing`: `draw`, or `keeping` and `calm` for jobs that keep checkpoints beside the newest one.
+    `drawing`: `draw`, or `keeping` and `calm` for jobs that keep checkpoints beside the newest.
     """
     settings = drawing(seed)
     with simulating(settings) as world:
@@ -129,7 +129,7 @@ def check_nothing_stays(world: World, last: Started) -> None:
 
 
 class Observer:
-    """Looks now and then at what the living epoch has stored in vain."""
+    """Looks now and then at objects that the living epoch has stored in vain."""
 
     def __init__(self, world: World, last: Started) -> None:
         self.left: set[str] | None = None

@@ -1,10 +1,10 @@
-"""Threads without threads: fibers of simulated processes, one at a time, in an order and a time that a seed fixes.
+"""Threads without threads: fibers of simulated processes, singly, in an order and a time that a seed fixes.
 
     hub ──picks a fiber by the seed──► fiber ──blocks, or is preempted──► hub ──nobody can go on──► the clock jumps
 
-Invariants: one fiber runs at a time, and only what it calls here lets another one run; time passes only while nobody
-can run. A process that was killed never runs again, in the middle of whatever it did, without any clean-up: what it
-asked of others may still happen. It does not know what runs on it (`simulation_threads` makes it look like threads).
+Invariants: a single fiber runs at a time, and only its calls to this file let another run; time passes only while
+nobody can run. A process that was killed never runs again, in the middle of its work, without any clean-up: its
+requests to others may still happen. This file does not know its users (`simulation_threads` makes threads of it).
 """
 
 import heapq
@@ -20,11 +20,11 @@ STEPS_MAX = 500_000
 
 
 class Stalled(AssertionError):
-    """Nobody can go on, or what was waited for does not come."""
+    """Nobody can go on, or an awaited event does not come."""
 
 
 class Fiber:
-    """One thread of a simulated process."""
+    """A thread of a simulated process."""
 
     __slots__ = ("done", "greenlet", "joining", "name", "process", "token", "waiting", "woken")
 
@@ -73,7 +73,7 @@ class Process:
             end()
 
     def pause(self) -> None:
-        """SIGSTOP; what is due meanwhile comes all at once when it goes on."""
+        """SIGSTOP; events due meanwhile come all at once when it goes on."""
         self.paused = True
         self._runtime.note("paused", self.name)
         fiber = self._runtime.current
@@ -96,7 +96,7 @@ class Process:
 
 
 class Runtime:
-    """One simulated machine room. `preemption`: how often a fiber that takes a lock lets another one go first."""
+    """A simulated machine room. `preemption`: how often a fiber that takes a lock lets another go first."""
 
     def __init__(self, seed: int, preemption: float = 0.0) -> None:
         self.now_s = 0.0
@@ -148,7 +148,7 @@ class Runtime:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def waiter(self) -> tuple[Fiber, int]:
-        """Make the token with which `wake` ends the caller's next `block`, and no later one."""
+        """Make the token with which `wake` ends the caller's next `block`, and no later block."""
         assert self.current is not None, "waits outside of every process"
         return self.current, self.current.token + 1
 
@@ -259,6 +259,6 @@ class Runtime:
         self._timers.clear()
 
     def note(self, what: str, about: str = "", of: str | None = None) -> None:
-        """One line of the trace; `of` names the process that it is about, where that is not the one that runs."""
+        """Write a line of the trace; `of` names its process, if that is not the running process."""
         process = of or ("-" if self.current is None else self.current.process.name)
         self.trace.append(f"{self.now_s:10.4f} {process:<8} {what} {about}")

@@ -1,4 +1,4 @@
-"""Settings that a seed draws: the shape of a job, how wrong its surroundings are, its lives, and what happens in
+"""Settings that a seed draws: the shape of a job, how wrong its surroundings are, its lives, and the events in
 each.
 """
 
@@ -82,7 +82,7 @@ class Outage:
 
 @dataclass(frozen=True)
 class Life:
-    """One start of the job, until it ends or something happens to its JobMaster."""
+    """A start of the job, until it ends or something happens to its JobMaster."""
 
     parallelism: int
     task_managers: int
@@ -135,7 +135,7 @@ class Life:
     def uploads_outlast_checkpoints(self, around: "Surroundings") -> bool:
         """True if checkpoints time out again and again where the store takes long for some uploads.
 
-        A second attempt overtakes a slow one, so only very short checkpoints have no time for it.
+        A second attempt overtakes a slow first, so only very short checkpoints have no time for it.
         """
         slowest_s = max(around.late_s, SLOWER * around.delay_s)
         longest_s = slowest_s if self.upload_attempts_max == 1 else 1.0
@@ -202,7 +202,7 @@ class Settings:
 
 
 def draw(seed: int) -> Settings:
-    """Seeds take turns with failpoints: at one of them a process is to crash."""
+    """Seeds take turns with failpoints: at each a process is to crash."""
     rng = random.Random(seed)
     strike = STRUCK[seed % len(STRUCK)]
     kinds = ["memory", "callback", "callback", "parquet"]
@@ -266,7 +266,7 @@ def draw(seed: int) -> Settings:
 
 
 def dropping(seed: int) -> Settings:
-    """One life whose TaskManagers die here and there, while the others go on without them."""
+    """A life whose TaskManagers die here and there, while the others go on without them."""
     rng = random.Random(f"drops of {seed}")
     parallelism = rng.choice([2, 3, 4])
     task_managers = rng.randint(2, min(3, parallelism))

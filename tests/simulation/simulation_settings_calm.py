@@ -1,4 +1,4 @@
-"""Small jobs in calm weather that keep checkpoints beside the newest one: a seed takes a second, not a minute.
+"""Small jobs in calm weather that keep checkpoints beside the newest: a seed takes a second, not a minute.
 
 Whatever could hide a broken rule of keeping checkpoints is left out: faults, and objects that are copied side by side,
 all of them read before anything can go. Sinks are slow, so that output waits at the end of each life.

@@ -1,9 +1,9 @@
-"""The object store of a simulation: slow, and wrong in every way in which a real one can be.
+"""The object store of a simulation: slow, and wrong in every way in which a real store can be.
 
     request ──first delay──► done in the store ──second delay──► answered            nobody can take it back any more:
          └── fails │ done, and reported as failed │ reported as failed, and done much later, whoever has died since
 
-`watch` is told of every object that appears, and before one goes.
+`watch` is told of every object that appears, and before an object goes.
 """
 
 import random
@@ -40,7 +40,7 @@ class Weather:
 
 
 class FrozenStore:
-    """The objects of one moment; without delays, for the oracle."""
+    """The objects of a moment; without delays, for the oracle."""
 
     url = URL
 
@@ -198,7 +198,7 @@ class SimulatedStore(FrozenStore):
         return self._rng.choice(writes if operation in ("put", "delete") else [Fault.FAIL])
 
     def _delay_s(self) -> float:
-        """Half of what a request takes."""
+        """Half of a request's time."""
         weather = self.weather
         if not weather.delay_s:
             return 0.0

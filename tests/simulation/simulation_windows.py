@@ -1,4 +1,4 @@
-"""Windows of a simulated job: rows with times out of order, what windows there must be, and what is kept of them."""
+"""Windows of a simulated job: rows with times out of order, the expected windows, and the rows kept for them."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -128,7 +128,7 @@ def watermark_of(record: CheckpointRecord) -> int:
 
 
 def check_windows(found: oracle.Rows, kind: str, keys: int, record: CheckpointRecord) -> None:
-    """Every window that the watermark has passed came out, once and whole; no other one did.
+    """Every window that the watermark has passed came out, once and whole; no other did.
 
     Windows that closed in batches without rows, after all that a start was waited for, may still be unpublished.
     """
@@ -140,7 +140,7 @@ def check_windows(found: oracle.Rows, kind: str, keys: int, record: CheckpointRe
 
 
 def check_late(found: oracle.Rows, late: oracle.Rows, keys: int, record: CheckpointRecord) -> None:
-    """Every row of a window that the watermark has passed is counted in it, or was late: one of both, and once."""
+    """Every row of a window that the watermark has passed is counted in it, or was late: either, and once."""
     if record.groups.get("windows-out") or record.groups.get("late-out"):
         return
     given = Counter({(row["k"], row["start"], row["stop"]): row["n"] for row in found})
@@ -152,7 +152,7 @@ def check_late(found: oracle.Rows, late: oracle.Rows, keys: int, record: Checkpo
 
 
 def check_panes(store: ObjectStore, record: CheckpointRecord, program: Program, kind: str, keys: int) -> None:
-    """The state has what open windows need, and nothing else."""
+    """Check that the state has the rows that open windows need, and nothing else."""
     tables = oracle.restored_tables(store, record, program, "windows")
     window, until_us, positions = window_of(kind, keys), watermark_of(record), record.offsets["numbers"]
     if isinstance(window, SessionWindow):

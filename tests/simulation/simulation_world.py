@@ -72,7 +72,7 @@ def checkpoints_of(life: Life) -> hf.CheckpointConfig:
 
 
 class Started:
-    """One start of the job: its process, how it ended, and what was drawn for it to happen."""
+    """A start of the job: its process, how it ended, and the events drawn for it."""
 
     def __init__(self, life: Life, process: Process) -> None:
         self.life = life
@@ -107,7 +107,7 @@ class Started:
 
 
 class World:
-    """One seed's processes, store and sinks, over all lives of its job. `simulating` makes one."""
+    """A seed's processes, store and sinks, over all lives of its job. `simulating` makes one."""
 
     def __init__(self, settings: Settings, runtime: Runtime, local_dir: str) -> None:
         self.local_dir = local_dir
@@ -230,7 +230,7 @@ class World:
                 sink.fn.errors_ratio = 0.0
 
     def start(self, life: Life) -> Started:
-        """Begin a life. Outages of the one before are over: its store was repaired in between."""
+        """Begin a life. Outages of the life before are over: its store was repaired in between."""
         trigger = hf.available_now() if life.to_end else hf.processing_time(life.batch_every_s)
         process = self.runtime.process(f"jm{len(self.starts) + 1}")
         started = Started(life, process)
@@ -288,7 +288,7 @@ class World:
     def _outage_ends(self, started: Started, outage: Outage) -> None:
         """Nothing waited for much longer than it may. A restore may wait after a batch did, each as long as it may.
 
-        While TaskManagers die again and again no checkpoint is tried, so a failed one may wait for longer.
+        While TaskManagers die again and again no checkpoint is tried, so a failed checkpoint may wait for longer.
         """
         if outage in self.store.outages and started.query is not None and not (started.over or started.life.has_storm):
             waited_s = started.query._master.outages.waited_s
@@ -308,9 +308,9 @@ class World:
         self.run_until(lambda: not started.process.alive, "an orderly end")
 
     def settle(self, started: Started) -> bool:
-        """All is calm, JobMasters of before have ended, and what was late has arrived.
+        """All is calm, JobMasters of before have ended, and late events have arrived.
 
-        False where this one is not the last: somebody had still to take over.
+        False if this JobMaster is not the last: somebody had still to take over.
         """
         self.calm()
         others = [each for each in self.starts if each is not started]
@@ -360,7 +360,7 @@ class World:
         self.run_until(lambda: fiber.done, "the end of a call")
 
     def judge(self, started: Started) -> None:
-        """Check that a start ended with an error that its faults explain, or without one."""
+        """Check that a start ended with an error that its faults explain, or without an error."""
         if started.error is None:
             return
         error, around = started.error, self.settings.around
@@ -373,7 +373,7 @@ class World:
         if self._is_stormy and (started.query is None or started.life.outlasted):
             passing = (*passing, errors.StorageError)
         if "publication to sink" in str(error) and (around.faults or self.settings.callback_errors):
-            passing = (*passing, errors.StorageError)  # one attempt in a few seconds, and each may fail by chance
+            passing = (*passing, errors.StorageError)  # an attempt in a few seconds, and each may fail by chance
         if "a checkpoint has failed" in str(error) and around.faults and started.life.upload_attempts_max == 1:
             passing = (*passing, errors.StorageError)  # each of a checkpoint's many small objects may fail by chance
         if started.goes_back:
@@ -389,7 +389,7 @@ class World:
         epoch = 0 if started.cluster is None else started.cluster.place.epoch
         return any(other > epoch for other in self._takeovers)
 
-    # --- what is always true ------------------------------------------------------------------------------------------
+    # --- invariants of every moment -----------------------------------------------------------------------------------
 
     def created(self, name: str, data: bytes) -> None:
         """An object appeared: a record must find all that it names."""
@@ -423,7 +423,7 @@ class World:
             self.runtime.spawn(partial(self.check_state, frozen, record), "check", self.observer)
 
     def deleting(self, name: str) -> None:
-        """An object goes: no record may need it. Records go before what they name, and never the newest."""
+        """An object goes: no record may need it. Records go before the objects that they name, and never the newest."""
         parsed = names.parse(name)
         if isinstance(parsed, names.JournalName):
             require(parsed.number != self._newest, f"{name}, the newest checkpoint, is deleted")

@@ -1,4 +1,4 @@
-"""Bounded: what a job stores, and what a restart reads, depends on its state and not on how long it has run."""
+"""Bounded: the storage of a job, and the reads of a restart, depend on its state and not on its running time."""
 
 import itertools
 import statistics
@@ -88,7 +88,7 @@ def _permitted(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def checkpoints(query: hf.Query, clock: ManualClock) -> Iterator[int]:
-    """One after the other, a second apart, each after one more batch; how many there were."""
+    """Take checkpoints a second apart, each after a further batch; return their number."""
     last = None
     for count in itertools.count(1):
         clock.advance(1.0)
@@ -100,7 +100,7 @@ def checkpoints(query: hf.Query, clock: ManualClock) -> Iterator[int]:
 
 
 def _no_manifest_of_the_first(operation: str, name: str) -> Fault | None:
-    """One TaskManager declines each checkpoint, and the other one acknowledges it."""
+    """The first TaskManager declines each checkpoint, and the second acknowledges it."""
     first = name.startswith("manifests/") and int(name.rpartition("tm-")[2]) == 0
     return Fault.FAIL if operation == "put" and first else None
 

@@ -53,7 +53,7 @@ def test_rows_in_are_rows_counted_and_rows_said_to_be_lost_in_many_lives(first: 
 
 
 def _tells_without(**left_out: Any) -> AbstractContextManager[Any]:
-    """Rows of one kind are not noted for the case of a loss."""
+    """Rows of a kind are not noted for the case of a loss."""
     before = LossLedger.committed
 
     def committed(self: LossLedger, rows: CommittedRows, position: Any) -> None:

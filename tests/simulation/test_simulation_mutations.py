@@ -1,4 +1,4 @@
-"""The simulation finds what it is for: with a rule broken on purpose, an invariant does not hold in some seed."""
+"""The simulation finds broken rules: with a rule broken on purpose, an invariant does not hold in some seed."""
 
 import contextlib
 import io
@@ -53,7 +53,7 @@ def _late_groups(drawn: Settings) -> bool:
 
 
 def _changing_layouts(drawn: Settings) -> bool:
-    """Groups may wait in a start for another one with other folders."""
+    """Groups may wait in a start for another start with other folders."""
     return drawn.sinks["counts"] == "parquet" and len({life.partitioned for life in drawn.lives}) > 1
 
 

@@ -76,7 +76,7 @@ class Target:
         if self.gone.is_set():
             raise ConnectionError("the target is away")
         if number in self.numbers:
-            return  # a start repeats what it cannot know to be published
+            return  # a start repeats groups that it cannot know to be published
         self.numbers.add(number)
         for row in table.to_pylist():
             assert (row["k"], row["n"]) not in self.seen, "a count came twice"

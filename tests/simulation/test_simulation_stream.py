@@ -1,4 +1,4 @@
-"""Checkpoints do not stop the stream: batches go on while one uploads, and a cut does not wait for a batch."""
+"""Checkpoints do not stop the stream: batches go on during an upload, and a cut does not wait for a batch."""
 
 import threading
 from collections.abc import Iterator

@@ -48,7 +48,7 @@ def large(start: int) -> pa.RecordBatch:
 
 @dataclass
 class Bench:
-    """One sink with a job around it; `again()` is the same sink in another JobMaster."""
+    """A sink with a job around it; `again()` is the same sink in another JobMaster."""
 
     sink: Sink
     store: ObjectStore
@@ -153,7 +153,7 @@ def delta_upsert(tmp_path: Path, store: ObjectStore) -> Bench:
 
 
 def in_portions(make: Any) -> Any:
-    """A sink that has one committable in memory at a time while it publishes."""
+    """A sink that has a single committable in memory at a time while it publishes."""
 
     def made(tmp_path: Path, store: ObjectStore) -> Bench:
         staging_module.PORTION_BYTES_MAX = 1

@@ -1,4 +1,4 @@
-"""Upserts of the Delta sink: one row per key, deletes, keys of every kind, columns beside them."""
+"""Upserts of the Delta sink: a row per key, deletes, keys of every kind, columns beside them."""
 
 import datetime
 from collections.abc import Callable

@@ -98,7 +98,7 @@ def test_rows_of_an_open_transaction_are_never_committed_by_the_next_publisher()
 
 
 class Silent:
-    """A producer whose client never answers one step of a transaction, until `answer` is set."""
+    """A producer whose client never answers a step of a transaction, until `answer` is set."""
 
     def __init__(self, producer: Any, step: str) -> None:
         self.answer = threading.Event()

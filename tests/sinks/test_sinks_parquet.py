@@ -1,4 +1,4 @@
-"""The Parquet sink: names that repeat harmlessly, Hive partitions, what a takeover sweeps; dead letters."""
+"""The Parquet sink: names that repeat harmlessly, Hive partitions, the sweep of a takeover; dead letters."""
 
 import datetime
 import signal

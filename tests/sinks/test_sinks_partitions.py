@@ -1,4 +1,4 @@
-"""Partition values: what is written is read back by Spark, Arrow, DuckDB and delta-rs; the rest is refused before."""
+"""Partition values: written values are read back by Spark, Arrow, DuckDB and delta-rs; the rest is refused before."""
 
 import datetime
 import sys

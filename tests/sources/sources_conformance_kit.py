@@ -1,4 +1,4 @@
-"""One bench for each kind of source: the source, a way to give it more rows, and a way to make it fail."""
+"""A bench for each kind of source: the source, a way to give it more rows, and a way to make it fail."""
 
 import itertools
 from collections.abc import Callable
@@ -294,7 +294,7 @@ def streaming_dataframe(folder: Path) -> SourceBench:
 
 
 def output_rows(source: Source, output: str, planned: SplitRead, store: ObjectStore, *columns: str) -> list[tuple]:
-    """The rows of one of a source's outputs, read from the job's storage as by a task."""
+    """The rows of an output of a source, read from the job's storage as by a task."""
     shipped = cloudpickle.loads(cloudpickle.dumps(source))
     batches = [batch.rows for batch in shipped.read_output(output, planned, store, columns or None)]
     return [tuple(row.values()) for rows in batches for row in rows.to_pylist()]

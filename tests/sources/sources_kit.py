@@ -64,7 +64,7 @@ def ids(count: int, first: int = 0) -> list[tuple[int, str]]:
 
 
 def write(path: Path, rows: Iterable[tuple], group_rows: int = 10) -> Path:
-    """A file of `SCHEMA` in the format of its suffix, moved into place, one second newer than the one before."""
+    """A file of `SCHEMA` in the format of its suffix, moved into place, a second newer than the file before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name("_" + path.name)
     table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)

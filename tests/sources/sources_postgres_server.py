@@ -1,4 +1,4 @@
-"""One PostgreSQL server for all tests of a process, tables and jobs on it, and a seeded history of changes."""
+"""A PostgreSQL server for all tests of a process, tables and jobs on it, and a seeded history of changes."""
 
 import random
 from collections.abc import Iterator
@@ -156,7 +156,7 @@ class History:
         self._database.execute(f"BEGIN; DELETE FROM {table}; TRUNCATE {table}; COMMIT")
 
     def _truncate(self, connection: Any) -> None:
-        """Truncate one or two tables between changes of the same transaction, which may be rolled back."""
+        """Truncate 1 or 2 tables between changes of the same transaction, which may be rolled back."""
         draw = self._random
         tables = ", ".join(draw.sample(self._database.tables, draw.randint(1, min(2, len(self._database.tables)))))
         with connection.cursor() as cursor:

@@ -48,7 +48,7 @@ class SparkCheckpoint:
 
 
 class Rows:
-    """A streaming DataFrame whose query takes each epoch of its checkpoint from the first one not committed."""
+    """A streaming DataFrame whose query takes each epoch of its checkpoint from the first that is not committed."""
 
     isStreaming = True
     schema = StructType()

@@ -1,4 +1,4 @@
-"""Each source keeps the same promises: deterministic reads, restarts at any position, one direction, an end."""
+"""Each source keeps the same promises: deterministic reads, restarts at any position, a single direction, an end."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""DataFrameSource without Spark: offsets and plans; and what a streaming DataFrame is answered."""
+"""DataFrameSource without Spark: offsets and plans; and answers to a streaming DataFrame."""
 
 import pickle
 

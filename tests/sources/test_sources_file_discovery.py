@@ -347,7 +347,7 @@ def test_the_levels_of_chunks_grow_like_the_digits_of_a_number():
 
 
 def test_stored_chunks_of_version_1_are_read():
-    """Golden bytes: what was written once must be read for ever."""
+    """Golden bytes: bytes of any release must be readable for ever."""
     stored = bytes.fromhex(GOLDEN_CHUNK)
     content = ChunkContent("flights", 1, 8, [("/data/a.csv", 10, 1_700_000_000_000_000), ("s3://b/é.csv", 2**40, 0)])
     assert decode("golden", stored) == content

@@ -191,7 +191,7 @@ def test_a_damaged_row_group_is_named(tmp_path):
 
 
 def with_columns(path, columns):
-    """A file of one row with these columns, in the format of its suffix."""
+    """A file of a single row with these columns, in the format of its suffix."""
     if path.suffix == ".csv":
         return put_text(path, ",".join(columns) + "\n" + ",".join(str(value) for value in columns.values()) + "\n")
     if path.suffix == ".json":

@@ -1,4 +1,4 @@
-"""Reading from a real Kafka broker: what is refused, first positions, lost positions, values and bad messages."""
+"""Reading from a real Kafka broker: refusals, first positions, lost positions, values and bad messages."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""The PostgreSQL source against a real server: copies equal their tables, and errors say what to do."""
+"""The PostgreSQL source against a real server: copies equal their tables, and errors name the remedy."""
 
 import itertools
 import threading
@@ -60,7 +60,7 @@ def test_each_change_fits_the_row_before_though_rows_change_during_the_snapshot(
 
 
 def replayed(rows):
-    """Apply changes strictly: a row that is there cannot be inserted, and one that changes is as it was."""
+    """Apply changes strictly: an existing row cannot be inserted, and a changed row must be as it was before."""
     kept = {}
     for row in rows:
         kind = row["_change_type"]

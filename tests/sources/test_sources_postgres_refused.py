@@ -1,4 +1,4 @@
-"""Servers and tables that the PostgreSQL source cannot read are refused at the start, in words that say what to do."""
+"""Servers and tables that the PostgreSQL source cannot read are refused at the start, in words that name the remedy."""
 
 from contextlib import closing
 

@@ -117,7 +117,7 @@ def test_a_slot_that_another_program_reads_is_refused_with_its_process(database,
 def test_the_slot_is_never_past_what_is_stored_however_much_others_write_and_how_often_the_connection_ends(
     database, tmp_path, monkeypatch
 ):
-    """psycopg2 confirms keepalives by itself, and a slot that is past the stored changes is refused as another one."""
+    """psycopg2 confirms keepalives by itself, and a slot that is past the stored changes is refused as another slot."""
     monkeypatch.setattr(reader, "MARK_S", 0.05)
     monkeypatch.setattr(reader, "MARK_BYTES", 1)
     monkeypatch.setattr(reader, "FEEDBACK_S", 0.02)

@@ -1,8 +1,8 @@
-"""A whole job on the cluster named on the command line, in a process of its own: a JVM has one SparkContext.
+"""A whole job on the cluster named on the command line, in a process of its own: a JVM has a single SparkContext.
 
     python cluster_script.py <master> <folder>
 
-Prints one JSON line: the answer, and where things ran.
+Prints a JSON line: the answer, and where things ran.
 """
 
 import json

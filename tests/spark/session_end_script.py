@@ -2,7 +2,7 @@
 
     python session_end_script.py <folder>
 
-Writes `found.json`: for each way of stopping, how the query ended. All sessions share one JVM, one after the other.
+Writes `found.json`: for each way of stopping, how the query ended. All sessions share a JVM, in sequence.
 """
 
 import json
@@ -76,7 +76,7 @@ def new_job(spark, storage, kind, rows=ROWS):
 
 
 def how_it_ended(query, job):
-    """Waits for the end of a query whose session was stopped; says how it came about, and what a start says then."""
+    """Waits for the end of a query whose session was stopped; says how it came about, and the answer to a start."""
     began_s = time.monotonic()
     try:
         ended = query.awaitTermination(WAIT_S)
@@ -137,7 +137,7 @@ def stopped_before_it_runs(folder, when):
 
 
 def goes_on(folder):
-    """The job of the first session, on a new one: it ends where its source does."""
+    """The job of the first session, on a new session: it ends where its source does."""
     spark = new_session()
     query = new_job(spark, folder / "counts", "counts", 40_000).start(hf.available_now())
     first = query.awaitTermination(WAIT_S) and query.recentProgress[0]

@@ -18,7 +18,7 @@ _times = itertools.count(1_000_000_000)
 
 
 def new_job(spark: Any, folder: Path, **settings: Any) -> hf.Job:
-    """A job on Spark with its storage in `folder`; checkpoints only where somebody asks for one."""
+    """A job on Spark with its storage in `folder`; checkpoints only on request."""
     settings.setdefault("checkpoint", hf.CheckpointConfig(trigger=hf.manual()))
     settings.setdefault("parallelism", 2)
     settings.setdefault("senders", SENDERS)

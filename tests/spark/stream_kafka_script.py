@@ -2,8 +2,8 @@
 
     python stream_kafka_script.py <servers> <topic> <folder> <folder of jars>
 
-It reads what the topic has, counts each value, and publishes Parquet files in the folder `out`. A start after one that
-was killed goes on from there.
+It reads the topic's messages, counts each value, and publishes Parquet files in the folder `out`. A start after a kill
+goes on from there.
 """
 
 import os

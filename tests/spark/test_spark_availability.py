@@ -15,7 +15,7 @@ BEGIN, END = 0, 9
 
 
 class Sums(hf.ProcessFunction):
-    """Sums up what comes between BEGIN and END in memory: a cut in between would lose it."""
+    """Sums up the values between BEGIN and END in memory: a cut in between would lose it."""
 
     def __init__(self) -> None:
         self.sums: dict[int, int] = {}

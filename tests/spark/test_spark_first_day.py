@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parent / "first_day_script.py"
 
 @pytest.fixture
 def first_day(tmp_path):
-    """Runs the script where the first `python3` of the PATH cannot run anything; (what it prints, what is logged)."""
+    """Runs the script where the first `python3` of the PATH cannot run anything; (output, log)."""
     wrong = tmp_path / "bin" / "python3"
     wrong.parent.mkdir()
     wrong.write_text("#!/bin/sh\nexit 3\n")

@@ -13,7 +13,7 @@ from waiting import until
 
 
 class Listing(hf.ProcessFunction):
-    """Lists each row; puts out what it saw when it opened, as the number of entries and their sum."""
+    """Lists each row; puts out its view when it opened, as the number of entries and their sum."""
 
     seen = hf.UnionListState(pa.int64())
 

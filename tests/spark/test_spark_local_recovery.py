@@ -1,4 +1,4 @@
-"""Local recovery on Spark: a TaskManager that takes the place of a killed one reads what that one left on the disk."""
+"""Local recovery on Spark: a TaskManager that takes the place of a killed TaskManager reads its copies on the disk."""
 
 import pytest
 from spark_kit import kill_task_manager, new_job, newest, write_rows

@@ -1,4 +1,4 @@
-"""TaskManagers that are killed on Spark: a standby takes the place, or the others go on without the lost one."""
+"""TaskManagers that are killed on Spark: a standby takes the place, or the others go on without it."""
 
 import pytest
 from spark_kit import kill_task_manager, new_job, worker_at

@@ -1,4 +1,4 @@
-"""Bad input on Spark: what `start()` refuses there, and errors that come back from tasks and TaskManagers."""
+"""Bad input on Spark: refusals of `start()` there, and errors that come back from tasks and TaskManagers."""
 
 import importlib
 import sys

@@ -45,7 +45,7 @@ def file(folder: Path, number: int, keys: int = 8) -> None:
 
 
 def carried_on(job: hf.Job, folder: Path, number: int) -> hf.Query:
-    """Start the job, process one more file, and record it."""
+    """Start the job, process a further file, and record it."""
     query = job.start(hf.processing_time())
     file(folder, number)
     query.processAllAvailable()

@@ -1,4 +1,4 @@
-"""Senders that stay on Spark: what they report, how they die, and that the rest of the job does not notice."""
+"""Senders that stay on Spark: their reports, how they die, and that the rest of the job does not notice."""
 
 import logging
 import os

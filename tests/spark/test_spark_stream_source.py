@@ -23,7 +23,7 @@ WAIT_S = 240.0
 
 
 def files(spark, folder):
-    """A stream of Parquet files with k and v, one file an epoch."""
+    """A stream of Parquet files with k and v, a file for each epoch."""
     reader = spark.readStream.schema("k BIGINT, v BIGINT").option("maxFilesPerTrigger", 1)
     return reader.parquet(str(folder / "in"))
 

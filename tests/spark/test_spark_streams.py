@@ -1,4 +1,4 @@
-"""Jobs on Spark: the same pipelines as in process, and what only Spark has: transforms, its own readers."""
+"""Jobs on Spark: the same pipelines as in process, and features of Spark alone: transforms, its own readers."""
 
 import re
 
@@ -71,7 +71,7 @@ def test_aggregates_and_functions_on_two_task_managers(spark, tmp_path, how):
 
 
 def half_now_and_then(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Ones, and every 20,000th value half of what an int64 can hold."""
+    """Ones, and every 20,000th value half of the largest int64."""
     value = batch.column("value")
     rare = pc.equal(pc.multiply(pc.divide(value, 20_000), 20_000), value)
     return pa.record_batch([pc.bit_wise_and(value, 7), pc.if_else(rare, 2**62, 1)], names=["k", "v"])
@@ -88,7 +88,7 @@ def test_tasks_combine_the_rows_of_a_key_until_a_sum_overflows(spark, tmp_path, 
     assert newest(sink) == {0: 2**62 + 4998} | dict.fromkeys(range(1, 8), 5000)
     first, second = query.recentProgress
     assert (first["badRows"], second["badRows"]) == (0, 1)
-    # Of each split its four keys; of the batch that overflows perhaps one subtask's, and then all rows as they are.
+    # Of each split its four keys; of the batch that overflows perhaps a subtask's, and then all rows as they are.
     assert first["metrics"]["numRecordsIn"] == 8
     assert 20_008 <= second["metrics"]["numRecordsIn"] <= 20_016
     assert query.restarts == []

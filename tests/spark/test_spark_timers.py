@@ -28,7 +28,7 @@ def second(of: datetime) -> int:
 
 
 class Windows(hf.ProcessFunction):
-    """Counts rows in windows of ten seconds, says so when a window has ended, and what came too late for that."""
+    """Counts rows in windows of ten seconds, says so when a window has ended, and which rows came too late for that."""
 
     counts = hf.MapState(pa.int64(), pa.int64(), default=0)
     fired = hf.ValueState(pa.timestamp("us", tz="UTC"), default=START - timedelta(days=1))
@@ -49,7 +49,7 @@ class Windows(hf.ProcessFunction):
 
 
 def windows(files):
-    """Output of `Windows` for files that come one after the other."""
+    """Output of `Windows` for files that come in sequence."""
     found, watermark, reached, counts = [], -(10**9), -(10**9), Counter()
     for rows in files:
         for k, at in rows:
@@ -146,7 +146,7 @@ class EachRow(hf.ProcessFunction):
 
 
 class EachBatch(hf.BatchFunction):
-    """The kinds of states that are arrays; what it says at the end does not depend on batches."""
+    """The kinds of states that are arrays; its output at the end does not depend on batches."""
 
     count = hf.ValueState(pa.int64(), default=0)
     rows = hf.ListState(pa.int64())

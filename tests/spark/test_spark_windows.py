@@ -1,4 +1,4 @@
-"""Windows on Spark: with and without a transform before them, behind one another, with a TaskManager killed."""
+"""Windows on Spark: with and without a transform before them, in a row, with a TaskManager killed."""
 
 import random
 from collections import Counter

@@ -23,7 +23,7 @@ KEY, COUNT = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
 
 
 class DictBase:
-    """A base store in a dict that remembers what was asked of it."""
+    """A base store in a dict that remembers its requests."""
 
     def __init__(self) -> None:
         self.records: dict[bytes, bytes] = {}

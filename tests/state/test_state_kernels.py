@@ -24,7 +24,7 @@ def test_argsort_is_stable_whatever_the_values_range_over(count: int, bits: int)
 @pytest.mark.parametrize("bits", [0, 7, 40, 64])
 @pytest.mark.parametrize("group_count", [1, 5, 128, 32768])
 def test_stored_heads_are_in_the_order_of_their_bytes(count: int, bits: int, group_count: int) -> None:
-    """Groups, differences of tags and row numbers fit one word, or do not."""
+    """Groups, differences of tags and row numbers fit a word, or do not."""
     rng = np.random.default_rng(count + bits + group_count)
     tags = rng.integers(2**64 - 1, size=count, dtype=np.uint64, endpoint=True) >> np.uint64(min(64 - bits, 63))
     groups = rng.integers(group_count, size=count).astype(np.int32)

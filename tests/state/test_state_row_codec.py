@@ -1,4 +1,4 @@
-"""Rows as records: the form of a single object is the one that msgpack gives it, whatever its length."""
+"""Rows as records: the form of a single object is msgpack's form, whatever its length."""
 
 import msgspec
 import numpy as np

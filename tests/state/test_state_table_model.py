@@ -205,7 +205,7 @@ class TableAgainstDict(RuleBasedStateMachine):
     @precondition(lambda self: not self.table.in_batch)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        """A checkpoint of any committed batch completes, often not the last one: cuts lag behind commits."""
+        """A checkpoint of any committed batch completes, often not the last: cuts lag behind commits."""
         up_to = data.draw(st.sampled_from(sorted(self.committed)))
         self.table.release(up_to)
         earlier = [batch for batch in self.committed if batch < up_to]

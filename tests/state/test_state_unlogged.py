@@ -1,6 +1,6 @@
 """Changes that wait to be logged, against the table's contents after each batch: cuts that lag, rewinds, little memory.
 
-What a replica is given at each cut makes it what the table was then.
+The changes given to a replica at each cut make it equal to the table of then.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""The decorators of the store: each adds what its name says and nothing else."""
+"""The decorators of the store: each adds the behaviour in its name and nothing else."""
 
 import pytest
 

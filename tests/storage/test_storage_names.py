@@ -1,4 +1,4 @@
-"""Object names: built and parsed in one module, strictly."""
+"""Object names: built and parsed in a single module, strictly."""
 
 import pytest
 from hypothesis import given

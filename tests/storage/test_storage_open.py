@@ -1,4 +1,4 @@
-"""Opening a store: what is refused, and what messages never say."""
+"""Opening a store: refusals, and facts that messages never hold."""
 
 from pathlib import Path
 

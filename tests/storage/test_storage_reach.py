@@ -1,4 +1,4 @@
-"""A store that does not answer is given up soon, with a reason; one that answers is fine, empty or not."""
+"""A store that does not answer is given up soon, with a reason; a store that answers is fine, empty or not."""
 
 import socket
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def silent() -> Iterator[str]:
 
 @pytest.fixture
 def full() -> Iterator[str]:
-    """Takes no connection any more, as a host behind a firewall does: what asks for one hears nothing."""
+    """Takes no connection any more, as a host behind a firewall does: clients hear nothing."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         port = server.getsockname()[1]
         waiting = [socket.socket() for _ in range(3)]

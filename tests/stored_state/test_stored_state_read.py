@@ -1,4 +1,4 @@
-"""State read from a checkpoint, without the job, equals what the job was given."""
+"""State read from a checkpoint, without the job, follows from the job's input."""
 
 import json
 from pathlib import Path

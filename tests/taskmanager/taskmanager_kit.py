@@ -159,7 +159,7 @@ def program(*specs: OperatorSpec, state: StateBackend = IN_MEMORY) -> bytes:
 
 
 class OneTaskManager:
-    """One TaskManager, in process, with `parallelism` subtasks of each operator."""
+    """A TaskManager, in process, with `parallelism` subtasks of each operator."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class OneTaskManager:
         return self.task_manager.process(ProcessRequest(self.run, batch, 0, level, Streams.of(streams)))
 
     def batch(self, batch: int, *keys: int) -> None:
-        """Send, process and commit one batch."""
+        """Send, process and commit a batch."""
         self.process(batch, self.send(batch, *keys))
         self.task_manager.commit(self.run, batch)
 

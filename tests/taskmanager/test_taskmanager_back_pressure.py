@@ -14,7 +14,7 @@ from waiting import until
 
 
 class Held:
-    """Uploads of logs wait until they are let go; `order` notes what happened."""
+    """Uploads of logs wait until they are let go; `order` notes the events."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()

@@ -50,7 +50,7 @@ def test_the_share_of_rows_found_in_memory_is_a_gauge_of_each_task(world):
         return {name: value for name, value in metrics.items() if name.startswith("stateCacheHitRatio")}
 
     assert set(found()) == {"stateCacheHitRatio.count.0", "stateCacheHitRatio.count.1"}
-    # It is that of the last second: the first batch, which found nothing, may have had one of its own.
+    # It is that of the last second: the first batch, which found nothing, may have had a ratio of its own.
     until(lambda: all(0.0 < value <= 1.0 for value in found().values()))
     assert world.task_manager.metrics()["stateRows"] == 50
 

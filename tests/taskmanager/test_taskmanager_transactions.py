@@ -194,7 +194,7 @@ def test_input_and_output_past_the_bound_are_spilled_and_nothing_is_lost(tmp_pat
     first = world.send(0, *range(100))
     second = world.send(0, *range(100), unit=1)
     assert world.task_manager.metrics()["exchangeSpilledBytes"] >= 1500
-    # The table is larger than that: what is tested is the exchange.
+    # The table is larger than that: the test is of the exchange.
     with pytest.raises(StateTooLarge):
         world.process(0, first + second)
     assert world.output(0) == dict.fromkeys(range(100), 2)

@@ -1,4 +1,4 @@
-"""Chromium, headless, for the tests of the page: one for the run, started when the first test asks for it."""
+"""Chromium, headless, for the tests of the page: a browser for the run, started when the first test asks for it."""
 
 import subprocess
 from collections.abc import Iterator

@@ -97,7 +97,7 @@ class Watched:
         return bool(self.browser.execute_script("return WIDTH === Math.max(320, view.clientWidth - 32)"))
 
     def picture(self, name: str) -> None:
-        """Save what the page shows, if `HOLDFAST_SCREENSHOTS` names a folder: light, dark, and 400 px wide."""
+        """Save pictures of the page, if `HOLDFAST_SCREENSHOTS` names a folder: light, dark, and 400 px wide."""
         folder = os.environ.get("HOLDFAST_SCREENSHOTS")
         if folder is None:
             return
@@ -182,7 +182,7 @@ def _a_loss_is_told_whole(watched: Watched) -> None:
 
 
 def _figures_equal_those_of_the_query(watched: Watched) -> None:
-    """The tiles of the page count what the query counts."""
+    """Check that the tiles of the page equal the query's counts."""
     totals = watched.query.totals
     watched.open_tab("checkpoints")
     tile = "return [...document.querySelectorAll('.tile')].find((each) => each.lastChild.textContent === arguments[0])"

@@ -1,4 +1,4 @@
-"""Retries and hedging of uploads (behaviour 8), and what becomes of attempts that nobody waits for any more."""
+"""Retries and hedging of uploads (behaviour 8), and the fate of attempts that nobody waits for any more."""
 
 import gc
 import itertools
@@ -23,7 +23,7 @@ HEDGING = RetryPolicy.fixed(3, timeout="1s", next_attempt_delay="500ms")
 
 
 def saved(world: ManualLog, uploads: int = 20) -> None:
-    """Uploads that take 0.1 s each, and leave the budget for one hedge in twenty."""
+    """Uploads that take 0.1 s each, and leave the budget for 1 hedge in 20."""
     for batch in range(uploads):
         world.writer.append(batch, change("warm"))
         world.persisted(batch)
@@ -89,7 +89,7 @@ def test_a_timed_out_attempt_goes_on_while_the_next_one_starts_without_delay_and
     assert (world.metric("hedgedUploads"), world.metric("attemptsPerUpload#max")) == (1, 2)
     assert world.uploader.take_repeats([piece.object]) == {piece.object: (0, 1)}
     assert world.uploader.take_repeats([piece.object]) == {}, "told once"
-    world.scheduler.advance(30.0)  # the first one lands, and is deleted
+    world.scheduler.advance(30.0)  # the first lands, and is deleted
     assert len(world.puts) == 2
     assert world.names() == [piece.object]
 

@@ -31,7 +31,7 @@ def begin(precedence: Precedence) -> Future[None]:
 
 
 def each_second(precedence: Precedence, scheduler: ManualScheduler) -> None:
-    """The last one has just begun and ended, `RECORD_S` ago."""
+    """The last checkpoint has just begun and ended, `RECORD_S` ago."""
     for pause_s in (1.0, 1.0, RECORD_S):
         begin(precedence).set_result(None)
         scheduler.advance(pause_s)
