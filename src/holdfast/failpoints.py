@@ -29,7 +29,7 @@ KNOWN: Mapping[str, str] = {
     # In tasks, which are processes of Spark's.
     "task.sent": "all rows of a unit have arrived; its result has not been returned",
     "task.staged": "a unit's output is staged; its committables have not been returned",
-    "sink.staged": "one file of a unit is staged",
+    "sink.staged": "a file of a unit is staged",
     # In the driver, while it stores an epoch of a streaming DataFrame.
     "stream.epoch.parts": "the rows of an epoch are stored; nothing names them",
     "stream.epoch.stored": "the epoch counts; Spark has not committed it",
@@ -40,12 +40,12 @@ KNOWN: Mapping[str, str] = {
     # In TaskManagers, in the order of their life.
     "taskmanager.register.before": "it serves, and nobody knows it",
     "taskmanager.deploy.before": "the old deployment is gone, nothing is restored",
-    "taskmanager.deploy.table": "one table is restored",
+    "taskmanager.deploy.table": "a table is restored",
     "taskmanager.rewind.between": "some tables went back in memory, others did not",
     "taskmanager.deploy.after": "all is restored; not answered",
     "taskmanager.receive": "a stream begins",
     "taskmanager.process.before": "a batch was begun",
-    "taskmanager.process.subtask": "one subtask begins with a batch",
+    "taskmanager.process.subtask": "a subtask begins with a batch",
     "taskmanager.process.after": "all subtasks have processed; not answered",
     "taskmanager.output": "a pull begins",
     "taskmanager.commit.before": "nothing is committed",
@@ -84,7 +84,7 @@ KNOWN: Mapping[str, str] = {
     "jobmaster.acknowledged": "an acknowledgement has come; it is not noted",
     "jobmaster.gather.before": "committables that take too much memory are about to be stored",
     "jobmaster.gather.after": "they are stored; the coordinator does not know",
-    "jobmaster.record.stored": "the committables of one sink are stored",
+    "jobmaster.record.stored": "the committables of a sink are stored",
     "jobmaster.record.before": "all are stored; there is no record",
     "jobmaster.record.after": "the record is written; nobody knows",
     "jobmaster.completed": "TaskManagers are about to be told that it completed",
@@ -101,7 +101,7 @@ KNOWN: Mapping[str, str] = {
     "sink.kafka.sent": "the broker has the rows of a transaction, which is open",
     "sink.kafka.numbered": "the group's number is part of the open transaction",
     "sink.kafka.committed": "a transaction is committed; others of the group may follow",
-    "sink.parquet.copied": "one of the group's files is visible",
+    "sink.parquet.copied": "a file of the group is visible",
     "jobmaster.publish.after": "the group is published; the coordinator does not know",
     "jobmaster.discard.before": "its staged files are about to be deleted",
 }

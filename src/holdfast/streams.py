@@ -142,7 +142,7 @@ class Stream:
         Expressions are PyArrow's. A file source reads only the columns that are needed.
         """
         if not columns and not computed:
-            raise SettingsError("select() got no column; name at least one")
+            raise SettingsError("select() got no column; name a column")
         for name in columns:
             if not isinstance(name, str) or not name or columns.count(name) > 1 or name in computed:
                 raise SettingsError(f"select({name!r}, …): name each column once; expressions are name=pc.field(…)")

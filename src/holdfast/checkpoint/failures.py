@@ -44,7 +44,7 @@ class FailureManager:
 
     def verdict(self, now_s: float, config: CheckpointConfig) -> str | None:
         """Why the job must restart, or None."""
-        last = "" if self._last is None else f"; the last one, {self._last[0]}: {self._last[1]}"
+        last = "" if self._last is None else f"; the last, checkpoint {self._last[0]}: {self._last[1]}"
         if len(self._failed) > config.tolerable_failed_checkpoints:
             return (
                 f"{len(self._failed)} checkpoints failed in a row, "
@@ -53,7 +53,7 @@ class FailureManager:
         limit_s = config.tolerable_failure_timeout_s
         if limit_s is not None and self._trying_since_s is not None and now_s - self._trying_since_s >= limit_s:
             return (
-                f"no checkpoint completed for {now_s - self._trying_since_s:.3g} s since one was triggered, "
-                f"tolerable_failure_timeout={config.tolerable_failure_timeout!r}{last}"
+                f"no checkpoint completed for {now_s - self._trying_since_s:.3g} s since a checkpoint was "
+                f"triggered, tolerable_failure_timeout={config.tolerable_failure_timeout!r}{last}"
             )
         return None

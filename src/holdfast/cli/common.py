@@ -29,7 +29,7 @@ Options = Annotated[
         "between them. Credentials may also come from the provider's own variables (AWS_ACCESS_KEY_ID, …).",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON document.")]
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def united_schema(schemas: Sequence[pa.Schema], tag: str | None) -> pa.Schema:
             if before.type != field.type:
                 raise JobRefused(
                     f"union_by_name: column {field.name!r} has type {before.type} in one stream and {field.type} in "
-                    "another; cast or rename the column in one of the streams"
+                    "another; cast or rename the column in either stream"
                 )
             fields[field.name] = before.with_nullable(before.nullable or field.nullable)
     common = [name for name in fields if all(name in schema.names for schema in schemas)]

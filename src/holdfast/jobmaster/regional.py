@@ -75,7 +75,7 @@ class RegionalPlanning:
         if len(found) == 1:
             return found[0], split
         if found:
-            raise HoldfastError(f"split {split!r} fails in the sources {found}: name one of them with source=")
+            raise HoldfastError(f"split {split!r} fails in the sources {found}: name a source with source=")
         failing = [f"{split!r} of {each!r}" for each, splits in self.behind.items() for split in splits]
         raise HoldfastError(f"split {split!r} does not fail; failing are: {', '.join(failing[:20]) or 'none'}")
 

@@ -236,7 +236,7 @@ def read_rows(staged: Sequence[StagedRows], context: PublishContext) -> pa.Table
         return pa.concat_tables(tables, promote_options="default")
     except pa.ArrowInvalid as error:
         raise PublishFailed(
-            f"sink {context.sink!r}: the rows staged for one checkpoint have different types in a column: {error}"
+            f"sink {context.sink!r}: the rows staged for a checkpoint have different types in a column: {error}"
         ) from error
 
 

@@ -23,7 +23,7 @@ def flat_offsets(whose: str, offsets: Any) -> Offsets:
         if position is not None and not isinstance(position, int | float | str | bool):
             raise JobRefused(
                 f"{whose}: the position of split {split!r} is {position!r} ({type(position).__name__}), expected int, "
-                "float, str, bool or None: flatten nested offsets into one entry for each position"
+                "float, str, bool or None: flatten nested offsets into an entry for each position"
             )
         if isinstance(position, int) and not -(2**63) <= position < 2**63:
             raise JobRefused(f"{whose}: the position of split {split!r} is {position}, expected a 64-bit integer")

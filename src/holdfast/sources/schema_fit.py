@@ -37,7 +37,7 @@ def check_columns(path: str, found: Sequence[str], schema: pa.Schema, policy: Ev
     """Raise `BadRecord` unless the policy takes a file with these columns."""
     doubled = sorted({name for name in found if list(found).count(name) > 1})
     if doubled:
-        raise BadRecord(f"{path}: has more than one column {doubled[0]!r}: rename one of them")
+        raise BadRecord(f"{path}: has two columns {doubled[0]!r} or more: rename them")
     new = [name for name in found if name not in schema.names]
     if new and policy.on_new_column == "fail":
         raise BadRecord(

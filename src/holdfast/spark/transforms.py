@@ -78,7 +78,7 @@ def _refuse_other_partitions(name: str, plan: Any, stream: int) -> None:
         kind = node.getClass().getSimpleName()
         if "Exchange" in kind and "Broadcast" not in kind:
             raise JobRefused(
-                f"transform({name}) needs a shuffle ({node.simpleString(5)}); a transform sees one part of a batch at "
+                f"transform({name}) needs a shuffle ({node.simpleString(5)}); a transform sees a part of a batch at "
                 "a time. Group by key with .key_by(...), join only a table that Spark broadcasts (functions.broadcast)"
             )
     if plan.getClass().getSimpleName() == "LocalTableScanExec" and plan.rows().isEmpty():

@@ -83,7 +83,7 @@ def open_checkpoint(store: ObjectStore, checkpoint: int | str = LATEST) -> Opene
     if number not in records:
         there = ", ".join(map(str, records))
         raise HoldfastError(
-            f"{store.url}: there is no checkpoint {number!r}; the storage retains {there}. Name one of these, or "
+            f"{store.url}: there is no checkpoint {number!r}; the storage retains {there}. Name a retained number, or "
             f"{LATEST!r}; a job keeps more of them with CheckpointConfig(retained=…)"
         )
     assert isinstance(number, int)
