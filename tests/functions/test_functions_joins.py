@@ -163,7 +163,7 @@ def test_what_join_refuses_to_be_told() -> None:
         ({"how": "cross"}, "allowed are 'inner', 'left'"),
         ({"within": ("1s", "-1s")}, "the first bound is above the second"),
         ({"within": "5min"}, "expected two durations"),
-        ({"within": (0, 1), "ttl": 5}, "within and ttl: give one of them"),
+        ({"within": (0, 1), "ttl": 5}, "within and ttl: give only a single bound"),
         ({"ttl": 0}, "longer than nothing"),
         ({"tolerance": "1s"}, "it belongs to how='asof'"),
         ({"how": "asof", "within": (0, 1)}, "its bound of time is tolerance=, or none"),

@@ -188,7 +188,7 @@ def test_first_and_last_of_joined_sessions_go_by_time_of_the_sessions_then_by_ar
 
 def test_sessions_that_change_are_refused() -> None:
     declared = OperatorInput(SCHEMA, ("k",), EventTime(("at",), "at"), hf.session_window("at", GAP), 1)
-    with pytest.raises(SettingsError, match="no sink could find the row it replaces"):
+    with pytest.raises(SettingsError, match="no sink could find the row to replace"):
         SessionSpec("sessions", declared, AGGREGATES, Windowing("changes"))
     with pytest.raises(SettingsError, match="longer than nothing"):
         hf.session_window("at", 0)

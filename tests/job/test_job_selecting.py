@@ -60,7 +60,7 @@ def test_late_duplicates_are_a_stream_by_choice() -> None:
 
 def test_what_first_and_last_refuse() -> None:
     stream = new_job().read(script(events((1, 5, "a")), schema=EVENTS)).with_watermark("at", "5s")
-    with pytest.raises(hf.SettingsError, match=r"take \.top\(1, by=…\)"):
+    with pytest.raises(hf.SettingsError, match=r"use \.top\(1, by=…\)"):
         stream.key_by("id", hf.window("at", "10s")).last(by="at")
     with pytest.raises(hf.SettingsError, match="allowed are 'drop', 'dead_letter' and 'stream', with within="):
         stream.drop_duplicates("id", late="stream")

@@ -208,7 +208,7 @@ def test_a_watermark_belongs_right_after_read_and_on_a_timestamp_of_the_source()
     with pytest.raises(hf.SettingsError, match="delay='soon'"):
         stream.with_watermark("at", "soon")
     stream.with_watermark("k", "1s").key_by("k").aggregate(n=hf.count()).write(hf.NoopSink())
-    with pytest.raises(hf.JobRefused, match="timestamp columns; it has k int64, at timestamp"):
+    with pytest.raises(hf.JobRefused, match="its columns are k int64, at timestamp"):
         run(job)
 
 
