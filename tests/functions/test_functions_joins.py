@@ -275,3 +275,18 @@ def test_rows_are_found_where_a_state_of_before_has_heads_for_single_rows(tables
     run_batch(operator, 3, [("a", 102_000_000, "/", 2)], [], (None, None))
     commit(operator)
     assert sum(batch.num_rows for batch in run_batch(operator, 4, [], visits, (None, None)).output) == 2
+
+
+def test_stored_rows_from_before_the_mark_need_a_column_of_the_name_of_their_event_time() -> None:
+    spec = spec_of("inner", "around")
+    schemas = {name: pa.schema([*table.keys, *table.values]) for name, table in spec.table_schemas().items()}
+    unmarked = {name: pa.schema([pa.field(each.name, each.type) for each in of]) for name, of in schemas.items()}
+    for stored in (schemas, unmarked):
+        spec.check_stored(stored)
+    renamed = pa.schema(
+        [pa.field("t" if each.name == "clicked" else each.name, each.type) for each in unmarked["left"]]
+    )
+    with pytest.raises(
+        JobRefused, match=r"left rows is the column 'clicked', .* none of the columns user, __number, t,"
+    ):
+        spec.check_stored({**unmarked, "left": renamed})

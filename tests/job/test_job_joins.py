@@ -201,6 +201,24 @@ def test_another_kind_of_join_does_not_meet_the_old_ones_state() -> None:
         run(job("left", 5))
 
 
+def test_kept_rows_whose_event_time_is_in_another_column_are_refused() -> None:
+    storage = new_storage()
+
+    def job(schema: str, time: str) -> hf.Job:
+        made = new_job(storage)
+        left = made.read(script([], schema=schema, name="shown")).with_watermark(time, 0)
+        right = made.read(script([], schema=CLICKED, name="clicked")).with_watermark("at", 0)
+        joined = left.key_by("user").join(right.key_by("who"), within=(0, "5s"), name="joined")
+        joined.write(hf.NoopSink(name="out"))
+        return made
+
+    run(job(SHOWN, "shown"))
+    run(job(SHOWN + ", seen TIMESTAMP", "shown"))
+    for schema in (SHOWN + ", seen TIMESTAMP", SHOWN.replace("shown", "seen")):
+        with pytest.raises(hf.JobRefused, match=r"left rows is the column 'seen', and that of its stored .* 'shown'"):
+            run(job(schema, "seen"))
+
+
 def test_joins_refuse_what_they_cannot_bound() -> None:
     job = new_job()
     left = job.read(script(shown((1, 1)), schema=SHOWN)).with_watermark("shown", 0)

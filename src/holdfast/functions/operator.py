@@ -188,6 +188,16 @@ class OperatorSpec(ABC):
         """The keys of the operator's state as declared; stored state belongs to them."""
         return self.key_columns
 
+    def check_stored(self, tables: Mapping[str, pa.Schema]) -> None:
+        """Check that stored tables of these schemas, whose names and types fit, mean what the operator takes them for.
+
+        Raises
+        ------
+        JobRefused
+            The operator would misread the stored rows.
+        """
+        return
+
     @property
     @abstractmethod
     def output_schema(self) -> pa.Schema: ...

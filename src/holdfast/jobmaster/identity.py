@@ -94,3 +94,4 @@ def _check_operator(name: str, stored: OperatorIdentity, program: Program) -> No
     for table, schema in declared.items():
         if table in before:
             check_schema(before[table], schema, name, table)
+    spec.check_stored(before)

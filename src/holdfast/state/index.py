@@ -108,9 +108,9 @@ class FixedIndex(BytesIndex):
         enlarge(self, "_arena", capacity * self._stride)
 
     def _keep(self, live: Slots) -> None:
-        kept = self._arena.reshape(-1, self._stride)[live]
+        offsets = np.arange(len(live) + 1, dtype=np.int64) * self._stride
+        self._arena = index_kernels.gather_fixed(self._arena, self._stride, live, offsets)
         super()._keep(live)
-        self._arena = kept.reshape(-1)
         enlarge(self, "_arena", len(self._tags) * self._stride)
 
     def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes]:

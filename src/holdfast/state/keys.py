@@ -122,7 +122,7 @@ def check_key_types(key_schema: pa.Schema) -> None:
     if len(key_schema) == 0:
         raise JobRefused("a key needs a column; key_by got none")
     for field in key_schema:
-        fixed = byte_width(field.type) is not None and not pa.types.is_float16(field.type)
+        fixed = byte_width(field.type) not in (None, 0) and not pa.types.is_float16(field.type)
         if not fixed and not _is_variable(field.type):
             raise JobRefused(
                 f"key column {field.name!r} has type {field.type}; a key is made of integers, floats, doubles, "

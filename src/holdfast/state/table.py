@@ -254,7 +254,10 @@ class StateTable:
             self.commits = (self.commits or 0) + 1
             self._count += appeared
             self._rows.estimate_objects(old.slots)
-            changed = old if self._residency is None else self._residency.committed(old, present, transaction.changed)
+            if self._residency is None:  # look-ups of keys that are not there change nothing
+                changed = old.only(old.present | present)
+            else:
+                changed = self._residency.committed(old, present, transaction.changed)
             if len(changed.slots):
                 segment = UndoSegment(transaction.batch, changed, appeared)
                 self._history.add(segment)

@@ -1,5 +1,6 @@
 """`left.key_by(…).join(right.key_by(…), …)` as declared: its checks, the columns of the output, the state."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -20,6 +21,8 @@ from holdfast.state.table import StateTable
 
 How = Literal["inner", "left", "right", "outer", "semi", "anti", "asof"]
 HEADS = "heads"
+_EVENT_TIME = b"holdfast.event_time"
+"""The metadata that marks the column of kept rows from which the join reads their event times."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +210,25 @@ class JoinSpec(OperatorSpec):
         times = [pa.field(name, pa.int64()) for name in self.bounds.columns(side)]
         flags = [pa.field(MATCHED, pa.bool_())] if self.marks(side) else []
         values = [field for field in declared.schema if field.name not in declared.key_columns]
+        at = self.bounds.time_column(side)
+        values = [field.with_metadata({_EVENT_TIME: b""}) if field.name == at else field for field in values]
         return TableSchema(grouped_by(keys, len(declared.key_columns)), pa.schema([*values, *times, *flags]))
+
+    def check_stored(self, tables: Mapping[str, pa.Schema]) -> None:
+        for side, name in enumerate(SIDES):
+            wanted, stored = self.bounds.time_column(side), tables.get(name)
+            if wanted is None or stored is None:
+                continue
+            # State of before this mark existed has the column, if it was not renamed.
+            marked = [field.name for field in stored if _EVENT_TIME in (field.metadata or {})]
+            found = marked[0] if marked else wanted if wanted in stored.names else None
+            if found != wanted:
+                shown = f"in the column {found!r}" if found else f"in none of the columns {', '.join(stored.names)}"
+                raise JobRefused(
+                    f"operator {self.name!r}: the event time of its {name} rows is the column {wanted!r}, and that of "
+                    f"its stored rows is {shown}. Keep the name of the column of with_watermark, give the operator "
+                    f"another name, or give up its state with Job(drop_state=[{self.name!r}])"
+                )
 
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
         made = AsOfOperator if isinstance(self.bounds, AsOf) else JoinOperator

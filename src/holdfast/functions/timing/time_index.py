@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.functions.timing.packed_entries import PackedEntries
+from holdfast.functions.timing.packed_entries import PackedEntries, pack
 from holdfast.state.physical import Integers, values_of
 from holdfast.state.survey import START
 from holdfast.state.table import StateTable
@@ -66,14 +66,11 @@ class TimeBuckets:
         """Entries with `start_us <= time < stop_us`, bucket by bucket; None: from the first entry on."""
         found = []
         for number in self._order:
-            begin_us, end_us = number * self._width_us, (number + 1) * self._width_us
-            if begin_us >= stop_us:
+            if number * self._width_us >= stop_us:
                 break
-            if start_us is None or end_us > start_us:
-                inside = (start_us is None or begin_us >= start_us) and end_us <= stop_us
-                pieces = [piece.to_batch() for piece in self._buckets[number]]
-                found += pieces if inside else [_within(self, piece, start_us, stop_us) for piece in pieces]
-        return [piece for piece in found if piece.num_rows]
+            if start_us is None or (number + 1) * self._width_us > start_us:
+                found += [piece.between(start_us, stop_us) for piece in self._buckets[number]]
+        return [piece.to_batch() for piece in found if piece.num_rows]
 
     def drop(self, stop_us: int) -> None:
         """Forget entries with a time below that."""
@@ -83,8 +80,8 @@ class TimeBuckets:
         self._order = self._order[kept:]
         if self._order and self._order[0] * self._width_us < stop_us:
             number = self._order[0]
-            left = [_within(self, piece.to_batch(), stop_us, None) for piece in self._buckets[number]]
-            self._buckets[number] = [PackedEntries(piece) for piece in left if piece.num_rows]
+            left = [piece.between(stop_us, None) for piece in self._buckets[number]]
+            self._buckets[number] = [piece for piece in left if piece.num_rows]
             if not self._buckets[number]:
                 del self._buckets[self._order.pop(0)]
 
@@ -92,10 +89,9 @@ class TimeBuckets:
         """The first time that is not below `from_us`."""
         for number in self._order:
             if from_us is None or (number + 1) * self._width_us > from_us:
-                times = np.concatenate([values_of(piece.column(self._time)) for piece in self._buckets[number]])
-                later = times if from_us is None else times[times >= from_us]
-                if len(later):
-                    return int(later.min())
+                found = [piece.earliest(from_us) for piece in self._buckets[number]]
+                if times := [time for time in found if time is not None]:
+                    return min(times)
         return None
 
     def times(self, entries: pa.RecordBatch) -> Integers:
@@ -110,7 +106,7 @@ class TimeBuckets:
             insort(self._order, number)
         while pieces and pieces[-1].num_rows <= 2 * entries.num_rows:
             entries = pa.concat_batches([pieces.pop().to_batch(), entries])
-        pieces.append(PackedEntries(entries))
+        pieces.append(pack(entries, self._time))
 
 
 def _within(buckets: TimeBuckets, entries: pa.RecordBatch, start_us: int | None, stop_us: int | None) -> pa.RecordBatch:
