@@ -34,7 +34,7 @@ demo-kafka: setup  ## Orders from a Kafka topic into totals in a topic and a Del
 # real processes that are killed mostly wait. All share one Kafka broker; HOLDFAST_KAFKA=host:port names another one.
 test: setup  ## All tests but the long ones, in some nine minutes on two cores
 	@$(MAKE) --no-print-directory --jobs 2 .venv/kernels .venv/spark.jsa postgres
-	@$(RUN) python -m examples.kafka.broker $(MAKE) --no-print-directory --jobs 3 test-kill test-spark test-pure
+	@$(RUN) python -m examples.kafka.broker --quick $(MAKE) --no-print-directory --jobs 3 test-kill test-spark test-pure
 
 postgres: setup
 	@scripts/find_postgres.sh >/dev/null
@@ -43,9 +43,10 @@ postgres: setup
 .venv/kernels: .venv/set-up $(shell grep -rl holdfast.state.compiled src --include=*.py)
 	@echo "Compiling kernels, for the tests"; $(RUN) python tests/simulation/simulation_kernels.py && touch $@
 
-# The tidy test is part of `make check`. Four workers on two cores, because tests also wait: for servers, timers, disks.
+# The tidy test is part of `make check`. Four workers on two cores, because tests also wait: for servers, timers,
+# disks. They share one Kafka broker: a broker for each worker takes longer to start than all tests with Kafka.
 test-pure: .venv/kernels postgres  ## The tests without Spark
-	@$(RUN) python -m examples.kafka.broker $(PYTEST) -n 4 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore tests/test_tidy.py
+	@$(RUN) python -m examples.kafka.broker --quick $(PYTEST) -n 4 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore tests/test_tidy.py
 
 # Classes that a JVM of Spark's loads, kept so that each test with a session of its own starts in a third of the time.
 .venv/spark.jsa: .venv/set-up tests/quick_jvm.py

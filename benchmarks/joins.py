@@ -54,7 +54,7 @@ def measure(keys: int, rows: int, how: Any = "inner") -> dict[str, Any]:
     held = sum(table.memory_bytes for table in operator.tables.values()) + operator.memory_bytes
     heads = operator.tables["heads"]
     found = {"keys": keys, "rows": kept, "bytes_per_row": round(held / kept, 1), "heads": len(heads)}
-    return {**found, "bytes_per_head": round(heads.memory_bytes / max(1, len(heads)), 1)}
+    return {**found, "bytes_per_head": round(heads.memory_bytes / len(heads), 1) if len(heads) else None}
 
 
 def main() -> None:

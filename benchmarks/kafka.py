@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import holdfast as hf
-from examples.kafka.broker import JAVA, kafka
+from examples.kafka.broker import kafka
 from holdfast.sources.base import SplitRead
 from holdfast.sources.kafka.kafka_source import FETCHING, FETCHING_DEFAULTS
 from holdfast.testing import run
@@ -92,7 +92,7 @@ def main(
     keys: Annotated[int, typer.Option(help="distinct keys")] = 1_000,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON line")] = False,
 ) -> None:
-    with kafka(options=JAVA) as servers:
+    with kafka() as servers:
         topic = filled_topic(servers, messages, keys)
         source_alone(servers, filled_topic(servers, 1_000, keys), 1_000)  # Kernels are compiled, connections made.
         bare = max(bare_client(servers, topic, messages) for _ in range(2))

@@ -11,7 +11,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from examples.kafka.broker import VARIABLE, Broker
+from examples.kafka.broker import QUICK_JAVA, VARIABLE, Broker
 from waiting import until
 
 ISOLATED = "read_committed"
@@ -23,7 +23,7 @@ def address() -> str:
     if VARIABLE in os.environ:
         return os.environ[VARIABLE]
     folder = tempfile.TemporaryDirectory(prefix="holdfast-kafka-")
-    broker = Broker(Path(folder.name))
+    broker = Broker(Path(folder.name), QUICK_JAVA)
     atexit.register(folder.cleanup)
     atexit.register(broker.stop)
     return broker.start().address

@@ -1,6 +1,7 @@
 """A real Apache Kafka broker for tests, benchmarks and the demo: a node, KRaft, on a free port, ready in seconds.
 
     python -m examples.kafka.broker make test-spark      runs a command with HOLDFAST_KAFKA=host:port set
+    python -m examples.kafka.broker --quick make …       the same with Java's `QUICK_JAVA`
     python -m examples.kafka.broker                      runs until its input ends (Ctrl-D)
 
 The broker ends with the process that started it, however that ends: a small guard reads from a pipe that only the owner
@@ -24,7 +25,7 @@ READY_S_MAX = 60.0
 """Seconds within which a broker must answer; a higher value allows for a busier machine."""
 JAVA = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto")
 QUICK_JAVA = (*JAVA, "-XX:TieredStopAtLevel=1")
-"""Options of Java. With the second Java's optimising compiler stays off, which takes longer in a test than it saves."""
+"""Options of Java. `QUICK_JAVA` leaves Java's optimising compiler off, which costs a test more time than it saves."""
 CLUSTER = "aG9sZGZhc3QtdGVzdHMtMQ"
 SETTINGS = """\
 process.roles=broker,controller
@@ -62,12 +63,12 @@ rootLogger.appenderRef.out.ref = out
 
 
 class Broker:
-    """A broker on data in `folder`. It may be stopped or killed, and started again on the same port and data.
+    """A broker on data in `folder`. A broker that was stopped or killed starts again on the same port and data.
 
     `options` are those of Java: `QUICK_JAVA` for tests, `JAVA` where throughput is measured.
     """
 
-    def __init__(self, folder: Path, options: Sequence[str] = QUICK_JAVA) -> None:
+    def __init__(self, folder: Path, options: Sequence[str] = JAVA) -> None:
         self.folder = folder
         self._options = options
         self.port = free_port()
@@ -149,7 +150,7 @@ class Broker:
 
 
 @contextmanager
-def kafka(folder: Path | None = None, options: Sequence[str] = QUICK_JAVA) -> Iterator[str]:
+def kafka(folder: Path | None = None, options: Sequence[str] = JAVA) -> Iterator[str]:
     """Give the address of a broker: of HOLDFAST_KAFKA, or of a new broker that lives as long as the context."""
     if VARIABLE in os.environ:
         yield os.environ[VARIABLE]
@@ -179,9 +180,11 @@ def free_port() -> int:
 
 
 def main() -> int:
-    with kafka() as address:
-        if len(sys.argv) > 1:
-            return subprocess.run(sys.argv[1:], env={**os.environ, VARIABLE: address}).returncode
+    quick = sys.argv[1:2] == ["--quick"]
+    command = sys.argv[2:] if quick else sys.argv[1:]
+    with kafka(options=QUICK_JAVA if quick else JAVA) as address:
+        if command:
+            return subprocess.run(command, env={**os.environ, VARIABLE: address}).returncode
         print(address, flush=True)
         sys.stdin.read()
         return 0

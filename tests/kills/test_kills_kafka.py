@@ -14,7 +14,7 @@ from test_kills_fencing import held_at, recorded_rows, storage
 
 import holdfast as hf
 import kafka_kit
-from examples.kafka.broker import Broker
+from examples.kafka.broker import QUICK_JAVA, Broker
 from holdfast import failpoints
 from holdfast.errors import Fenced, QueryFailed
 from holdfast.sinks.kafka.kafka_sink import identity
@@ -37,7 +37,7 @@ def _disarmed():
 @pytest.fixture
 def broker(tmp_path):
     """A broker of this test's own."""
-    own = Broker(tmp_path / "broker").start()
+    own = Broker(tmp_path / "broker", QUICK_JAVA).start()
     yield own
     own.stop()
 

@@ -1,5 +1,6 @@
 import dataclasses
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ COMPILING = settings(deadline=None, max_examples=50)
 TEXT = pa.schema([("k", pa.string())])
 INTEGER = pa.schema([("k", pa.int64())])
 PAIR = pa.schema([("k", pa.int64()), ("n", pa.int16())])
+DECIMAL = pa.schema([("k", pa.decimal128(20, 2))])
 Pair = tuple[int | None, int | None]
 MASK = (1 << 64) - 1
 LARGE_KEYS = 2048
@@ -57,6 +59,10 @@ def pair_keys(values: list[Pair], constant_hash: int | None = None) -> Keys:
     return of_one_hash(encode_keys(pa.record_batch(arrays, schema=PAIR), PAIR.names), constant_hash)
 
 
+def decimal_keys(values: list[Decimal]) -> Keys:
+    return encode_keys(pa.record_batch([pa.array(values, DECIMAL.field(0).type)], schema=DECIMAL), ["k"])
+
+
 def keys_in(index: KeyIndex, slots: np.ndarray) -> list[object]:
     columns = [pa.array(column).to_pylist() for column in index.columns(slots)]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
@@ -71,6 +77,7 @@ KEYS_THAT_COLLIDE = {
     "texts of one hash at the end": (TEXTS, TEXT, lambda v: text_keys(v, unmix(MASK) & MASK)),
     "pairs of one hash": (PAIRS, PAIR, lambda v: pair_keys(v, 12345)),
     "pairs": (PAIRS, PAIR, pair_keys),
+    "decimals": ([Decimal(i) / 4 for i in range(60)], DECIMAL, decimal_keys),
     "texts": ([f"key {i}" for i in range(60)], TEXT, text_keys),
     "integers that spread": (list(range(60)), INTEGER, integer_keys),
 }
@@ -291,6 +298,19 @@ def test_a_null_in_a_key_of_fixed_width_is_a_value_like_others(values: pa.Array)
     order, stored = index.stored_keys(slots, 600)
     columns = columns_of_stored(stored[:], rows.schema)[1]
     assert pa.record_batch(columns, schema=rows.schema).equals(rows.take(pa.array(order)))
+
+
+def test_an_arena_grows_where_it_lies_after_a_compaction() -> None:
+    pairs = pa.record_batch([pa.array(range(900_000), pa.int64()), pa.array([1] * 900_000, pa.int16())], schema=PAIR)
+    index = new_index(PAIR)
+    assert isinstance(index, FixedIndex)
+    slots, *_ = index.lookup(encode_keys(pairs, PAIR.names), 1)
+    index.remove(slots[800_000:])
+    index.compact(slots[:800_000])
+    assert index._arena.flags.owndata and len(index._arena) >= 8 << 20
+    again, fresh, _ = index.lookup(encode_keys(pairs, PAIR.names), 2)
+    assert again.tolist() == list(range(900_000)) and len(fresh) == 900_000
+    assert index._arena.flags.owndata
 
 
 def test_an_index_that_has_given_all_slot_numbers_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

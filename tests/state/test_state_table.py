@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import BadRecord, CheckpointFailed, JobRefused, UserFunctionError
+from holdfast.ids import BatchNumber
 from holdfast.state import table as table_module
 from holdfast.state import unlogged
 from holdfast.state.table import StateTable, object_field
@@ -81,6 +82,18 @@ def test_rows_only_looked_up_or_written_as_they_were_are_no_change_and_leave_not
     table.commit()
     assert contents(table) == {1: 10, 2: None}
     assert len(table) == 2
+
+
+def test_look_ups_of_keys_that_are_not_there_take_no_memory_for_undo() -> None:
+    table = StateTable(KEY, COUNT, 128)
+    batch(table, 1, {1: 10})
+    before = table.undo_bytes
+    table.begin(2)
+    table.lookup(pa.record_batch({"k": range(100, 1100)}))
+    table.commit()
+    assert table.undo_bytes == before
+    table.rewind(BatchNumber(0))
+    assert contents(table) == {}
 
 
 def test_a_batch_that_looked_up_nothing_changes_nothing() -> None:
@@ -267,9 +280,9 @@ def test_calls_outside_their_place_are_refused() -> None:
         with pytest.raises(RuntimeError, match="outside a batch"):
             call()
     table.begin(3)
-    with pytest.raises(RuntimeError, match="inside batch 3"):
+    with pytest.raises(RuntimeError, match="in batch 3"):
         table.begin(4)
-    with pytest.raises(RuntimeError, match="inside batch 3"):
+    with pytest.raises(RuntimeError, match="in batch 3"):
         table.apply(StateTable(KEY, COUNT, 128).snapshot(), 0, 128)
 
 

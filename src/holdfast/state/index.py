@@ -108,10 +108,11 @@ class FixedIndex(BytesIndex):
         enlarge(self, "_arena", capacity * self._stride)
 
     def _keep(self, live: Slots) -> None:
-        offsets = np.arange(len(live) + 1, dtype=np.int64) * self._stride
-        self._arena = index_kernels.gather_fixed(self._arena, self._stride, live, offsets)
         super()._keep(live)
-        enlarge(self, "_arena", len(self._tags) * self._stride)
+        kept = np.zeros(len(self._tags) * self._stride, np.uint8)
+        before = self._arena.reshape(-1, self._stride)
+        np.take(before, live, axis=0, out=kept.reshape(-1, self._stride)[: len(live)], mode="clip")
+        self._arena = kept
 
     def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes]:
         if len(self._widths) == 1:
@@ -122,8 +123,8 @@ class FixedIndex(BytesIndex):
 
 
 class VariableIndex(BytesIndex):
-    """The index for other keys of byte kind. Bytes of removed keys stay in the arena until they are more than half of
-    it."""
+    """The index for other keys of byte kind. Bytes of removed keys stay in the arena until more than half of the arena
+    belongs to removed keys."""
 
     def __init__(self, key_schema: pa.Schema) -> None:
         super().__init__(key_schema)

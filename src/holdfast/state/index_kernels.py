@@ -31,8 +31,8 @@ from holdfast.state.physical import Integers, Slots
 CONTROL_FIELDS = 10
 COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, UNSEEN, ARENA_USED, ARENA_LIVE, SWEEP_START, SWEPT = range(CONTROL_FIELDS)
 """The fields of `control`: entries, and their greatest number; slots ever used, and slots on the free list; rows
-touched by this look-up, and the unseen among them; bytes used in the arena, and the bytes of live keys among them; the
-begin of the sweep of `old`, and the number of positions that it has passed."""
+touched by this look-up, and the unseen among them; bytes used in the arena, and the bytes of live keys among them (both
+0 in a `FixedIndex`); the begin of the sweep of `old`, and the number of positions that the sweep has passed."""
 
 _AHEAD = 24
 """The rows between two steps of fetching ahead: more cache lines than a processor core waits for at once. By

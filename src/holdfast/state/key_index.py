@@ -1,9 +1,9 @@
 """The index: from keys to slots (row numbers of a table), exact, growing and shrinking.
 
 A slot stays with its key until the key is removed; then it is free and may be given to another key.
-It grows without a stall: entries are poured into a larger table some at a time, before each look-up. Meanwhile keys are
-found in either table (`index_kernels`) and the system gets back the emptied pages. Arrays by slot grow where they lie
-(`growing`). The index shrinks by `compact`, at once.
+The index grows without a stall: entries are poured into a larger table some at a time, before each look-up. Meanwhile
+keys are found in either table (`index_kernels`) and the system gets back the emptied pages. Arrays by slot grow where
+they lie (`growing`). The index shrinks by `compact`, at once.
 Here is the part that all kinds of index share: entries, slots, the free list. The kinds are in `index`.
 Does not own values, transactions, or the meaning of the stamps.
 """
@@ -45,7 +45,7 @@ LOAD_MAX = 0.625
 SLOTS_LEAST = 64
 GROW_BY_PART_FROM = 1 << 17
 """Size below which arrays double, so that small tables grow in few steps. Larger arrays grow less, since memory counts
-for more: entries by a half; slots, of which each column has as many, by an eighth."""
+for more: entries and a `VariableIndex`'s arena by a half; slots, of which each column has as many, by an eighth."""
 SLOTS_STEP_MAX = 1 << 18
 """The most slots that are added at once: adding costs in proportion to the slots added."""
 SLOTS_MAX = int(np.iinfo(np.int32).max)
@@ -62,7 +62,7 @@ _EMPTY = np.empty(0, np.int64)
 
 
 class KeyIndex(ABC):
-    """An index. `_tags` has the tag of each slot's key: the key itself, or its hash."""
+    """The part that all kinds of index share. `_tags` has the tag of each slot's key: the key itself, or its hash."""
 
     def __init__(self, key_schema: pa.Schema) -> None:
         self.key_schema = key_schema
@@ -103,7 +103,7 @@ class KeyIndex(ABC):
     def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
         """The slot of every row's key, unknown keys inserted; the newly stamped slots; and the unseen among these.
 
-        A slot is newly stamped if its stamp was another, and is listed once. It is unseen if its stamp was below
+        A slot is newly stamped if its stamp was another, and is listed once. A slot is unseen if its stamp was below
         `first`; the stamp of a new key is 0. `stamp` is in [1, 2^31), and not below the last stamp. Keys of a single
         column must not be null.
 
@@ -269,8 +269,9 @@ class KeyIndex(ABC):
         enlarge(self, "_tags", capacity)
 
     def _keep(self, live: Slots) -> None:
-        self._tags = kernels.gather(self._tags, live)
-        enlarge(self, "_tags", max(SLOTS_LEAST, len(live)))
+        kept = np.zeros(max(SLOTS_LEAST, len(live)), np.int64)  # arrays that kernels make cannot grow where they lie
+        np.take(self._tags, live, out=kept[: len(live)], mode="clip")
+        self._tags = kept
 
     def _use_entries(self, entries: Integers) -> None:
         self._entries = entries
@@ -280,8 +281,8 @@ class KeyIndex(ABC):
 class StoredKeys:
     """Keys as base stores have them: key group (2 bytes), tag (8 bytes), both big-endian; for byte keys also the key.
 
-    Some of them in a row become a list when it is asked for: of all of a batch at once it takes twice as long, and the
-    first ones have left the processor's cache by the time they are used.
+    A slice of the keys is made into a list only when the slice is asked for. Making the list of a whole batch at once
+    takes twice as long, and its first keys have left the processor's cache by the time they are used.
     """
 
     def __init__(self, heads: npt.NDArray[Any], key_bytes: tuple[Integers, Bytes] | None) -> None:

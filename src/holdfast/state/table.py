@@ -10,8 +10,7 @@ rows yield the net changes, undo, the rows kept for a rewind (`history`), the di
 
 Invariants: outside a batch, the index holds exactly present rows, and at most as many as the cache's limit.
 A slot is valid until its batch ends.
-Used by one thread at a time; `release` and `collect` by any.
-Does not own the log, files, or which key groups a subtask has.
+Used by one thread at a time; `release` and `collect` by any. Does not own the log, files, or a subtask's key groups.
 """
 
 import threading
@@ -254,16 +253,16 @@ class StateTable:
             self.commits = (self.commits or 0) + 1
             self._count += appeared
             self._rows.estimate_objects(old.slots)
-            if self._residency is None:  # look-ups of keys that are not there change nothing
-                changed = old.only(old.present | present)
-            else:
+            if self._residency is not None:
                 changed = self._residency.committed(old, present, transaction.changed)
+            else:  # look-ups of keys that are not there change nothing
+                changed = old.only(old.present | present)
             if len(changed.slots):
                 segment = UndoSegment(transaction.batch, changed, appeared)
                 self._history.add(segment)
                 if transaction.deferred:
                     self._unlogged.add(segment, transaction.unseen(), whole=changed is old)
-            self._settle(old.slots, present)
+            self._settle(old.slots, present, old.present)
 
     def undo(self) -> None:
         """End the transaction; every row is as before it, though maybe at another slot later on."""
@@ -271,7 +270,7 @@ class StateTable:
         with self._lock:
             self._transaction = None
             self._rows.put(old.slots, old)
-            self._settle(old.slots, old.present)
+            self._settle(old.slots, old.present, old.present)
 
     def rewind(self, to_batch: BatchNumber) -> None:
         """Undo all committed batches after `to_batch`, outside a batch.
@@ -460,13 +459,14 @@ class StateTable:
         slots = np.unique(np.concatenate(parts)) if len(parts) > 1 else next(iter(parts), _NONE)
         if self._residency is not None:
             self._residency.put_anew(slots)
-        self._settle(slots, self._rows.present_at(slots))
+        self._settle(slots, self._rows.present_at(slots), np.ones(len(slots), np.bool_))
 
-    def _settle(self, touched: Slots, present: Bools) -> None:
+    def _settle(self, touched: Slots, present: Bools, before: Bools) -> None:
         """End a batch: remove absent rows from the index, evict rows past the cache's limit, and give memory back."""
         if not present.all():
             absent = touched[~present]
-            self._slots_go(absent)
+            if before[~present].any():  # nobody names the slot of a row that was absent before the batch, too
+                self._slots_go(absent)
             if self._residency is not None:
                 self._residency.removed(absent)
             self._rows.remove(absent)
@@ -497,6 +497,4 @@ class StateTable:
 
     def _refuse_in_batch(self, call: str) -> None:
         if self._transaction is not None:
-            raise RuntimeError(
-                f"{call}() on a state table inside batch {self._transaction.batch}; commit or undo first"
-            )
+            raise RuntimeError(f"{call}() on a state table in batch {self._transaction.batch}; commit or undo first")

@@ -1,7 +1,7 @@
 """When the rows of two streams meet, and how long each of them is kept.
 
     left   ────────────●────────────►  a row is a point in event time
-    right  ───────[────●────]───────►  a row meets the points from `FROM` to `UNTIL`, both included
+    right  ───────[────●────]───────►  a row meets the points between two times (`meets`)
                              └ leaves
 
 A row *leaves* at the first watermark after which no row that is on time can meet it; with a time to live, at a time of
@@ -39,6 +39,7 @@ class Bounds(ABC):
     by_event_time = True
     """True if rows leave by the watermark; otherwise they leave by the time of the batches."""
     rows_leave = True
+    """False if every row is kept for ever."""
 
     def time_column(self, side: int) -> str | None:
         """The column of a side's rows that holds their event time `AT`; None: the bounds look at none."""

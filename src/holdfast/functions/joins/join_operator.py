@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Arrived:
-    """The rows of a batch of one side: their keys by the names of the heads, times, which of them met others."""
+    """The rows of a side in a batch, with their keys by the column names of the heads, their times, the index of each
+    row's key among the keys of the batch, and whether each row met another."""
 
     rows: pa.RecordBatch
     keys: pa.RecordBatch

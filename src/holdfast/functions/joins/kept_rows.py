@@ -38,7 +38,8 @@ def head_columns(side: int) -> tuple[str, str, str]:
 
 
 class KeptRows:
-    """`heads` has the keys of both sides; its key columns are those of `rows` but the last, perhaps by other names."""
+    """The kept rows of one side. Both sides share `heads`, whose key columns are those of `rows` but the last, maybe by
+    other names."""
 
     def __init__(self, side: int, bounds: Bounds, heads: StateTable, rows: StateTable) -> None:
         self.table = rows
@@ -127,13 +128,13 @@ class KeptRows:
         headless = np.flatnonzero((kept == 0) & (added > 0))
         groups, _ = self.of_keys(heads[headless])
         begins[headless[groups]] = kept[headless[groups]] = 1
-        counts = (added > 0) & (kept + added > 1)
-        heads, following_now, count_now = heads[counts], (begins + added)[counts], (kept + added)[counts]
-        valid = np.ones(len(heads), np.bool_)
-        first.scatter(heads, first.values[heads], valid)
-        following.scatter(heads, following_now, valid)
-        count.scatter(heads, count_now, valid)
-        self._heads.present[heads] = True
+        needs_head = (added > 0) & (kept + added > 1)
+        chosen = heads[needs_head]
+        valid = np.ones(len(chosen), np.bool_)
+        first.scatter(chosen, first.values[chosen], valid)
+        following.scatter(chosen, (begins + added)[needs_head], valid)
+        count.scatter(chosen, (kept + added)[needs_head], valid)
+        self._heads.present[chosen] = True
         return begins
 
     def leaving(self, until_us: int) -> Slots:
@@ -168,8 +169,8 @@ class KeptRows:
         heads, gone = np.unique(self.heads_of(slots), return_counts=True)
         self.table.present[slots] = False
         count = self._heads.column(self._head_names[2])
-        counted = count.values[heads] > 0
-        heads, gone = heads[counted], gone[counted]
+        has_head = count.values[heads] > 0
+        heads, gone = heads[has_head], gone[has_head]
         left = count.values[heads] - gone
         count.scatter(heads, left, np.ones(len(heads), np.bool_))
         self._let_go(heads[left == 0])
