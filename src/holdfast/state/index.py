@@ -119,7 +119,7 @@ class FixedIndex(BytesIndex):
             offsets = np.arange(len(slots) + 1, dtype=np.int64) * self._stride
         else:
             offsets = index_kernels.gather_fixed_lengths(self._arena, self._stride, self._widths, slots)
-        return offsets, index_kernels.gather_fixed(self._arena, self._stride, slots, offsets)
+        return offsets, index_kernels.gather_bytes(self._arena, slots.astype(np.int64) * self._stride, offsets)
 
 
 class VariableIndex(BytesIndex):
@@ -169,8 +169,8 @@ class VariableIndex(BytesIndex):
         self._place(np.arange(len(live), dtype=np.int32), offsets, data)
 
     def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes]:
-        offsets = index_kernels.gather_lengths(self._extents, slots)
-        return offsets, index_kernels.gather_bytes(self._extents, self._arena, slots, offsets)
+        begins, offsets = index_kernels.gather_extents(self._extents, slots)
+        return offsets, index_kernels.gather_bytes(self._arena, begins, offsets)
 
     def _place(self, slots: Slots, offsets: Integers, data: Bytes) -> None:
         self._extents[slots, 0] = offsets[:-1]

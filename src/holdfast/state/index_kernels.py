@@ -373,12 +373,14 @@ def clear_stamps(entries: Integers) -> None:
 
 
 @kernel
-def gather_lengths(extents: Integers, slots: Slots) -> Any:
-    """Offsets (from 0) of the keys of `slots`, laid end to end."""
-    offsets = np.zeros(len(slots) + 1, np.int64)
+def gather_extents(extents: Integers, slots: Slots) -> Any:
+    """Places in the arena of the keys of `slots`, and offsets (from 0) of these keys, laid end to end."""
+    begins, offsets = np.empty(len(slots), np.int64), np.zeros(len(slots) + 1, np.int64)
     for i in range(len(slots)):
-        offsets[i + 1] = offsets[i] + extents[np.uint64(slots[i]), 1]
-    return offsets
+        slot = np.uint64(slots[i])
+        begins[i] = extents[slot, 0]
+        offsets[i + 1] = offsets[i] + extents[slot, 1]
+    return begins, offsets
 
 
 @kernel
@@ -399,25 +401,11 @@ def gather_fixed_lengths(arena: Any, stride: int, widths: Integers, slots: Slots
 
 
 @kernel
-def gather_fixed(arena: Any, stride: int, slots: Slots, offsets: Integers) -> Any:
-    """The keys of `slots`, laid end to end."""
+def gather_bytes(arena: Any, begins: Integers, offsets: Integers) -> Any:
+    """The keys that begin at these places of the arena, laid end to end at these offsets."""
     out = np.empty(offsets[-1], np.uint8)
     source, target = arena.ctypes.data, out.ctypes.data
-    for i in range(len(slots)):
-        prefetch(source + np.uint64(slots[min(i + _AHEAD, len(slots) - 1)]) * np.uint64(stride))
-        begin = np.int64(slots[np.uint64(i)]) * stride
-        copy_bytes(source + begin, target + offsets[i], offsets[i + 1] - offsets[i])
-    return out
-
-
-@kernel
-def gather_bytes(extents: Integers, arena: Any, slots: Slots, offsets: Integers) -> Any:
-    """The keys of `slots`, laid end to end."""
-    out = np.empty(offsets[-1], np.uint8)
-    source, target = arena.ctypes.data, out.ctypes.data
-    for i in range(len(slots)):
-        ahead = min(i + 2 * _AHEAD, len(slots) - 1)
-        prefetch(source + extents[np.uint64(slots[ahead]), 0])
-        slot = np.uint64(slots[i])
-        copy_bytes(source + extents[slot, 0], target + offsets[i], extents[slot, 1])
+    for i in range(len(begins)):
+        prefetch(source + begins[min(i + 2 * _AHEAD, len(begins) - 1)])
+        copy_bytes(source + begins[i], target + offsets[i], offsets[i + 1] - offsets[i])
     return out

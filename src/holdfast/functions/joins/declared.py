@@ -219,9 +219,10 @@ class JoinSpec(OperatorSpec):
             wanted, stored = self.bounds.time_column(side), tables.get(name)
             if wanted is None or stored is None:
                 continue
-            # State of before this mark existed has the column, if it was not renamed.
             marked = [field.name for field in stored if _EVENT_TIME in (field.metadata or {})]
-            found = marked[0] if marked else wanted if wanted in stored.names else None
+            # State that was stored before the mark existed is taken if it has a column of the name.
+            unmarked = [column for column in stored.names if column == wanted]
+            found = next(iter(marked or unmarked), None)
             if found != wanted:
                 shown = f"in the column {found!r}" if found else f"in none of the columns {', '.join(stored.names)}"
                 raise JobRefused(

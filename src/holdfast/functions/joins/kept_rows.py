@@ -11,7 +11,7 @@ click for each impression: that row has the number 0 and needs no head. So where
 row of the number 0 is looked up. Undo, log, restore and eviction are the tables' and need nothing here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -77,14 +77,17 @@ class KeptRows:
 
     def times(self, slots: Slots) -> Times:
         """The times of the rows in these slots."""
-        found = {name: self.table.column(name).values[slots] for name in self._columns}
+        return self._times(lambda name: self.table.column(name).values[slots], lambda: self.table.keys_of(slots))
+
+    def _times(self, values: ColumnValues, keys: Callable[[], pa.RecordBatch]) -> Times:
+        """The times of some rows, whose event time is in a value column or in a key column."""
+        times = {name: values(name) for name in self._columns}
         name = self._time_column
-        if name is None:
-            return found
-        if name in self.table.key_schema.names:
-            return {**found, AT: times_of(self.table.keys_of(slots).column(name))}
-        column = self.table.column(name)
-        return {**found, AT: in_microseconds(column.values[slots], column.field.type)}
+        if name is not None and name in self.table.key_schema.names:
+            times[AT] = times_of(keys().column(name))
+        elif name is not None:
+            times[AT] = in_microseconds(values(name), self.table.value_schema.field(name).type)
+        return times
 
     def set_matched(self, slots: Slots) -> None:
         """Mark these rows as having met others."""
@@ -221,14 +224,8 @@ class KeptRows:
     def _all_entries(self, table: StateTable) -> Iterator[pa.RecordBatch]:
         return map(_that_leave, keys_with_times(table, LEAVES, self._leaves_of_cells))
 
-    def _leaves_of_cells(self, keys: pa.RecordBatch, cells: ColumnValues) -> Integers:
-        times = {name: cells(name) for name in self._columns}
-        name = self._time_column
-        if name is not None and name in keys.schema.names:
-            times[AT] = times_of(keys.column(name))
-        elif name is not None:
-            times[AT] = in_microseconds(cells(name), self.table.value_schema.field(name).type)
-        leaves = self._bounds.leaves(self._side, times)
+    def _leaves_of_cells(self, keys: pa.RecordBatch, values: ColumnValues) -> Integers:
+        leaves = self._bounds.leaves(self._side, self._times(values, lambda: keys))
         assert leaves is not None, "only rows that leave are in the index"
         return leaves
 

@@ -151,8 +151,8 @@ ColumnValues = Callable[[str], Any]
 def keys_with_times(
     table: StateTable, name: str, times_of: Callable[[pa.RecordBatch, ColumnValues], Integers]
 ) -> Iterator[pa.RecordBatch]:
-    """The keys of all rows, outside of a batch's changes, with a column of times that `times_of` makes of keys and
-    cells."""
+    """The keys of all rows, outside of a batch's changes, with a column `name` of times. `times_of` makes the times of
+    some rows' keys and value columns."""
     place = START
     while len(table):
         noted: list[Any] = []
