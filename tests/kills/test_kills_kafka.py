@@ -17,7 +17,8 @@ import kafka_kit
 from examples.kafka.broker import QUICK_JAVA, Broker
 from holdfast import failpoints
 from holdfast.errors import Fenced, QueryFailed
-from holdfast.sinks.kafka.kafka_sink import identity
+from holdfast.sinks.kafka.kafka_sink import begun_before, identity
+from holdfast.storage.store import ObjectStore
 from holdfast.testing import start
 from waiting import until
 
@@ -54,14 +55,21 @@ def test_a_producer_that_a_newer_jobmaster_fenced_asks_the_journal_and_ends(poin
     check(SHAPE, tmp_path)
 
 
-def test_a_producer_that_a_stranger_fenced_asks_the_journal_and_tries_again(tmp_path):
-    first, pause = held_at("sink.kafka.sent", SHAPE, tmp_path)
-    name = identity(first._query.id, "kafka_0")
+@pytest.mark.parametrize("point", ["sink.kafka.begun", "sink.kafka.sent", "sink.kafka.numbered"])
+def test_a_producer_that_a_stranger_fenced_asks_the_journal_and_tries_again(point, tmp_path, caplog):
+    first, pause = held_at(point, SHAPE, tmp_path)
+    (sink,) = begun_sinks(storage(tmp_path))
+    name = identity(first._query.id, sink)
     stranger = Producer({"bootstrap.servers": kafka_kit.address(), "transactional.id": name})
     stranger.init_transactions(30)
     pause.go_on()
     first.finish()
     check(SHAPE, tmp_path)
+    assert "could not publish group" in caplog.text and "fenced" in caplog.text
+
+
+def begun_sinks(store: ObjectStore) -> set[str]:
+    return {name for name in (f"kafka-{number}" for number in range(10)) if begun_before(store, name)}
 
 
 def new_topics(servers: str) -> str:

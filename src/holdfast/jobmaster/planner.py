@@ -35,7 +35,8 @@ from holdfast.watermarks import Watermarks
 NONE_FAILED: Mapping[SplitName, str] = {}
 
 LOOK_SHARE = 10
-"""Bound on the time spent looking at a source: a pause lasts this many times the last look. A higher value saves work
+"""Bound on the time spent looking at a source: a pause lasts this many times the shorter of the last two looks, so that
+a single look that was held up, by a broker or by a driver that was suspended, delays nothing. A higher value saves work
 and finds data later."""
 LOOK_PAUSE_S_MAX = 60.0
 """Bound in seconds on the pause between two looks at a source, however long a look takes."""
@@ -62,6 +63,7 @@ class _Look:
         self._enumerator = enumerator
         self._monotonic = monotonic
         self._found: Offsets | None = None
+        self._before_s = 0.0
         self._next_s = float("-inf")
 
     def latest(self, fresh: bool) -> Offsets:
@@ -69,7 +71,9 @@ class _Look:
         if self._found is None or fresh or began_s >= self._next_s:
             self._found = self._enumerator.latest()
             ended_s = self._monotonic()
-            self._next_s = ended_s + min(LOOK_PAUSE_S_MAX, LOOK_SHARE * (ended_s - began_s))
+            look_s = ended_s - began_s
+            self._next_s = ended_s + min(LOOK_PAUSE_S_MAX, LOOK_SHARE * min(look_s, self._before_s))
+            self._before_s = look_s
         return self._found
 
 

@@ -174,15 +174,21 @@ def begun(whose: str, topic: str, settings: Mapping[str, Any], identity: str, *,
 
 def send(package: Any, producer: Any, topic: str, messages: Iterable[Message], delivered: Any) -> None:
     """Send messages in order, and return when the broker has them, or has refused them (see `delivered`)."""
-    for message in messages:
-        while True:
-            try:
-                producer.produce(topic, message.value, message.key, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        producer.poll(0)
-    if producer.flush(DELIVERED_S_MAX):
+    try:
+        for message in messages:
+            while True:
+                try:
+                    producer.produce(topic, message.value, message.key, on_delivery=delivered)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            producer.poll(0)
+        undelivered = producer.flush(DELIVERED_S_MAX)
+    except SystemError as error:
+        # The client reports a fatal error, such as that it was fenced, as a KafkaException. If it calls `delivered`
+        # after that, Python puts a SystemError above the exception.
+        raise error.__cause__ if isinstance(error.__cause__, package.KafkaException) else error from None
+    if undelivered:
         raise package.KafkaException(package.KafkaError(package.KafkaError._TIMED_OUT, "messages were not delivered"))
 
 
