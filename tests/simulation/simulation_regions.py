@@ -170,22 +170,24 @@ class RegionalWorld(World):
         self.faults.begin(())
         super().calm()
 
-    def finish(self, started: Started) -> None:
-        """An orderly end, once parked splits were tried again and everything is processed."""
+    def settle(self, started: Started) -> bool:
+        """Also have parked splits tried again: while all splits are parked no checkpoint is taken, so that objects of
+        the source stay that no checkpoint needs."""
+        is_last = super().settle(started)
+        if is_last:
+            self.complete(lambda: self._catch_up(started), started.process)
+        return is_last
+
+    def _catch_up(self, started: Started) -> None:
+        """Try splits that are behind again until none is."""
         query = started.query
         assert query is not None
-
-        def end() -> None:
+        query.processAllAvailable()
+        while behind := query.status["splitsBehind"]:
+            for each in behind:
+                query.retry(each["split"])
+            self.runtime.sleep(0.5)
             query.processAllAvailable()
-            while behind := query.status["splitsBehind"]:
-                for each in behind:
-                    query.retry(each["split"])
-                self.runtime.sleep(0.5)
-                query.processAllAvailable()
-            query.stop()
-
-        self.runtime.spawn(end, "finish", started.process)
-        self.run_until(lambda: not started.process.alive, "an orderly end")
 
     def check_state(self, store: Any, record: CheckpointRecord) -> None:
         """There is no state."""
