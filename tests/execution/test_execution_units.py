@@ -157,9 +157,21 @@ def isolating(count: int, units: tuple[int, ...], unit_s_max: float = 10.0) -> U
 def test_in_a_level_that_isolates_the_unit_of_a_lost_sender_fails_and_those_behind_it_go_to_another():
     units = isolating(2, (0, 1, 2, 3))
     assert units.handle(SenderEnded(sender(0), "killed")) == [UnitFailed(sender(0), 0, "killed")]
-    units.handle(UnitReported(sender(1), 2, 1))
-    assert given(units.handle(UnitReported(sender(1), 2, 3))) == [Give(sender(1), 3, (2,))]
-    assert units.handle(UnitReported(sender(1), 3, 2)) == [AcceptOutcome(2), LevelDone()]
+    assert given(units.handle(UnitReported(sender(1), 2, 1))) == [Give(sender(1), 3, (2,))]
+    assert given(units.handle(UnitReported(sender(1), 3, 2))) == [Give(sender(1), 4, (3,))]
+    assert units.handle(UnitReported(sender(1), 4, 3)) == [AcceptOutcome(3), LevelDone()]
+
+
+def test_a_unit_that_ends_its_sender_at_once_is_never_given_behind_an_isolated_one_whose_report_may_be_lost():
+    units = serving(2)
+    begun = units.handle(LevelBegun((0, 1, 2, 3, 4, 5), isolated=frozenset({1, 3, 5})))
+    assert begun == [Give(sender(0), 1, (0, 2, 4)), Give(sender(1), 2, (1,))]
+    assert given(units.handle(UnitReported(sender(1), 2, 1))) == [Give(sender(1), 3, (3,))]
+    assert units.handle(SenderEnded(sender(1), "killed")) == [UnitFailed(sender(1), 3, "killed")]
+    for unit in (0, 2):
+        assert units.handle(UnitReported(sender(0), 1, unit)) == [AcceptOutcome(unit)]
+    assert units.handle(UnitReported(sender(0), 1, 4)) == [AcceptOutcome(4), Give(sender(0), 4, (5,))]
+    assert units.handle(UnitReported(sender(0), 4, 5)) == [AcceptOutcome(5), LevelDone()]
 
 
 def test_beside_isolated_units_a_unit_of_a_lost_sender_that_is_not_isolated_is_given_to_another():
@@ -201,7 +213,7 @@ def test_the_time_of_a_unit_begins_with_the_report_of_the_one_before_it():
     units.handle(UnitsTick(0.0))
     units.handle(UnitReported(sender(0), 1, 0))
     assert units.handle(UnitsTick(10.1)) == []
-    assert units.handle(UnitsTick(20.2)) == [AskForSplit(sender(0), 1, 1)]
+    assert units.handle(UnitsTick(20.2)) == [AskForSplit(sender(0), 2, 1)]
 
 
 def test_a_unit_that_is_reported_after_all_keeps_its_sender():
@@ -210,7 +222,7 @@ def test_a_unit_that_is_reported_after_all_keeps_its_sender():
     units.handle(UnitsTick(11.0))
     units.handle(UnitReported(sender(0), 1, 0))
     assert units.handle(SplitTold(sender(0), 1, 0, "7")) == []
-    assert units.handle(UnitReported(sender(0), 1, 1)) == [AcceptOutcome(1), LevelDone()]
+    assert units.handle(UnitReported(sender(0), 2, 1)) == [AcceptOutcome(1), LevelDone()]
 
 
 def test_a_sender_whose_slot_is_needed_fails_no_unit():

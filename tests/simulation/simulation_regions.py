@@ -171,8 +171,8 @@ class RegionalWorld(World):
         super().calm()
 
     def settle(self, started: Started) -> bool:
-        """Also have parked splits tried again: while all splits are parked no checkpoint is taken, so that objects of
-        the source stay that no checkpoint needs."""
+        """Settle, and have parked splits tried again: while all splits are parked no checkpoint is taken, so that
+        objects of the source stay that no checkpoint needs."""
         is_last = super().settle(started)
         if is_last:
             self.complete(lambda: self._catch_up(started), started.process)

@@ -16,7 +16,8 @@ Invariants
 - A sender has a single order at a time, and works off its units in their order. If the sender is lost, its first
   unreported unit is suspected; a unit that was suspected `UNIT_LOSSES_MAX` times fails the level.
 - Units wait for a sender while any is expected. Otherwise they go as a short Spark job (`RunInSpark`).
-- An isolated unit fails at once when it is suspected (`UnitFailed`), and never fails the level.
+- An isolated unit fails at once when it is suspected (`UnitFailed`), and never fails the level. It is an order of its
+  own: if its report dies with its sender, it must not be blamed for a later unit that ended the sender.
 - A sender that does not report a unit in time is asked for its split, then ended: the unit is suspected.
 
 It does not decide what a unit's outcome means for the batch: a failed unit is reported like any other. It neither knows
@@ -454,7 +455,7 @@ class Units:
         return not self._senders[process].units and process not in self._left
 
     def _give(self) -> Iterable[Command]:
-        """Divide the waiting units among the free senders; each gets every n-th unit."""
+        """Divide the waiting units among the free senders; each gets every n-th unit, or a single isolated unit."""
         level = self._level
         if level is None or not level.waiting:
             return
@@ -473,9 +474,16 @@ class Units:
         step = min(len(free), len(units))
         for index, process in enumerate(free[:step]):
             self._attempts += 1
-            given = tuple(units[index::step])
+            given = self._order_of(units[index::step], level)
             sender = self._senders[process]
             sender.attempt = self._attempts
             sender.units.extend(given)
             sender.next_unit()
             yield Give(process, self._attempts, given)
+
+    @staticmethod
+    def _order_of(units: list[int], level: _Level) -> tuple[int, ...]:
+        """Take an order from units; the others of them wait."""
+        given = units[:1] if units[0] in level.isolated else [unit for unit in units if unit not in level.isolated]
+        level.waiting.extend(unit for unit in units if unit not in given)
+        return tuple(given)
