@@ -40,13 +40,13 @@ def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def run_batch(
-    operator: Operator, number: int, clicks: Rows, visits: Rows, marks: tuple[int | None, int | None]
+    operator: Operator, number: int, clicks: Rows, visits: Rows, marks: tuple[int | None, int | None], now_us: int = 0
 ) -> OperatorResult:
-    """`marks`: the watermark, and that of the batch before, in microseconds."""
+    """`marks`: the watermark, and that of the batch before; `now_us`: the time of the batch; all in microseconds."""
     parts = [(0, batch_of(clicks[::2], CLICKS)), (1, batch_of(visits, VISITS)), (0, batch_of(clicks[1::2], CLICKS))]
     for table in operator.tables.values():
         table.begin(number)
-    return operator.process(parts, BatchContext(number, 0, "joined", 0, *marks))
+    return operator.process(parts, BatchContext(number, now_us, "joined", 0, *marks))
 
 
 def restored(operator: Operator, spec: JoinSpec, tables: NewTable) -> Operator:
@@ -70,6 +70,10 @@ class Feed:
         self.watermark: int | None = None
         self.closed: int | None = None
         self.count = 0
+
+    @property
+    def now_us(self) -> int:
+        return self.now_s * 1_000_000
 
     def rows(self) -> tuple[Rows, Rows]:
         self.now_s += self.chance.choice([0, 1, 2, 6, 20])

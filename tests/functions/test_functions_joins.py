@@ -35,12 +35,15 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "around": {"within": ("-5s", "10s")},
     "after": {"within": ("3s", "8s")},
     "before": {"within": (-20, -4)},
+    "ttl": {"ttl": "8s"},
     "between": {"between": ("begun", "ended")},
+    "window": {},
 }
 MEET = {
     "around": "epoch_us(begun) - epoch_us(clicked) between -5000000 and 10000000",
     "after": "epoch_us(begun) - epoch_us(clicked) between 3000000 and 8000000",
     "before": "epoch_us(begun) - epoch_us(clicked) between -20000000 and -4000000",
+    "ttl": "abs(visit_came - click_came) < 8000000",
     "between": "clicked between begun and ended",
     "window": "epoch_us(begun) // 10000000 = epoch_us(clicked) // 10000000",
 }
@@ -57,34 +60,40 @@ def spec_of(how: str, bounds: str) -> JoinSpec:
         OperatorInput(CLICKS, ("user",), EventTime(("clicked",), "clicked"), left, 1),
         OperatorInput(VISITS, ("id",), EventTime(("begun",), "begun"), right, 1),
     )
-    return settings(how, **BOUNDS.get(bounds, {})).spec("joined", inputs)
+    return settings(how, **BOUNDS[bounds]).spec("joined", inputs)
 
 
 def expected(how: str, bounds: str, clicks: Rows, visits: Rows) -> Counter[tuple[Any, ...]]:
-    """The same join by DuckDB, over all rows that were not late."""
-    left, right = (pa.Table.from_batches([batch_of(*each)]) for each in ((clicks, CLICKS), (visits, VISITS)))
+    """The same join by DuckDB, over all rows that were not late; the last value of a row is the time of its batch."""
+    came = [pa.field(name, pa.int64()) for name in ("click_came", "visit_came")]
+    left, right = (
+        pa.Table.from_batches([batch_of(rows, schema.append(field))])
+        for rows, schema, field in zip((clicks, visits), (CLICKS, VISITS), came, strict=True)
+    )
     with duckdb.connect() as connection:
         connection.execute("set timezone = 'UTC'")
         connection.register("clicks", left)
         connection.register("visits", right)
         kind = "full outer" if how == "outer" else how
-        time = "clicked" if how in ("semi", "anti") else "coalesce(clicked, begun)"
+        time, hidden = "coalesce(clicked, begun)", "click_came, visit_came"
+        if how in ("semi", "anti"):
+            time, hidden = "clicked", "click_came"
         window = f", to_timestamp(floor(epoch({time}) / 10) * 10) s, s + interval 10 seconds"
-        columns = f"*{window}" if bounds == "window" else "*"
+        columns = f"* exclude ({hidden}){window if bounds == 'window' else ''}"
         sql = f"select {columns} from clicks {kind} join visits on clicks.user = visits.id and {MEET[bounds]}"
         found = connection.sql(sql).to_arrow_table()
     return Counter(tuple(row.values()) for row in found.to_pylist())
 
 
 def is_late(bounds: str, time_us: int, closed: int | None) -> bool:
-    if closed is None:
+    if closed is None or bounds == "ttl":
         return False
     return time_us // 10_000_000 * 10_000_000 + 10_000_000 <= closed if bounds == "window" else time_us < closed
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("bounds", [*BOUNDS, "window"])
+@pytest.mark.parametrize("bounds", BOUNDS)
 def test_joins_are_what_duckdb_gives_over_the_same_rows(bounds: str, how: str, tables: NewTable) -> None:
     seed = random.randrange(1_000_000)
     print("seed", seed)
@@ -94,21 +103,28 @@ def test_joins_are_what_duckdb_gives_over_the_same_rows(bounds: str, how: str, t
     all_visits: Rows = []
     found: Counter[tuple[Any, ...]] = Counter()
     late = came = 0
+    due: int | None = None
     for number in range(1, 60):
         marks = feed.move()
         if feed.chance.random() < 0.2:
-            run_batch(operator, number, *feed.rows(), marks)
+            run_batch(operator, number, *feed.rows(), marks, feed.now_us)
             undo(operator)
         clicks, visits = feed.rows()
-        result = run_batch(operator, number, clicks, visits, marks)
+        result = run_batch(operator, number, clicks, visits, marks, feed.now_us)
         commit(operator)
+        timers, until = result.timers, feed.now_us if bounds == "ttl" else marks[0]
+        assert timers is not None
+        assert not timers.fired or (due is not None and until is not None and due <= until), (
+            "rows left, and no timer said so"
+        )
+        due = timers.processing_us if bounds == "ttl" else timers.event_us
         found += shown(result.output)
         late, came = late + result.late, came + len(clicks) + len(visits)
-        all_clicks += [row for row in clicks if not is_late(bounds, row[1], marks[1])]
-        all_visits += [row for row in visits if not is_late(bounds, row[1], marks[1])]
+        all_clicks += [(*row, feed.now_us) for row in clicks if not is_late(bounds, row[1], marks[1])]
+        all_visits += [(*row, feed.now_us) for row in visits if not is_late(bounds, row[1], marks[1])]
         if feed.chance.random() < 0.1:
             operator = restored(operator, spec, tables)
-    found += shown(run_batch(operator, 60, [], [], (EVERYTHING_US, feed.watermark)).output)
+    found += shown(run_batch(operator, 60, [], [], (EVERYTHING_US, feed.watermark), EVERYTHING_US).output)
     commit(operator)
     assert found == expected(how, bounds, all_clicks, all_visits)
     assert late == came - len(all_clicks) - len(all_visits)
