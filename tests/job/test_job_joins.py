@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from job_kit import SOON, new_job, new_storage, script
+from stored_joins_kit import OLD_COLUMNS, STATES, made, new_sinks, new_sources, unpack
 
 import holdfast as hf
+from holdfast.storage.store import open_store
 from holdfast.testing import run
 from holdfast.testing.source import Abort, Eof, TestSource
 
@@ -199,6 +201,27 @@ def test_another_kind_of_join_does_not_meet_the_old_ones_state() -> None:
         run(job("inner", 6))
     with pytest.raises(hf.JobRefused, match=r"declares key_by\(user, left join of who"):
         run(job("left", 5))
+
+
+@pytest.mark.parametrize("backend", STATES)
+def test_joins_go_on_from_state_that_was_stored_with_times_in_columns_of_their_own(backend: str) -> None:
+    savepoint, sinks = new_storage(), new_sinks()
+    unpack(backend, savepoint)
+    assert all(column in open_store(savepoint).get("savepoint") for column in OLD_COLUMNS)
+    job = made(new_storage(), new_sources(), sinks, state=STATES[backend], parallelism=2, start_from=savepoint)
+    run(job)
+    found = {
+        name: Counter((row["ad"], row["visit"]) for row in sinks[name].rows()) for name in sinks if name != "counts"
+    }
+    assert found == {
+        "within": Counter(
+            [(113, 122), (126, 130), (128, 124), (131, 141), (140, None), (145, None), (150, None), (None, 127)]
+        ),
+        "between": Counter([(126, None), (128, 102), (128, 124), (131, 124), (140, None), (145, None), (150, 105)]),
+        "asof": Counter([(125, 124), (126, 111), (128, 124), (131, 124), (140, None), (145, 108), (150, 127)]),
+    }
+    counts = Counter((row["user"], row["window_start"], row["n"]) for row in sinks["counts"].rows())
+    assert counts == Counter([(1, at(120), 3), (3, at(120), 1), (2, at(140), 1), (4, at(140), 1), (6, at(140), 1)])
 
 
 def test_kept_rows_whose_event_time_is_in_another_column_are_refused() -> None:
