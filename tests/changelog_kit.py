@@ -118,7 +118,7 @@ class Gate:
         if operation != "put":
             return None
         self.puts.append(name)
-        self.opened.wait(30)
+        self.opened.wait(60)
         return self.faults.pop(0) if self.faults else None
 
 

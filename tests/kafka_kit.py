@@ -37,7 +37,7 @@ def admin(servers: str) -> AdminClient:
 def new_topic(partitions: int = 1, name: str | None = None, servers: str | None = None, **config: str) -> str:
     name = name or f"topic-{uuid4().hex[:12]}"
     created = admin(servers or address()).create_topics([NewTopic(name, partitions, 1, config=config)])
-    created[name].result(30)
+    created[name].result(60)
     until(lambda: is_known(name, servers or address()), "a new topic")
     return name
 
@@ -49,7 +49,7 @@ def is_known(topic: str, servers: str) -> bool:
 
 
 def delete_topic(name: str) -> None:
-    admin(address()).delete_topics([name])[name].result(30)
+    admin(address()).delete_topics([name])[name].result(60)
 
 
 class Writer:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 LOOK_S = 0.002
 REST_S_MAX = 0.5
 REST = 3.0

@@ -32,16 +32,16 @@ def test_the_life_of_a_change_follows_the_worked_example_of_the_seed(threaded: T
     assert writer.next_sqn() == 3  # T3
     assert not cp1.done()
     gate.opened.set()
-    assert spans(cp1.result(30)) == [(0, 1)]
+    assert spans(cp1.result(60)) == [(0, 1)]
     assert threaded.keys(cp1.result()) == [["a"]]
-    assert spans(cp2.result(30)) == [(0, 1), (1, 3)]
+    assert spans(cp2.result(60)) == [(0, 1), (1, 3)]
     assert threaded.keys(cp2.result()) == [["a"], ["b", "c"]]
     assert cp2.result()[0] == cp1.result()[0]
     threaded.acknowledge(cp1.result())
     threaded.acknowledge(cp2.result())
     writer.append(3, change("d"))
     cp3 = writer.persist(3, materialized_to)
-    assert spans(cp3.result(30)) == [(2, 3), (3, 4)]  # T2 to T4: the range of "b", "c" is narrowed
+    assert spans(cp3.result(60)) == [(2, 3), (3, 4)]  # T2 to T4: the range of "b", "c" is narrowed
     assert threaded.keys(cp3.result())[1] == ["d"]
     assert len(gate.puts) == 3
     writer.truncate(materialized_to)
@@ -59,9 +59,9 @@ def test_append_alone_uploads_nothing(threaded: ThreadedLog):
 def test_a_cut_persists_exactly_the_batches_up_to_it(threaded: ThreadedLog):
     for batch in range(4):
         threaded.writer.append(batch, change(str(batch)))
-    assert threaded.keys(threaded.writer.persist(1).result(30)) == [["0", "1"]]
-    assert threaded.keys(threaded.writer.persist(2).result(30)) == [["0", "1"], ["2"]]
-    assert threaded.writer.size(0) == (2, sum(p.length for p in threaded.writer.persist(2).result(30)), 1)
+    assert threaded.keys(threaded.writer.persist(1).result(60)) == [["0", "1"]]
+    assert threaded.keys(threaded.writer.persist(2).result(60)) == [["0", "1"], ["2"]]
+    assert threaded.writer.size(0) == (2, sum(p.length for p in threaded.writer.persist(2).result(60)), 1)
 
 
 def test_a_second_persist_before_the_first_completes_uploads_nothing_twice(threaded: ThreadedLog):
@@ -69,25 +69,25 @@ def test_a_second_persist_before_the_first_completes_uploads_nothing_twice(threa
     threaded.writer.append(0, change("a"))
     first, second = threaded.writer.persist(0), threaded.writer.persist(0)
     threaded.gate.opened.set()
-    assert first.result(30) == second.result(30) == threaded.writer.persist(0).result(30)
+    assert first.result(60) == second.result(60) == threaded.writer.persist(0).result(60)
     assert len(threaded.gate.puts) == 1
 
 
 def test_after_confirmation_nothing_is_uploaded_again_and_after_reset_it_still_works(threaded: ThreadedLog):
     threaded.writer.append(0, change("a"))
-    pieces = threaded.writer.persist(0).result(30)
+    pieces = threaded.writer.persist(0).result(60)
     threaded.acknowledge(pieces)
-    assert threaded.writer.persist(0).result(30) == pieces
+    assert threaded.writer.persist(0).result(60) == pieces
     threaded.writer.reset()
     threaded.writer.append(1, change("b"))
-    assert threaded.keys(threaded.writer.persist(1).result(30)) == [["a"], ["b"]]
+    assert threaded.keys(threaded.writer.persist(1).result(60)) == [["a"], ["b"]]
     assert len(threaded.gate.puts) == 2
 
 
 def test_pending_change_sets_are_merged_per_key(threaded: ThreadedLog):
     for batch in range(5):
         threaded.writer.append(batch, change("a", batch))
-    [piece] = threaded.writer.persist(4).result(30)
+    [piece] = threaded.writer.persist(4).result(60)
     assert threaded.keys([piece]) == [["a"]]
     assert spans([piece]) == [(0, 5)]
 
@@ -96,16 +96,16 @@ def test_a_failed_upload_fails_the_future_and_persist_over_it_at_once_until_rese
     threaded.gate.faults = [Fault.FAIL] * 3
     threaded.writer.append(0, change("a"))
     with pytest.raises(StorageError, match="injected"):
-        threaded.writer.persist(0).result(30)
+        threaded.writer.persist(0).result(60)
     assert len(threaded.gate.puts) == 3
     threaded.writer.append(1, change("b"))
     over = threaded.writer.persist(1)
     assert over.done()
     with pytest.raises(StorageError, match="injected"):
         over.result()
-    assert threaded.keys(threaded.writer.persist(1, from_sqn=1).result(30)) == [["b"]]  # past the failed range
+    assert threaded.keys(threaded.writer.persist(1, from_sqn=1).result(60)) == [["b"]]  # past the failed range
     threaded.writer.reset()
-    assert threaded.keys(threaded.writer.persist(1).result(30)) == [["a"], ["b"]]
+    assert threaded.keys(threaded.writer.persist(1).result(60)) == [["a"], ["b"]]
 
 
 def test_what_failed_is_stored_together_with_what_came_later(threaded: ThreadedLog):
@@ -114,13 +114,13 @@ def test_what_failed_is_stored_together_with_what_came_later(threaded: ThreadedL
     assert threaded.writer.persist(0).exception(30) is not None
     threaded.writer.reset()
     threaded.writer.append(1, change("b"))
-    assert threaded.keys(threaded.writer.persist(1).result(30)) == [["a", "b"]]
+    assert threaded.keys(threaded.writer.persist(1).result(60)) == [["a", "b"]]
 
 
 def test_a_put_that_succeeded_but_was_reported_as_failed_leaves_no_double(threaded: ThreadedLog):
     threaded.gate.faults = [Fault.LOST_ANSWER]
     threaded.writer.append(0, change("a"))
-    [piece] = threaded.writer.persist(0).result(30)
+    [piece] = threaded.writer.persist(0).result(60)
     assert len(set(threaded.gate.puts)) == 2
     until(lambda: threaded.names() == [piece.object])
 
@@ -128,7 +128,7 @@ def test_a_put_that_succeeded_but_was_reported_as_failed_leaves_no_double(thread
 def test_attempts_end_with_the_first_success_and_only_io_errors_are_repeated(threaded: ThreadedLog):
     threaded.gate.faults = [Fault.FAIL, Fault.FAIL]
     threaded.writer.append(0, change("a"))
-    threaded.writer.persist(0).result(30)
+    threaded.writer.persist(0).result(60)
     assert len(threaded.gate.puts) == 3
     metrics = threaded.uploader.metrics()
     assert (metrics["numberOfUploadRequests"], metrics["totalAttemptsPerUpload#sum"]) == (1, 3)
@@ -136,7 +136,7 @@ def test_attempts_end_with_the_first_success_and_only_io_errors_are_repeated(thr
     threaded.inner.put = lambda name, data: (_ for _ in ()).throw(RuntimeError("no I/O error"))  # type: ignore[method-assign]
     threaded.writer.append(1, change("b"))
     with pytest.raises(RuntimeError, match="no I/O error"):
-        threaded.writer.persist(1).result(30)
+        threaded.writer.persist(1).result(60)
     assert len(threaded.gate.puts) == 4
     threaded.inner.put = broken  # type: ignore[method-assign]
 
@@ -166,7 +166,7 @@ def test_a_cut_inside_a_range_that_was_persisted_as_a_whole_is_refused(threaded:
 def test_an_empty_range_does_not_raise_the_sqn_and_asks_the_store_for_nothing(threaded: ThreadedLog):
     threaded.writer.append(0, None)
     threaded.writer.append(1, change("a").slice(0, 0))
-    assert threaded.writer.persist(1).result(30) == []
+    assert threaded.writer.persist(1).result(60) == []
     assert threaded.writer.next_sqn() == 0
     threaded.writer.append(2, change("a"))
     assert threaded.writer.next_sqn() == 1
@@ -183,7 +183,7 @@ def test_a_batch_is_appended_once_and_in_order(threaded: ThreadedLog, batch):
 def test_a_restored_log_continues_above_its_sqns_and_only_before_the_first_append(threaded: ThreadedLog):
     threaded.writer.resume(7)
     threaded.writer.append(0, change("a"))
-    assert spans(threaded.writer.persist(0).result(30)) == [(7, 8)]
+    assert spans(threaded.writer.persist(0).result(60)) == [(7, 8)]
     with pytest.raises(ValueError, match="cannot resume"):
         threaded.writer.resume(9)
 
@@ -191,15 +191,15 @@ def test_a_restored_log_continues_above_its_sqns_and_only_before_the_first_appen
 def test_a_range_that_a_later_base_made_unnecessary_is_still_there_for_an_earlier_one(threaded: ThreadedLog):
     threaded.writer.append(0, change("a"))
     threaded.writer.append(1, change("b"))
-    assert threaded.keys(threaded.writer.persist(1, from_sqn=1).result(30)) == [["b"]]
-    assert threaded.keys(threaded.writer.persist(1, from_sqn=0).result(30)) == [["a"], ["b"]]
+    assert threaded.keys(threaded.writer.persist(1, from_sqn=1).result(60)) == [["b"]]
+    assert threaded.keys(threaded.writer.persist(1, from_sqn=0).result(60)) == [["a"], ["b"]]
 
 
 def test_truncation_deletes_what_no_acknowledgement_named_and_keeps_what_one_did(threaded: ThreadedLog):
     threaded.writer.append(0, change("a"))
-    unnamed = threaded.writer.persist(0).result(30)
+    unnamed = threaded.writer.persist(0).result(60)
     threaded.writer.append(1, change("b"))
-    named = threaded.writer.persist(1).result(30)[1:]
+    named = threaded.writer.persist(1).result(60)[1:]
     threaded.acknowledge(named)
     threaded.writer.truncate(2)
     until(lambda: unnamed[0].object not in threaded.names())
@@ -214,7 +214,7 @@ def test_a_writer_closed_before_its_upload_completes_deletes_the_object_that_arr
     until(lambda: len(threaded.gate.puts) == 1)
     threaded.writer.close()
     threaded.gate.opened.set()
-    future.result(30)
+    future.result(60)
     until(lambda: threaded.names() == [])
     with pytest.raises(CheckpointFailed, match="closed"):
         threaded.writer.persist(0)
@@ -239,7 +239,7 @@ def test_an_object_that_arrives_late_stays_when_the_job_master_is_gone(threaded:
     threaded.uploader.close(discard=False)
     threaded.writer.close()
     threaded.gate.opened.set()
-    [piece] = future.result(30)
+    [piece] = future.result(60)
     assert threaded.names() == [piece.object]
 
 
@@ -248,19 +248,19 @@ def test_a_put_that_hangs_is_overtaken_by_the_next_one_on_a_thread_of_its_own(th
     writer = ChangelogWriter(LOG, uploader, merge_changes)
     for batch in range(20):  # a twentieth may be hedged
         writer.append(batch, change("a"))
-        writer.persist(batch).result(30)
+        writer.persist(batch).result(60)
     hanging, released = iter([True]), threading.Event()
     inner_put = threaded.inner.put
 
     def put(name: str, data: bytes) -> None:
         if next(hanging, False):
-            released.wait(30)
+            released.wait(60)
         inner_put(name, data)
 
     threaded.inner.put = put  # type: ignore[method-assign]
     threaded.gate.puts.clear()
     writer.append(20, change("b"))
-    [piece] = writer.persist(20, 20).result(30)
+    [piece] = writer.persist(20, 20).result(60)
     lost, won = threaded.gate.puts
     assert won == piece.object
     released.set()
@@ -270,7 +270,7 @@ def test_a_put_that_hangs_is_overtaken_by_the_next_one_on_a_thread_of_its_own(th
 
 def test_nothing_is_deleted_when_the_job_master_is_gone(threaded: ThreadedLog):
     threaded.writer.append(0, change("a"))
-    [piece] = threaded.writer.persist(0).result(30)
+    [piece] = threaded.writer.persist(0).result(60)
     threaded.uploader.close(discard=False)
     threaded.writer.close()
     assert threaded.names() == [piece.object]
@@ -285,10 +285,10 @@ def test_a_request_that_waits_when_the_uploader_closes_fails(threaded: ThreadedL
     future = first.persist(0)
     slow.close()
     with pytest.raises(CheckpointFailed, match="closed"):
-        future.result(30)
+        future.result(60)
     first.append(1, change("b"))
     with pytest.raises(CheckpointFailed, match="closing"):
-        first.persist(1, 1).result(30)
+        first.persist(1, 1).result(60)
     other.close()
 
 
@@ -299,7 +299,7 @@ def test_logs_of_one_cut_share_an_object_and_it_goes_when_both_let_go(threaded: 
         rows = change("a").set_column(0, SCHEMA.field(0), pa.array([index], pa.int32()))
         writer.append(0, None if index == 2 else rows.cast(SCHEMA))
     futures = [writer.persist(0) for writer in writers]
-    [a], [b], nothing = (future.result(30) for future in futures)
+    [a], [b], nothing = (future.result(60) for future in futures)
     assert a.object == b.object
     assert nothing == []
     assert (a.offset + a.length, len(threaded.gate.puts)) == (b.offset, 1)
@@ -318,10 +318,10 @@ def test_a_log_larger_than_an_object_is_split_and_fails_as_a_whole(threaded: Thr
     writer.append(0, pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
     threaded.gate.faults = [None, None, Fault.FAIL]
     with pytest.raises(StorageError):
-        writer.persist(0).result(30)
+        writer.persist(0).result(60)
     until(lambda: threaded.names() == [])
     writer.reset()
-    pieces = writer.persist(0).result(30)
+    pieces = writer.persist(0).result(60)
     assert len(threaded.names()) > 3
     assert all(info.size <= 2000 for info in threaded.inner.list(""))
     assert [p.key_group_stop for p in pieces[:-1]] == [p.key_group_start for p in pieces[1:]]
@@ -341,5 +341,5 @@ def test_the_bound_in_flight_holds_uploads_back_until_others_are_stored(threaded
     assert len(threaded.gate.puts) == 1
     threaded.gate.opened.set()
     for future in futures:
-        future.result(30)
+        future.result(60)
     uploader.close()

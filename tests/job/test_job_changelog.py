@@ -113,7 +113,7 @@ def test_a_commit_waits_until_the_cut_before_it_is_done_and_not_for_its_uploads(
     until(uploading.exists)
     assert not promise.done()
     uploading.unlink()
-    promise.result(30)
+    promise.result(60)
     assert [each.batch for each in query.totals.checkpoints] == [1]
     query.stop()
 

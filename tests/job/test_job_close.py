@@ -59,7 +59,7 @@ def test_a_start_without_new_rows_publishes_what_a_failure_left_and_the_next_one
     query.processAllAvailable()
     feed.put(["no row"])
     with pytest.raises(hf.QueryFailed, match="is text"):
-        query.awaitTermination(30)
+        query.awaitTermination(60)
     del feed.rows[len(ROWS) :]
     (number,) = calls.numbers
     for _ in range(3):

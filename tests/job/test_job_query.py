@@ -146,7 +146,7 @@ def test_available_now_ends_with_what_was_there_at_the_start():
     stream.write(sink)
     stream.write(hf.CallbackSink(more))
     query = start(job, hf.available_now())
-    assert query.awaitTermination(30)
+    assert query.awaitTermination(60)
     assert tuples(sink) == [(1, 10), (2, 20), (1, 5)]
     assert not query.isActive and query.exception() is None
     assert len(query.recentProgress) == 2

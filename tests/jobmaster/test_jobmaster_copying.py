@@ -108,7 +108,7 @@ def test_a_copy_that_takes_too_long_is_discarded_by_the_last_process_at_work() -
         copy(workers, discard=discarded.set, timeout_s=0.02)
     assert not discarded.is_set(), "a process still writes"
     workers.free.set()
-    assert discarded.wait(30)
+    assert discarded.wait(60)
 
 
 def test_a_copy_that_is_interrupted_is_discarded_by_the_last_process_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_copy_that_is_interrupted_is_discarded_by_the_last_process_at_work(mon
         copy(workers, discard=discarded.set)
     assert not discarded.is_set(), "a process still writes"
     workers.free.set()
-    assert discarded.wait(30)
+    assert discarded.wait(60)
 
 
 def test_a_copy_that_failed_is_discarded_once_no_process_writes_any_more() -> None:

@@ -37,7 +37,7 @@ class NotedSink(Sink):
 
     def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
         self.entered.set()
-        assert self.gate.wait(30)
+        assert self.gate.wait(60)
         if self.error is not None:
             raise self.error
         self.shown.append((number, list(committables), context.layout))
@@ -105,11 +105,11 @@ def test_groups_that_wait_at_the_end_are_left_to_the_record_which_still_has_them
     with publishing(sink, open_gate=False) as publisher:
         publisher.publish(events.Publish("out", JournalNumber(8), "group"), posted.append)
         publisher.publish(events.Publish("out", JournalNumber(9), "group"), posted.append)
-        assert sink.entered.wait(30)
+        assert sink.entered.wait(60)
         closing = threading.Thread(target=publisher.close)
         closing.start()
         sink.gate.set()
-        closing.join(30)
+        closing.join(60)
         publisher.publish(events.Publish("out", JournalNumber(10), "group"), posted.append)
     assert [event.number for event in posted if isinstance(event, events.Published)][:1] == [8]
     assert all(number != 10 for number, *_ in sink.shown)

@@ -140,7 +140,7 @@ def test_a_candidate_paused_between_listing_and_put_starts_over_when_the_number_
     candidacy = Pause()
     failpoints.arm("journal.takeover.listed", candidacy)
     second = Driver(SLOW, tmp_path).start()
-    assert candidacy.held.wait(20)
+    assert candidacy.held.wait(60)
     failpoints.disarm()
     free = max(journal_numbers(storage(tmp_path))) + 1
     pause.go_on()

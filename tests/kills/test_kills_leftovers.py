@@ -37,7 +37,7 @@ def test_what_an_older_epoch_staged_at_a_sinks_own_target_is_swept_after_the_tak
     deployed = Pause()
     failpoints.arm("jobmaster.deploy.after", deployed)
     driver = Driver(LARGE, tmp_path).start()
-    assert deployed.held.wait(30)
+    assert deployed.held.wait(60)
     until(lambda: not set(left) & set(staged(tmp_path)))
     deployed.go_on()
     driver.finish()
@@ -52,7 +52,7 @@ def test_what_the_base_is_still_to_publish_is_not_swept(tmp_path):
     failpoints.arm("jobmaster.deploy.after", deployed)
     with mock.patch("holdfast.cleanup.janitor.EpochJanitor.run", _then(EpochJanitor.run, swept.set)):
         driver = Driver(LARGE, tmp_path).start()
-        assert publishing.held.wait(30) and deployed.held.wait(30) and swept.wait(30)
+        assert publishing.held.wait(60) and deployed.held.wait(60) and swept.wait(60)
     publishing.go_on()
     deployed.go_on()
     driver.finish()
@@ -88,7 +88,7 @@ def test_manifests_whose_acknowledgements_died_with_their_task_manager_are_delet
 
     failpoints.arm("taskmanager.cut.manifest", kill_all)
     driver.start()
-    assert committed.held.wait(30)
+    assert committed.held.wait(60)
     assert left
     until(lambda: not set(left) & set(manifests(store)))
     committed.go_on()

@@ -88,7 +88,7 @@ class Unlogged:
         """Run a checkpoint that completes."""
         checkpoint_id = 100 + self.batch
         future = self.cut(checkpoint_id)
-        handle = future.result(30)
+        handle = future.result(60)
         self.acknowledge(future)
         self.keyed.completed(checkpoint_id)
         return handle
@@ -113,7 +113,7 @@ class Unlogged:
     def _fault(self, operation: str, name: str) -> Fault | None:
         if operation != "put" or not name.startswith("shared/"):
             return None
-        self.open.wait(30)
+        self.open.wait(60)
         if not self.fail:
             return None
         self.fail -= 1

@@ -59,7 +59,7 @@ class Subtask:
 
     def checkpoint(self, checkpoint_id: int, batch: int | None = None) -> TableHandle:
         cut = self.batch if batch is None else batch
-        handle = self.keyed.checkpoint(checkpoint_id, cut).result(30)
+        handle = self.keyed.checkpoint(checkpoint_id, cut).result(60)
         assert self.restored(handle) == self.expected[cut]
         self.uploader.acknowledge(handle.objects())
         return handle
@@ -83,7 +83,7 @@ class Subtask:
         if operation != "put" or not name.startswith("shared/"):
             return None
         self.puts += 1
-        self.shared_open.wait(30)
+        self.shared_open.wait(60)
         if self.fail_shared:
             self.fail_shared -= 1
             return Fault.FAIL
@@ -141,7 +141,7 @@ def test_what_a_handle_names_goes_with_the_subtask_where_no_acknowledgement_came
     subtask.run(1)
     subtask.materialized(1)
     subtask.run(1)
-    handle = subtask.keyed.checkpoint(3, subtask.batch).result(30)
+    handle = subtask.keyed.checkpoint(3, subtask.batch).result(60)
     assert handle.materialized and handle.log
     subtask.keyed.close()
     until(lambda: not set(handle.objects()) & set(subtask.names()))
@@ -239,8 +239,8 @@ def test_aborted_checkpoints_let_go_of_the_log_that_a_newer_base_replaces_and_a_
     subtask.keyed.completed(1)
     for number in range(2, 12):
         subtask.run(number)
-        subtask.keyed.checkpoint(number, subtask.batch).result(30)
-        subtask.uploader.in_background(lambda: None).result(30)  # after the materialization, if it runs
+        subtask.keyed.checkpoint(number, subtask.batch).result(60)
+        subtask.uploader.in_background(lambda: None).result(60)  # after the materialization, if it runs
         subtask.keyed.aborted(number)
     until(lambda: len(subtask.names()) <= 6)
     assert set(completed.objects()) <= set(subtask.names())
@@ -259,19 +259,19 @@ def test_a_checkpoint_that_was_aborted_or_subsumed_before_it_was_stored_gives_no
 
     def put(name: str, data: bytes) -> None:
         held_up.set()
-        opened.wait(30)
+        opened.wait(60)
         ObstoreStore.put(subtask.inner, name, data)
 
     subtask.inner.put = put  # type: ignore[method-assign,assignment]
     subtask.run(1)
     first, second, third = (subtask.keyed.checkpoint(number, 0) for number in (1, 2, 3))
     assert subtask.keyed.checkpoint(3, 0) is third
-    assert held_up.wait(30)
+    assert held_up.wait(60)
     subtask.keyed.aborted(2)
     opened.set()
     with pytest.raises(CheckpointFailed, match="ended before"):
-        second.result(30)
-    assert first.result(30) == third.result(30)
+        second.result(60)
+    assert first.result(60) == third.result(60)
     subtask.keyed.completed(3)
     subtask.keyed.completed(1)
     subtask.uploader.close()
@@ -283,7 +283,7 @@ def test_a_failed_checkpoint_fails_with_the_io_error_and_the_next_one_stores_all
     put = subtask.inner.put
     subtask.inner.put = lambda name, data: (_ for _ in ()).throw(StorageError("down"))  # type: ignore[method-assign]
     with pytest.raises(StorageError, match="down"):
-        subtask.keyed.checkpoint(1, 0).result(30)
+        subtask.keyed.checkpoint(1, 0).result(60)
     subtask.inner.put = put  # type: ignore[method-assign]
     subtask.run(1, 2)
     assert len(subtask.checkpoint(2).log) == 1
@@ -311,7 +311,7 @@ def test_a_materialization_under_way_when_the_table_is_closed_is_deleted_and_cou
     until(lambda: subtask.puts == 1)
     subtask.keyed.close()
     subtask.shared_open.set()
-    subtask.uploader.in_background(lambda: None).result(30)
+    subtask.uploader.in_background(lambda: None).result(60)
     until(lambda: subtask.names() == [])
     assert subtask.metric("completedMaterialization") == subtask.metric("failedMaterialization") == 0
     subtask.uploader.close()
@@ -350,7 +350,7 @@ def test_later_checkpoints_take_no_more_than_early_ones_did(early: int, late: in
     for number in range(late):
         subtask.run(number % 8, (number * 7) % 8)
         subtask.materialized(int(subtask.metric("startedMaterialization")))
-        handle = subtask.keyed.checkpoint(number, number).result(30)
+        handle = subtask.keyed.checkpoint(number, number).result(60)
         subtask.keyed.completed(number)
         known.update(handle.objects())
         wanted = {*handle.objects(), *subtask.keyed.held()}

@@ -58,10 +58,10 @@ class Subtask:
             else:
                 self.model[key] = self.model.get(key, (0, []))[0] + 1, [self.batch]
         self.keyed.commit(self.batch)
-        self.uploader.in_background(lambda: None).result(30)
+        self.uploader.in_background(lambda: None).result(60)
 
     def checkpoint(self) -> TableHandle:
-        handle = self.keyed.checkpoint(self.batch, self.batch).result(30)
+        handle = self.keyed.checkpoint(self.batch, self.batch).result(60)
         self.keyed.completed(self.batch)
         return handle
 

@@ -43,7 +43,7 @@ def test_a_cut_taken_while_the_next_batch_is_in_flight_does_not_see_it(table):
     table.begin(range(90, 110))
     again = table.cut(2)
     table.commit(range(90, 110))
-    assert table.restored(again.result(30)) == dict.fromkeys(range(100), 1)
+    assert table.restored(again.result(60)) == dict.fromkeys(range(100), 1)
     assert table.restored(table.checkpoint()) == table.counts()
 
 
@@ -74,7 +74,7 @@ def test_a_failed_upload_fails_the_checkpoint_and_never_the_table(table):
         table.run(range(30))
         table.fail = 1
         with pytest.raises(StorageError, match="injected"):
-            table.cut(table.batch).result(30)
+            table.cut(table.batch).result(60)
         table.keyed.aborted(table.batch)
     assert table.metric("failedMaterialization") == 5
     table.run(range(10))
@@ -85,7 +85,7 @@ def test_what_no_acknowledgement_named_goes_with_the_next_checkpoint_that_comple
     for number in range(6):
         table.run(range(number, 40 + number))
         future: Future[TableHandle] = table.cut(table.batch)
-        future.result(30)
+        future.result(60)
         if number % 2:
             table.keyed.aborted(table.batch)
         else:
@@ -118,7 +118,7 @@ def test_a_rewind_gives_up_what_was_cut_later_and_the_next_cut_is_of_what_is_lef
     table.rewind(0)
     table.open.set()
     with pytest.raises(CheckpointFailed):
-        later.result(30)
+        later.result(60)
     with pytest.raises(CheckpointFailed, match="was undone"):
         table.cut(8, batch=1)
     table.run(range(5))

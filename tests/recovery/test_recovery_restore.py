@@ -139,7 +139,7 @@ class Job:
     def end(self, cut: Cut, complete: bool) -> bool:
         """Record it, if it is to complete and can; earlier ones are subsumed then."""
         try:
-            handles = [future.result(30) for future in cut.handles]
+            handles = [future.result(60) for future in cut.handles]
             self.uploader.acknowledge(name for handle in handles for name in handle.objects())
         except (StorageError, CheckpointFailed):
             complete = False
@@ -395,6 +395,6 @@ def test_an_aggregate_that_is_added_starts_null_and_old_and_new_log_are_replayed
     column = table.column("x")
     column.values[slot], column.valid[slot] = 0.5, True
     keyed.commit(0)
-    again = restored([keyed.checkpoint(1, 0).result(30)])
+    again = restored([keyed.checkpoint(1, 0).result(60)])
     assert {row["k"]: (row["n"], row["x"]) for row in again.snapshot().to_pylist()} == {1: (1, None), 2: (1, 0.5)}
     uploader.close()

@@ -47,7 +47,7 @@ class Job:
     def forget(self) -> str:
         """Have the broker forget the sink's group, as it does after `offsets.retention.minutes`."""
         group = identity(self.id, "out")
-        kafka_kit.admin(kafka_kit.address()).delete_consumer_groups([group])[group].result(30)
+        kafka_kit.admin(kafka_kit.address()).delete_consumer_groups([group])[group].result(60)
         return group
 
     def values(self) -> list[str]:

@@ -107,4 +107,4 @@ class RunningQuery:
 
     def stop(self):
         self._stopping.set()
-        self._thread.join(10)
+        self._thread.join(60)

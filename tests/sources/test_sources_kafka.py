@@ -151,7 +151,7 @@ def test_new_partitions_and_new_topics_of_a_pattern_are_read_from_their_beginnin
     first = new_topic()
     prefix = first[:-2]
     reading = Reading(source(pattern=f"{prefix}.*", starting="latest"))
-    kafka_kit.admin(kafka_kit.address()).create_partitions([NewPartitions(first, 2)])[first].result(10)
+    kafka_kit.admin(kafka_kit.address()).create_partitions([NewPartitions(first, 2)])[first].result(60)
     second = new_topic(name=f"{prefix}-second")
     writer = Writer()
     until(lambda: len(kafka_kit.admin(kafka_kit.address()).list_topics(first).topics[first].partitions) == 2)

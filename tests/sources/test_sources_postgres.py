@@ -132,7 +132,7 @@ def test_a_new_driver_ends_the_connection_of_the_old_one_and_goes_on(database, t
         reader = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
         until(lambda: database.execute(reader, (database.slot,))[0][0] not in (None, pid), "the new driver's reader")
         with pytest.raises(QueryFailed):
-            old.awaitTermination(30)
+            old.awaitTermination(60)
 
 
 def test_a_full_spool_stops_reading_until_a_checkpoint_completes(database, tmp_path, caplog):

@@ -56,7 +56,7 @@ def test_a_change_of_the_table_ends_the_running_query_with_its_name(database, tm
         if database.execute("SELECT to_regclass(%s)", (tables[0],)) != [(None,)]:
             database.execute(f"INSERT INTO {tables[0]} (id) VALUES (2)")
         with pytest.raises(QueryFailed, match=said):
-            query.awaitTermination(30)
+            query.awaitTermination(60)
     database.execute(f"DROP TABLE IF EXISTS {tables[0]}_x")
 
 
@@ -87,7 +87,7 @@ def test_changes_that_are_told_no_more_end_the_running_query_though_nothing_come
         until(lambda: is_equal(database, tmp_path), "the first row")
         database.execute(change.format(table=tables[0], publication=database.publication))
         with pytest.raises(QueryFailed, match=said):
-            query.awaitTermination(30)
+            query.awaitTermination(60)
 
 
 def test_a_publication_that_was_made_anew_ends_the_query_where_changes_were_made_without_it(database, tmp_path):
@@ -110,7 +110,7 @@ def test_a_new_primary_key_under_the_default_identity_ends_the_query(database, t
         database.execute(f"UPDATE {tables[0]} SET id = 7")
         said = r"REPLICA IDENTITY DEFAULT \(of other\).* expected FULL, or DEFAULT with the primary key id"
         with pytest.raises(QueryFailed, match=said):
-            query.awaitTermination(30)
+            query.awaitTermination(60)
 
 
 def test_a_type_that_reads_as_the_same_arrow_type_is_no_change(database, tmp_path):
@@ -152,7 +152,7 @@ def test_a_slot_whose_changes_the_server_has_removed_ends_the_query_and_refuses_
             until(is_lost, "the loss of the slot")
             go_on.set()
             with pytest.raises(QueryFailed, match=said):
-                query.awaitTermination(30)
+                query.awaitTermination(60)
         with pytest.raises(JobRefused, match=said):
             run(job_of(database.source(), tables, tmp_path))
     finally:
@@ -172,7 +172,7 @@ def test_a_query_that_a_new_column_ended_goes_on_with_the_column_after_a_start(d
         database.execute(f"ALTER TABLE {tables[0]} ADD COLUMN extra int, DROP COLUMN tags")
         database.execute(f"INSERT INTO {tables[0]} (id, extra) VALUES (3, 33)")
         with pytest.raises(QueryFailed, match="'tags' was dropped or renamed"):
-            query.awaitTermination(30)
+            query.awaitTermination(60)
     run(job_of(database.source(), tables, tmp_path, **settings))
     assert [(row["id"], row["name"], row["extra"]) for row in copied(tmp_path, 0)] == [
         (1, "one", None), (2, "two", None), (3, None, 33)

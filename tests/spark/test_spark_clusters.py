@@ -92,7 +92,7 @@ def standalone(tmp_path):
     for process in reversed(started):
         os.killpg(process.pid, signal.SIGTERM)
     for process in started:
-        process.wait(30)
+        process.wait(60)
 
 
 @pytest.mark.long

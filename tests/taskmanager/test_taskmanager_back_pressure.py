@@ -22,7 +22,7 @@ class Held:
 
     def __call__(self, operation: str, name: str) -> Fault | None:
         if operation == "put" and name.startswith("dstl/"):
-            assert self.opened.wait(30)
+            assert self.opened.wait(60)
             self.order.append("stored")
         return None
 
@@ -55,7 +55,7 @@ def test_past_the_bound_in_flight_the_next_batch_begins_only_when_something_was_
     processing = threading.Thread(target=world.process, args=(1, world.send(1, 1, 2, 3)))
     processing.start()
     held.opened.set()
-    processing.join(30)
+    processing.join(60)
     assert held.order == ["processed 0", "stored", "processed 1"]
     assert world.task_manager.metrics()["uploadBackPressured"] == 0
 
@@ -76,6 +76,6 @@ def test_a_batch_that_waits_for_room_is_given_up_when_the_run_ends_or_the_task_m
     processing.start()
     world.task_manager.abort(2)
     world.task_manager.deploy(world.deployment(run=3))
-    processing.join(30)
+    processing.join(60)
     assert len(refused) == 1
     assert held.order == ["processed 0"]

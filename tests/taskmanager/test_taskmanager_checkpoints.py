@@ -60,7 +60,7 @@ def test_materializations_hear_of_a_checkpoint_from_its_cut_to_its_acknowledgeme
     world.batch(0, 1)
     world.task_manager.cut(1, 1, 0)
     [checkpoint] = preceding
-    checkpoint.result(20)
+    checkpoint.result(60)
     assert [note.checkpoint_id for note in world.job_master.acknowledgements] == [1]
 
 
@@ -70,16 +70,16 @@ def test_a_cut_holds_the_state_of_its_batch_while_the_next_one_is_processing_and
 
     def before(context):
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     HOOKS.before = before
     processing = threading.Thread(target=world.process, args=(1, world.send(1, 1, 2, 3)))
     processing.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     world.task_manager.cut(1, 1, 0)
     acknowledgement = world.acknowledged(1)
     go_on.set()
-    processing.join(20)
+    processing.join(60)
     world.task_manager.commit(1, 1)
 
     other = OneTaskManager(tmp_path, store=world.store, incarnation=2)

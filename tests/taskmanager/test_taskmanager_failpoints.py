@@ -51,7 +51,7 @@ def test_a_pause_holds_the_thread_until_the_file_is_removed(tmp_path):
         pass
     assert thread.is_alive()
     held.unlink()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -444,7 +444,7 @@ def test_giving_up_does_not_wait_for_a_task_manager_that_takes_nothing_more(proc
     until(lambda: sender._links[0]._messages.full())
     ended.set()
     sender.abort()
-    sending.join(20)
+    sending.join(60)
     assert not sending.is_alive()
     process.send_signal(signal.SIGCONT)
     process.kill()
@@ -458,16 +458,16 @@ def test_closing_a_server_does_not_wait_for_ever_for_a_call_that_hangs(tmp_path,
 
     def before(context):
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     HOOKS.before = before
     with ThreadPoolExecutor(1) as pool:
         hanging = pool.submit(served.client.process, ProcessRequest(1, 0, 0, 1, Streams()))
-        assert begun.wait(20)
+        assert begun.wait(60)
         served.server.close()
         assert not hanging.done()
         go_on.set()
-        assert len(hanging.result(20).subtasks) == 2
+        assert len(hanging.result(60).subtasks) == 2
     HOOKS.before = lambda context: None
     served.client.close()
     served.task_manager.close()
@@ -484,7 +484,7 @@ def test_a_task_manager_killed_while_its_output_is_pulled_is_lost_at_once(proces
         output = client.output(1, 0, "count", 0)
         assert next(output).num_rows > 0
         process.send_signal(signal.SIGKILL)
-        process.wait(20)
+        process.wait(60)
         with pytest.raises(TaskManagerLost):
             list(output)
 

@@ -33,7 +33,7 @@ class Running:
         self.reasons.append(run_task_manager(self.settings, clock=self.clock))
 
     def reason(self) -> str:
-        self.thread.join(30)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         return self.reasons[0]
 

@@ -229,19 +229,19 @@ def test_a_new_run_is_refused_to_older_streams_while_a_batch_of_the_old_one_stil
 
     def before(context):
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     HOOKS.before = before
     streams = world.send(0, 1, 2, 3)
     processing = threading.Thread(target=world.process, args=(0, streams))
     processing.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     aborting = threading.Thread(target=world.task_manager.abort, args=(2,))
     aborting.start()
     until(lambda: _is_stale(world))
     go_on.set()
-    processing.join(20)
-    aborting.join(20)
+    processing.join(60)
+    aborting.join(60)
     assert not aborting.is_alive()
     assert world.counts() == {}
 

@@ -155,7 +155,7 @@ def test_a_threshold_above_the_bound_in_flight_is_refused():
 
 def test_a_batch_that_waits_for_room_goes_on_when_the_task_manager_closes():
     opened = threading.Event()
-    slow = SlowStore(ObstoreStore("memory://", MemoryStore()), 1.0, wait=lambda _: opened.wait(30) and None)
+    slow = SlowStore(ObstoreStore("memory://", MemoryStore()), 1.0, wait=lambda _: opened.wait(60) and None)
     uploader = Uploader(slow, 1, 1, in_flight_bytes_max=1, persist_delay_s=0.0)
     writer = ChangelogWriter(LOG, uploader, merge_changes)
     writer.append(0, change("a"))
@@ -163,10 +163,10 @@ def test_a_batch_that_waits_for_room_goes_on_when_the_task_manager_closes():
     waiting = threading.Thread(target=uploader.wait_until_available)
     waiting.start()
     uploader.close()
-    waiting.join(30)
+    waiting.join(60)
     assert not waiting.is_alive()
     opened.set()
-    stored.result(30)
+    stored.result(60)
 
 
 def test_a_materialized_part_comes_after_the_logs_and_not_at_all_once_the_task_manager_closes():

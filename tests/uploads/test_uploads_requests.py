@@ -62,7 +62,7 @@ class Server:
     def close(self) -> None:
         self._http.shutdown()
         self._http.server_close()
-        self._thread.join(30)
+        self._thread.join(60)
 
 
 @pytest.fixture
