@@ -63,11 +63,24 @@ def decimal_keys(values: list[Decimal]) -> Keys:
     return encode_keys(pa.record_batch([pa.array(values, DECIMAL.field(0).type)], schema=DECIMAL), ["k"])
 
 
+def rows_of(numbers: np.ndarray, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows whose keys differ where the numbers do."""
+    columns = [numbers] if len(schema) == 1 else [numbers // 1000, numbers % 1000]
+    arrays = [pa.array(column).cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def rows_in(index: KeyIndex, slots: np.ndarray) -> pa.RecordBatch:
+    return pa.record_batch(index.columns(slots), schema=index.key_schema)
+
+
 def keys_in(index: KeyIndex, slots: np.ndarray) -> list[object]:
     columns = [pa.array(column).to_pylist() for column in index.columns(slots)]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
+of_each_kind = pytest.mark.parametrize("schema", [INTEGER, TEXT, PAIR], ids=["integers", "texts", "pairs"])
+"""Each kind of index once."""
 PAIRS: list[Pair] = [(i % 12 or None, i // 12 or None) for i in range(60)]
 TEXTS = [f"{i}" * (i % 12) + f"x{i}" for i in range(60)]
 KEYS_THAT_COLLIDE = {
@@ -156,15 +169,15 @@ def test_compacting_keeps_exactly_the_live_keys(kind: str) -> None:
     assert keys_in(index, again) == universe[1::2]
 
 
-@pytest.mark.parametrize("schema", [INTEGER, TEXT], ids=["integers", "texts"])
+@of_each_kind
 def test_index_grows_through_one_large_lookup(schema: pa.Schema) -> None:
     keys = np.random.default_rng(1).integers(0, 200_000, 300_000)
-    rows = pa.record_batch({"k": pa.array(keys).cast(schema.field(0).type)})
+    rows = rows_of(keys, schema)
     index = new_index(schema)
-    slots, fresh, _ = index.lookup(encode_keys(rows, ["k"]), 1)
+    slots, fresh, _ = index.lookup(encode_keys(rows, schema.names), 1)
     _, expected = np.unique(keys, return_index=True)
     assert np.array_equal(fresh, slots[np.sort(expected)])
-    assert pa.array(index.columns(slots)[0]).equals(rows.column(0))
+    assert rows_in(index, slots).equals(rows)
 
 
 def test_what_was_poured_goes_back_to_the_system() -> None:
@@ -211,12 +224,13 @@ def test_pages_that_were_poured_and_are_in_use_again_stay(monkeypatch: pytest.Mo
     assert len(index) == count + 60
 
 
-@pytest.mark.parametrize("schema", [INTEGER, TEXT], ids=["integers", "texts"])
+@of_each_kind
 def test_removals_from_a_large_index_leave_the_other_keys_where_they_are(schema: pa.Schema) -> None:
     """Large enough that its entries are fetched ahead; some of them are still to be poured."""
     random = np.random.default_rng(2)
     index = new_index(schema)
-    keys = encode_keys(pa.record_batch({"k": pa.array(np.arange(60_000)).cast(schema.field(0).type)}), ["k"])
+    rows = rows_of(np.arange(60_000), schema)
+    keys = encode_keys(rows, schema.names)
     slots, *_ = index.lookup(keys, 1)
     assert len(index._old)
     for stamp in range(2, 6):
@@ -226,22 +240,22 @@ def test_removals_from_a_large_index_leave_the_other_keys_where_they_are(schema:
         assert len(fresh) == len(index) == 60_000
         assert np.array_equal(again[~gone], slots[~gone])
         assert np.array_equal(np.sort(again[gone]), np.sort(slots[gone]))
-        assert keys_in(index, again) == pa.array(np.arange(60_000)).cast(schema.field(0).type).to_pylist()
+        assert rows_in(index, again).equals(rows)
         slots = again
 
 
-@pytest.mark.parametrize("schema", [INTEGER, TEXT], ids=["integers", "texts"])
+@of_each_kind
 def test_stored_keys_come_in_order_of_groups_and_in_pieces(schema: pa.Schema) -> None:
-    values = pa.array(np.random.default_rng(3).integers(-(1 << 62), 1 << 62, 1000)).cast(schema.field(0).type)
+    rows = rows_of(np.random.default_rng(3).integers(-(1 << 62), 1 << 62, 1000), schema)
     index = new_index(schema)
-    slots, *_ = index.lookup(encode_keys(pa.record_batch({"k": values}), ["k"]), 1)
+    slots, *_ = index.lookup(encode_keys(rows, schema.names), 1)
     order, stored = index.stored_keys(slots, 600)
     keys = stored[:]
     assert [key for start in range(0, 1000, 300) for key in stored[start : start + 300]] == keys
     assert [key[:10] for key in keys] == sorted(key[:10] for key in keys)
     groups, columns = columns_of_stored(keys, schema)
     assert np.array_equal(groups, index.key_groups(slots[order], 600))
-    assert keys_in(index, slots[order]) == pa.array(columns[0]).to_pylist()
+    assert rows.take(pa.array(order)).equals(pa.record_batch(columns, schema=schema))
     assert index.stored_keys(slots[:0], 600)[1][:] == []
 
 
@@ -254,13 +268,13 @@ def test_a_slot_is_fresh_once_for_each_stamp() -> None:
     assert len(index.lookup(integer_keys([5, 6]), 2)[1]) == 2
 
 
-@pytest.mark.parametrize("schema", [INTEGER, TEXT], ids=["integers", "texts"])
+@of_each_kind
 def test_endless_inserts_and_removals_do_not_grow_the_index(schema: pa.Schema) -> None:
     index = new_index(schema)
     sizes = []
     for round_ in range(200):
-        keys = pa.array(np.arange(500) + 500 * round_).cast(schema.field(0).type)
-        slots, *_ = index.lookup(encode_keys(pa.record_batch({"k": keys}), ["k"]), round_ + 1)
+        rows = rows_of(np.arange(500) + 500 * round_, schema)
+        slots, *_ = index.lookup(encode_keys(rows, schema.names), round_ + 1)
         index.remove(slots)
         sizes.append(index.memory_bytes)
     assert len(index) == 0
