@@ -11,11 +11,13 @@ from job_kit import new_job, newest, pairs, script
 
 import holdfast as hf
 from holdfast import failpoints
+from holdfast.execution import course
+from holdfast.testing import local
 from holdfast.testing.run import run, start
 from waiting import until
 
 END_S_MAX = 20.0
-"""Bound in seconds on the end of a query: less than the machine waits for work that never ends."""
+"""Bound in seconds on the end of a query, on a machine that is busy with other work."""
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +27,14 @@ def _disarmed() -> Iterator[None]:
 
 
 @contextmanager
-def hanging_once(point: str) -> Iterator[None]:
+def hanging_once(point: str, hangs_now: threading.Event | None = None) -> Iterator[None]:
     """The first thread that meets the failpoint hangs until the end of the block."""
     hangs, go_on = threading.Lock(), threading.Event()
 
     def hang() -> None:
         if hangs.acquire(blocking=False):
+            if hangs_now is not None:
+                hangs_now.set()
             go_on.wait(60)
 
     failpoints.arm(point, hang)
@@ -85,3 +89,19 @@ def test_work_that_ends_by_an_unexpected_error_ends_the_query_at_once() -> None:
     with pytest.raises(hf.QueryFailed, match="a mistake in Holdfast"):
         run(counting(hf.MemorySink()))
     assert time.monotonic() - began_s < END_S_MAX
+
+
+def test_the_end_names_a_call_that_never_returns_and_leaves_it_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(course, "END_S_MAX", 1.2)  # a call that takes less than `QUICK_S` is not known by name
+    monkeypatch.setattr(local, "CLOSE_S_MAX", 0.1)
+    hangs = threading.Event()
+    with hanging_once("taskmanager.process.before", hangs):
+        query = start(counting(hf.MemorySink()), hf.processing_time("0s"))
+        assert hangs.wait(30)
+        began_s = time.monotonic()
+        query.stop()
+        assert time.monotonic() - began_s < END_S_MAX
+    assert "has: run; left behind: TaskManager 0 has been processing batch 1, level 1 for " in caplog.text
+    assert "TaskManager 0 is left to itself: a call to it has not returned" in caplog.text

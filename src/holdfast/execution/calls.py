@@ -100,6 +100,10 @@ class Calls:
         for each in [each for each in self._calls.values() if each.process == process]:
             del self._calls[each.number]
 
+    def unanswered(self, now_s: float) -> list[str]:
+        """Describe the calls under way, and for how long."""
+        return [self._shown(call, now_s) for call in self._calls.values()]
+
     def overdue(self, now_s: float) -> list[Overdue]:
         """The calls to be named, or to be ended, now."""
         return [self._look_at(call, now_s) for call in list(self._calls.values()) if now_s >= call.due_s]
@@ -108,7 +112,7 @@ class Calls:
         taken_s = now_s - call.began_s
         limit_s = self._limit_s(call.step)
         field = LIMITED_BY[call.step]
-        text = f"{call} for {taken_s:.0f} s{self._named() if call.step is Step.LEVEL else ''}"
+        text = self._shown(call, now_s)
         if field is not None and limit_s is not None and taken_s >= limit_s:
             call.due_s = now_s + AGAIN_S
             return Overdue(call, f"{text}, longer than {field}={getattr(self._config, field)!r}", True)
@@ -117,6 +121,9 @@ class Calls:
             return Overdue(call, f"{text}; {field or 'this step'} sets no limit", False)
         call.due_s = min(call.due_s, call.began_s + limit_s)
         return Overdue(call, f"{text}; after {field}={getattr(self._config, field)!r} it is ended", False)
+
+    def _shown(self, call: Call, now_s: float) -> str:
+        return f"{call} for {now_s - call.began_s:.0f} s{self._named() if call.step is Step.LEVEL else ''}"
 
     def _named(self) -> str:
         """The senders at work, in brackets."""

@@ -121,7 +121,8 @@ class Machine(Batches):
     def _on_tick(self, event: ev.Tick) -> None:
         self._now_s = max(self._now_s, event.now_s)
         if self.phase in (Phase.ENDING, Phase.LEAVING) and self._now_s >= self._until_s:
-            self._log(f"the query ends before its work has: {self._work and self._work.value}")
+            work = self._work and self._work.value
+            self._log(f"the query ends before its work has: {work}{self._supervision.left_behind(self._now_s)}")
             self._end()
             return
         self._cancel_due()

@@ -133,6 +133,11 @@ class Supervision:
     def at_work(self, event: ev.AtWork) -> None:
         self._calls.at_work = event.senders
 
+    def left_behind(self, now_s: float) -> str:
+        """Name the calls that have not returned, for a message about the end; empty if there are none."""
+        calls = self._calls.unanswered(now_s)
+        return f"; left behind: {', '.join(calls)}" if calls else ""
+
     def look(self, now_s: float, run: RunNumber) -> list[ev.Command]:
         """Name the calls and starts that take long; end those that take longer than their limit."""
         return [*self._look_at_calls(now_s, run), *self._look_at_starts(now_s)]

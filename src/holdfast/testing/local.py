@@ -1,8 +1,9 @@
 """A cluster inside this process: TaskManagers as objects, units of work in turn. No Spark, no network."""
 
+import logging
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -36,7 +37,13 @@ from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.taskmanager import TaskManager
 from holdfast.testing.stores import CutOffStore
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+CLOSE_S_MAX = 3.0
+"""Seconds in which all TaskManagers are closed at the end. A TaskManager that still works then, since a user's function
+does not return, is left to itself: nothing ends a thread. A higher value holds up the end for longer."""
 
 
 @dataclass
@@ -83,7 +90,7 @@ class LocalCluster:
         self._clock = clock
         self._lock = threading.Lock()
         self._hosted: dict[int, _Hosted] = {}
-        self._reaper = ThreadPoolExecutor(4, thread_name_prefix="holdfast-reaper")
+        self._closing: dict[threading.Thread, _Hosted] = {}
 
     def residents_that_fit(self) -> int:
         return 0
@@ -112,7 +119,7 @@ class LocalCluster:
         if found is None:
             return
         found.cut()
-        self._reaper.submit(found.task_manager.close)
+        self._close(found)
         found.start.ended(found.start.process, "killed")
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
@@ -144,8 +151,21 @@ class LocalCluster:
             hosted, self._hosted = self._hosted, {}
         for each in hosted.values():
             each.task_manager.stop()
-            each.task_manager.close()
-        self._reaper.shutdown(wait=True)
+            self._close(each)
+        deadline_s = time.monotonic() + CLOSE_S_MAX
+        for thread, closing in self._closing.items():
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+            if thread.is_alive():
+                closing.cut()
+                log.warning("%s is left to itself: a call to it has not returned", closing.start.process.name)
+
+    def _close(self, hosted: _Hosted) -> None:
+        """Close a TaskManager in the background, once it has come to the end of its work."""
+        name = f"holdfast-close-{hosted.start.process.number}"
+        thread = threading.Thread(target=hosted.task_manager.close, name=name, daemon=True)
+        thread.start()
+        with self._lock:
+            self._closing = {each: of for each, of in self._closing.items() if each.is_alive()} | {thread: hosted}
 
 
 class _Reachable:
