@@ -65,6 +65,8 @@ class Outages:
         self._limit = limit
         self._lock = threading.Lock()
         self._failing: dict[str, Failing] = {}
+        self._loss: str | None = None
+        """The newest loss of a TaskManager, if no step has failed for an outage since, and no batch was committed."""
 
     def failed(self, step: str, reason: str) -> float:
         """Note that a step failed for lack of store or disk. Returns the pause before the next attempt, in seconds.
@@ -80,6 +82,7 @@ class Outages:
             first = step not in self._failing
             since_s = now_s if first else self._failing[step].since_s
             self._failing[step] = Failing(since_s, reason)
+            self._loss = None
         if now_s - since_s > limit_s:
             raise StorageError(
                 f"{step} has failed for {now_s - since_s:.0f} s, longer than outage_timeout={shown!r}: {reason}. "
@@ -98,12 +101,19 @@ class Outages:
 
     def answered(self, step: str) -> None:
         """Note that the step succeeded."""
+        if step == BATCHES:
+            self._loss = None
         if step not in self._failing:
             return
         with self._lock:
             failing = self._failing.pop(step, None)
         if failing is not None:
             log.info("%s: %s goes on after %.1f s", self._job, step, self._clock.monotonic() - failing.since_s)
+
+    def lost(self, cause: str) -> None:
+        """Note that a TaskManager has ended: from now on the job waits for its replacement, not for the store."""
+        with self._lock:
+            self._loss = cause
 
     @property
     def waited_s(self) -> float:
@@ -114,10 +124,12 @@ class Outages:
 
     @property
     def message(self) -> str | None:
-        """Describe the failing step for people; None if none is failing."""
+        """Describe for people why the failing step has not succeeded yet; None if none is failing."""
         with self._lock:
-            failing = dict(self._failing)
+            failing, loss = dict(self._failing), self._loss
         if not failing:
             return None
+        if loss is not None:
+            return f"Recovering: {loss}"
         step = min(failing, key=lambda each: failing[each].since_s)
         return f"Waiting for store or disk for {self.waited_s:.0f} s: {step}: {failing[step].reason}"
