@@ -21,7 +21,7 @@ LOSS_NOTICE_S = 5.0
 """Seconds to wait for the end of a process that did not answer; then the job goes on as if it lived."""
 GRACE_S = 1.0
 """Seconds in which tasks may end by themselves once a user stops the query: Spark warns of each task it cancels."""
-END_S_MAX = 5.0
+END_S_MAX = 10.0
 """Seconds to wait for work in flight when the query ends. A higher value lets longer calls of user functions come to
 their end, and holds up the end for longer where one never returns; its work counts nowhere in either case."""
 

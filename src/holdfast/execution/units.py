@@ -484,6 +484,10 @@ class Units:
     @staticmethod
     def _order_of(units: list[int], level: _Level) -> tuple[int, ...]:
         """Take an order from units; the others of them wait."""
-        given = units[:1] if units[0] in level.isolated else [unit for unit in units if unit not in level.isolated]
-        level.waiting.extend(unit for unit in units if unit not in given)
+        if units[0] in level.isolated:
+            given, others = units[:1], units[1:]
+        else:
+            given = [unit for unit in units if unit not in level.isolated]
+            others = [unit for unit in units if unit in level.isolated]
+        level.waiting.extend(others)
         return tuple(given)

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CLOSE_S_MAX = 3.0
+CLOSE_S_MAX = 10.0
 """Seconds in which all TaskManagers are closed at the end. A TaskManager that still works then, since a user's function
 does not return, is left to itself: nothing ends a thread. A higher value holds up the end for longer."""
 
