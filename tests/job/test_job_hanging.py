@@ -12,6 +12,7 @@ from job_kit import new_job, newest, pairs, script
 import holdfast as hf
 from holdfast import failpoints
 from holdfast.execution import course
+from holdfast.jobmaster import taskmanagers
 from holdfast.testing import local
 from holdfast.testing.run import run, start
 from waiting import until
@@ -94,7 +95,8 @@ def test_work_that_ends_by_an_unexpected_error_ends_the_query_at_once() -> None:
 def test_the_end_names_a_call_that_never_returns_and_leaves_it_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(course, "END_S_MAX", 1.2)  # a call that takes less than `QUICK_S` is not known by name
+    monkeypatch.setattr(taskmanagers, "QUICK_S", 0.01)  # a call that takes less is not known by name
+    monkeypatch.setattr(course, "END_S_MAX", 2.0)
     monkeypatch.setattr(local, "CLOSE_S_MAX", 0.1)
     hangs = threading.Event()
     with hanging_once("taskmanager.process.before", hangs):

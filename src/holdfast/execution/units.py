@@ -483,7 +483,7 @@ class Units:
 
     @staticmethod
     def _order_of(units: list[int], level: _Level) -> tuple[int, ...]:
-        """Take an order from units; the others of them wait."""
+        """Return the next order out of `units`, and put the others back to wait."""
         if units[0] in level.isolated:
             given, others = units[:1], units[1:]
         else:

@@ -111,7 +111,7 @@ class Outages:
             log.info("%s: %s goes on after %.1f s", self._job, step, self._clock.monotonic() - failing.since_s)
 
     def lost(self, cause: str) -> None:
-        """Note that a TaskManager has ended: from now on the job waits for its replacement, not for the store."""
+        """Note that a TaskManager has ended; `message` names it until a step fails again or a batch is committed."""
         with self._lock:
             self._loss = cause
 

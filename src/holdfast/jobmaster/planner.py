@@ -35,9 +35,9 @@ from holdfast.watermarks import Watermarks
 NONE_FAILED: Mapping[SplitName, str] = {}
 
 LOOK_SHARE = 10
-"""Bound on the time spent looking at a source: a pause lasts this many times the shorter of the last two looks, so that
-a single look that was held up, by a broker or by a driver that was suspended, delays nothing. A higher value saves work
-and finds data later."""
+"""A pause between two looks at a source lasts this many times the shorter of the last two looks; none follows the first
+look. So a source that is always slow takes a tenth of the time, and a single look that was held up, by a broker or by
+a driver that was suspended, delays nothing. A higher value saves work and finds data later."""
 LOOK_PAUSE_S_MAX = 60.0
 """Bound in seconds on the pause between two looks at a source, however long a look takes."""
 

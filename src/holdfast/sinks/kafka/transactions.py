@@ -187,7 +187,9 @@ def send(package: Any, producer: Any, topic: str, messages: Iterable[Message], d
     except SystemError as error:
         # The client reports a fatal error, such as that it was fenced, as a KafkaException. If it calls `delivered`
         # after that, Python puts a SystemError above the exception.
-        raise error.__cause__ if isinstance(error.__cause__, package.KafkaException) else error from None
+        if isinstance(error.__cause__, package.KafkaException):
+            raise error.__cause__ from None
+        raise
     if undelivered:
         raise package.KafkaException(package.KafkaError(package.KafkaError._TIMED_OUT, "messages were not delivered"))
 
