@@ -1,20 +1,40 @@
 """The message of a job that waits: it names the newest cause, a store that is away or TaskManagers that end."""
 
 from holdfast.clock import SystemClock
+from holdfast.execution.events import LossExplained, Lost
+from holdfast.ids import Incarnation, ProcessId, Role
 from holdfast.jobmaster.outages import BATCHES, RESTORES, Outages
+
+FIRST, SECOND = (ProcessId(Role.TASK_MANAGER, number, Incarnation(1)) for number in range(2))
+
+
+def new_outages() -> Outages:
+    return Outages("job", "memory://x", SystemClock(), lambda: (60.0, "1min"))
 
 
 def test_the_message_names_what_came_last_an_outage_or_a_loss() -> None:
-    outages = Outages("job", "memory://x", SystemClock(), lambda: (60.0, "1min"))
+    outages = new_outages()
     outages.failed(RESTORES, "StorageError: away")
     assert outages.message is not None and "Waiting for store or disk" in outages.message
-    outages.lost("TaskManager 0 ended: killed")
+    outages.note_loss(Lost(FIRST, "killed"))
     assert outages.message == "Recovering: TaskManager 0 ended: killed"
     outages.failed(RESTORES, "StorageError: away again")
     assert outages.message is not None and "away again" in outages.message
-    outages.lost("TaskManager 0 ended: killed")
+    outages.note_loss(Lost(FIRST, "killed"))
     outages.answered(BATCHES)
     assert outages.message is not None and "Waiting for store or disk" in outages.message
-    outages.lost("TaskManager 0 ended: killed")
+    outages.note_loss(Lost(FIRST, "killed"))
     outages.answered(RESTORES)
     assert outages.message is None
+
+
+def test_a_loss_that_is_explained_later_is_named_with_its_true_reason() -> None:
+    outages = new_outages()
+    outages.failed(RESTORES, "StorageError: away")
+    outages.note_loss(LossExplained(FIRST, "killed"))
+    assert outages.message is not None and "Waiting for store or disk" in outages.message
+    outages.note_loss(Lost(FIRST, "its connection broke off"))
+    outages.note_loss(LossExplained(SECOND, "out of memory"))
+    assert outages.message == "Recovering: TaskManager 0 ended: its connection broke off"
+    outages.note_loss(LossExplained(FIRST, "killed"))
+    assert outages.message == "Recovering: TaskManager 0 ended: killed"

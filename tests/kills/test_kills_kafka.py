@@ -17,7 +17,8 @@ import kafka_kit
 from examples.kafka.broker import QUICK_JAVA, Broker
 from holdfast import failpoints
 from holdfast.errors import Fenced, QueryFailed
-from holdfast.sinks.kafka.kafka_sink import begun_before, identity
+from holdfast.sinks.kafka.kafka_sink import identity
+from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 from holdfast.testing import start
 from waiting import until
@@ -69,7 +70,8 @@ def test_a_producer_that_a_stranger_fenced_asks_the_journal_and_tries_again(poin
 
 
 def begun_sinks(store: ObjectStore) -> set[str]:
-    return {name for name in (f"kafka-{number}" for number in range(10)) if begun_before(store, name)}
+    begun = (names.parse(each.name) for each in store.list(names.SINKS))
+    return {each.sink for each in begun if isinstance(each, names.SinkBegunName)}
 
 
 def new_topics(servers: str) -> str:

@@ -349,8 +349,7 @@ class JobMaster:
         first."""
         if isinstance(event, ev.Lost):
             self._look_at_cluster()
-            if event.process.role is Role.TASK_MANAGER:
-                self.outages.lost(f"{event.process.name} ended: {event.reason}")
+        self.outages.note_loss(event)
         self._conductor.post(event)
 
     # --- requests of others -------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 from holdfast.clock import Clock
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
+from holdfast.execution.events import Event, LossExplained, Lost
+from holdfast.ids import ProcessId, Role
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class Outages:
         self._limit = limit
         self._lock = threading.Lock()
         self._failing: dict[str, Failing] = {}
-        self._loss: str | None = None
+        self._loss: tuple[ProcessId, str] | None = None
         """The newest loss of a TaskManager, if no step has failed for an outage since, and no batch was committed."""
 
     def failed(self, step: str, reason: str) -> float:
@@ -110,10 +112,17 @@ class Outages:
         if failing is not None:
             log.info("%s: %s goes on after %.1f s", self._job, step, self._clock.monotonic() - failing.since_s)
 
-    def lost(self, cause: str) -> None:
-        """Note that a TaskManager has ended; `message` names it until a step fails again or a batch is committed."""
+    def note_loss(self, event: Event) -> None:
+        """Note the loss of a TaskManager, or its reason if that was told later; do nothing for other events.
+
+        `message` names the loss until a step fails again or a batch is committed.
+        """
         with self._lock:
-            self._loss = cause
+            match event:
+                case Lost(process, reason) if process.role is Role.TASK_MANAGER:
+                    self._loss = process, reason
+                case LossExplained(process, reason) if self._loss is not None and self._loss[0] == process:
+                    self._loss = process, reason
 
     @property
     def waited_s(self) -> float:
@@ -130,6 +139,7 @@ class Outages:
         if not failing:
             return None
         if loss is not None:
-            return f"Recovering: {loss}"
+            process, reason = loss
+            return f"Recovering: {process.name} ended: {reason}"
         step = min(failing, key=lambda each: failing[each].since_s)
         return f"Waiting for store or disk for {self.waited_s:.0f} s: {step}: {failing[step].reason}"

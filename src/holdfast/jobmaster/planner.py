@@ -9,8 +9,8 @@ only the restored state knows.
 The limits of a batch are shared among sources in proportion to their remaining rows, so that sources with rows of the
 same period end together. Sources whose event time is far ahead of the others' wait (`BatchLimits.skew_us_max`).
 
-Looking for new data may be much work (a folder of a hundred thousand files), so looks at a source take only a bounded
-part of the time (`LOOK_SHARE`), except when somebody waits for the data available now.
+Looking for new data may be much work (a folder of a hundred thousand files), so the pause between two looks at a source
+grows with the time that looks take (`LOOK_SHARE`), except when somebody waits for the data available now.
 """
 
 import time
@@ -63,7 +63,7 @@ class _Look:
         self._enumerator = enumerator
         self._monotonic = monotonic
         self._found: Offsets | None = None
-        self._before_s = 0.0
+        self._last_look_s = 0.0
         self._next_s = float("-inf")
 
     def latest(self, fresh: bool) -> Offsets:
@@ -72,8 +72,8 @@ class _Look:
             self._found = self._enumerator.latest()
             ended_s = self._monotonic()
             look_s = ended_s - began_s
-            self._next_s = ended_s + min(LOOK_PAUSE_S_MAX, LOOK_SHARE * min(look_s, self._before_s))
-            self._before_s = look_s
+            self._next_s = ended_s + min(LOOK_PAUSE_S_MAX, LOOK_SHARE * min(look_s, self._last_look_s))
+            self._last_look_s = look_s
         return self._found
 
 
