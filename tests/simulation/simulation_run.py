@@ -27,6 +27,7 @@ from holdfast.storage import names
 
 LIVES_MAX = 12
 STORMY_MAX = 4
+"""Lives at the end of a job in which faults go on; later lives are calm, so that each job comes to its end."""
 TRACE_SHOWN = 50
 DRAWINGS = {"": draw, "keeping": keeping, "calm": calm}
 """Ways to draw settings, by the name that stands before a seed's number."""
@@ -112,6 +113,8 @@ def run_last(world: World) -> Started:
     for attempt in range(LIVES_MAX):
         if attempt < STORMY_MAX:
             world.storm()
+        else:
+            world.calm()
         started = world.start(last if attempt == 0 else replace(last, events=(), outages=(), goes_back=None))
         world.run_until(lambda started=started: started.over or started.idle, "the end of all rows")  # type: ignore[misc]
         if started.idle and world.settle(started):
