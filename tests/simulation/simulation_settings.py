@@ -3,7 +3,7 @@ each.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,7 +125,11 @@ class Life:
     @property
     def outlasted(self) -> bool:
         """True if the store is away for longer than a query waits for it."""
-        return any(each.for_s > self.outage_timeout_s for each in self.outages)
+        return self.is_outlasted_by(self.outages)
+
+    def is_outlasted_by(self, outages: Iterable[Outage]) -> bool:
+        """True if one of the outages takes longer than a query of this life waits."""
+        return any(each.for_s > self.outage_timeout_s for each in outages)
 
     @property
     def has_storm(self) -> bool:

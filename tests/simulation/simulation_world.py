@@ -90,6 +90,7 @@ class Started:
         self.to_fail = self.to_hang = self.to_die = 0
         """Number of coming steps that are to fail, to hang, or to be the end of their process."""
         self.disturbed = bool(life.events)
+        self.outages: list[Outage] = []
         self.goes_back = False
         self.records_since_update = 0
         self.updated = False
@@ -235,6 +236,8 @@ class World:
         process = self.runtime.process(f"jm{len(self.starts) + 1}")
         started = Started(life, process)
         self.starts.append(started)
+        for each in self.starts:  # an earlier start that still lives meets them, too
+            each.outages += life.outages
         now_s = self.runtime.now_s
         self.store.outages = tuple(replace(each, after_s=now_s + each.after_s) for each in life.outages)
         for outage in self.store.outages:
@@ -370,7 +373,7 @@ class World:
             passing = (errors.CheckpointFailed, *lost)
         if self._is_stormy and around.slow and started.life.uploads_outlast_checkpoints(around):
             passing = (*passing, errors.RestartsExhausted)
-        if self._is_stormy and (started.query is None or started.life.outlasted):
+        if self._is_stormy and (started.query is None or started.life.is_outlasted_by(started.outages)):
             passing = (*passing, errors.StorageError)
         if "publication to sink" in str(error) and (around.faults or self.settings.callback_errors):
             passing = (*passing, errors.StorageError)  # an attempt in a few seconds, and each may fail by chance

@@ -78,6 +78,10 @@ def test_jobs_balance_whatever_happens_to_them(strike: int) -> None:
     raise AssertionError("no seed came to crash there")
 
 
+def test_a_start_that_was_suspended_may_end_for_an_outage_that_began_with_a_later_start() -> None:
+    simulate(8000949)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_twenty_thousand_jobs_balance_whatever_happens_to_them(capsys: pytest.CaptureFixture[str]) -> None:
