@@ -11,7 +11,7 @@ import pytest
 from job_kit import new_job, script
 
 import holdfast as hf
-from holdfast.sources.files.columnar import ParquetFormat
+from holdfast.sources.files.parquet_format import ParquetFormat
 from holdfast.testing import run
 
 BIDS = "auction BIGINT, price BIGINT, good BOOLEAN"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from holdfast.casts import cast_in_range
 from holdfast.errors import BadRecord
 
 INTEGER_BITS = {
@@ -72,7 +72,7 @@ def check_types(path: str, found: pa.Schema, schema: pa.Schema) -> None:
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether every value of the found type is a value of the wanted type.
 
-    A finer timestamp fits, too: it is cut to the wanted unit.
+    A finer timestamp fits, too: it is rounded down to the wanted unit.
     """
     if found == wanted or pa.types.is_null(found):
         return True
@@ -126,19 +126,33 @@ def _is_bytes(type_: pa.DataType) -> bool:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch as `conformed` does. Raises `BadRecord` for the first value that a column cannot hold."""
+    rows, bad = conformed(batch, schema)
+    if bad:
+        number = min(bad)
+        raise BadRecord(f"row {number} of {batch.num_rows}: {bad[number]}")
+    return rows
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Return the batch with exactly the columns of the schema, in its order; columns that it lacks are null.
 
-    The caller has checked that names and types fit.
+    With it come the rows with a value that a column cannot hold, each with the reason; such a value is null. The caller
+    has checked that names and types fit.
     """
     columns = []
+    bad: dict[int, str] = {}
     for field in schema:
         index = batch.schema.get_field_index(field.name)
         if index < 0:
             columns.append(pa.nulls(batch.num_rows, field.type))
             continue
-        column = batch.column(index)
-        columns.append(column if column.type == field.type else pc.cast(column, field.type, safe=False))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+        column, outside = cast_in_range(batch.column(index), field.type)
+        columns.append(column)
+        if outside is not None:
+            reason = f"column {field.name!r} ({batch.column(index).type}) has a value that {field.type} cannot hold"
+            bad = dict.fromkeys(np.flatnonzero(outside).tolist(), reason) | bad
+    return pa.RecordBatch.from_arrays(columns, schema=schema), bad
 
 
 def forbidden_nulls(batch: pa.RecordBatch) -> tuple[np.ndarray, str] | None:

@@ -1,4 +1,7 @@
-"""Parquet and Arrow files: rows `[start, stop)` of a file, and its size for planning."""
+"""Files that store rows in groups, by columns: rows `[start, stop)` of a file, and its size for planning.
+
+Arrow files are here; Parquet files are in `parquet_format`.
+"""
 
 import json
 from abc import abstractmethod
@@ -9,12 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
-import pyarrow.parquet as pq
 
+from holdfast.casts import cast_in_range
 from holdfast.errors import BadRecord, StorageError
 from holdfast.sources.files.file_format import BadPiece, FileFormat, FileShape, Piece
 from holdfast.sources.files.trees import FileInfo, FileTree
-from holdfast.sources.schema_fit import EvolutionPolicy, check_columns, check_types, conform, forbidden_nulls
+from holdfast.sources.schema_fit import EvolutionPolicy, check_columns, check_types, conformed, forbidden_nulls
 
 BATCH_ROWS = 131_072
 """Rows of an Arrow batch that a task reads. A higher value needs more memory in each task."""
@@ -47,41 +50,11 @@ class ColumnarFormat(FileFormat):
         stored = [name for name in columns if name in found.names]
         wanted = pa.schema([schema.field(name) for name in columns])
         for position, batch in self.rows(tree, file, stored, start, stop):
-            yield from without_nulls(position, conform(batch, wanted))
+            yield from good_and_bad(position, batch, wanted)
 
     @abstractmethod
     def rows(self, tree: FileTree, file: FileInfo, columns: list[str], start: int, stop: int) -> PlacedRows:
         """Yield these columns of the rows `[start, stop)`."""
-
-
-class ParquetFormat(ColumnarFormat):
-    """Parquet. Only the row groups that a range touches are read."""
-
-    name = "parquet"
-    suffixes = (".parquet", ".pq")
-
-    def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
-        with readable(file, "Parquet"), pq.ParquetFile(tree.open(file)) as opened:
-            return opened.schema_arrow
-
-    def shape(self, tree: FileTree, file: FileInfo) -> FileShape:
-        with readable(file, "Parquet"), pq.ParquetFile(tree.open(file)) as opened:
-            metadata = opened.metadata
-            groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-            return shape_of([(group.num_rows, group.total_byte_size) for group in groups])
-
-    def rows(self, tree: FileTree, file: FileInfo, columns: list[str], start: int, stop: int) -> PlacedRows:
-        with readable(file, "Parquet"), pq.ParquetFile(tree.open(file), pre_buffer=True) as opened:
-            groups: list[int] = []
-            first = position = 0
-            for index in range(opened.metadata.num_row_groups):
-                end = position + opened.metadata.row_group(index).num_rows
-                if position < stop and end > start:
-                    first = position if not groups else first
-                    groups.append(index)
-                position = end
-            batches = opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else iter(())
-            yield from clip(batches, first, start, stop)
 
 
 class ArrowFormat(ColumnarFormat):
@@ -132,25 +105,47 @@ def clip(batches: Iterator[pa.RecordBatch], position: int, start: int, stop: int
             return
 
 
-def without_nulls(position: int, batch: pa.RecordBatch) -> Iterator[Piece]:
-    """Yield the batch in pieces between the rows that hold a forbidden null; these rows are reported as bad."""
-    nulls = forbidden_nulls(batch)
-    if nulls is None:
-        yield Piece(position, batch, [])
-        return
-    mask, column = nulls
-    reason, begin = f"column {column!r} is null", 0
-    for index in np.flatnonzero(mask).tolist():
-        bad = BadPiece(str(position + index), reason, row_as_json(batch, index))
-        yield Piece(position + begin, batch.slice(begin, index - begin), [bad])
+def good_and_bad(position: int, found: pa.RecordBatch, schema: pa.Schema) -> Iterator[Piece]:
+    """Yield rows of a file in the schema, in pieces between the rows that do not fit it; these are reported as bad."""
+    rows, bad = conformed(found, schema)
+    nulls = forbidden_nulls(rows)
+    if nulls is not None:
+        mask, column = nulls
+        bad = dict.fromkeys(np.flatnonzero(mask).tolist(), f"column {column!r} is null") | bad
+    begin = 0
+    for index in sorted(bad):
+        yield Piece(
+            position + begin,
+            rows.slice(begin, index - begin),
+            [BadPiece(str(position + index), bad[index], row_as_json(found, index))],
+        )
         begin = index + 1
-    if begin < batch.num_rows:
-        yield Piece(position + begin, batch.slice(begin), [])
+    if begin < rows.num_rows:
+        yield Piece(position + begin, rows.slice(begin), [])
 
 
 def row_as_json(batch: pa.RecordBatch, index: int) -> str:
-    row: dict[str, Any] = batch.slice(index, 1).to_pylist()[0]
+    """Return a row as JSON. Times that Python has no object for, such as those past the year 9999, become texts."""
+    row = {name: as_python(column.slice(index, 1)) for name, column in zip(batch.schema.names, batch, strict=True)}
     return json.dumps(row, default=str)
+
+
+def as_python(value: pa.Array) -> Any:
+    """Return the only value of an array as an object of Python."""
+    try:
+        return value[0].as_py()
+    except (OverflowError, ValueError):
+        return cast_in_range(value, _with_times_as_text(value.type)).values[0].as_py()
+
+
+def _with_times_as_text(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_with_times_as_text(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(_with_times_as_text(type_.key_type), _with_times_as_text(type_.item_type))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return pa.list_(_with_times_as_text(type_.value_type))
+    return pa.string() if pa.types.is_temporal(type_) else type_
 
 
 def shape_of(groups: list[tuple[int, int]]) -> FileShape:

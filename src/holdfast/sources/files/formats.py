@@ -1,9 +1,10 @@
 """The file formats by name."""
 
-from holdfast.sources.files.columnar import ArrowFormat, ParquetFormat
+from holdfast.sources.files.columnar import ArrowFormat
 from holdfast.sources.files.csv_format import CsvFormat, CsvOptions
 from holdfast.sources.files.file_format import FileFormat
 from holdfast.sources.files.json_format import JsonFormat
+from holdfast.sources.files.parquet_format import ParquetFormat
 from holdfast.sources.files.text_format import COMPRESSIONS
 
 
