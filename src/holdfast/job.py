@@ -102,7 +102,8 @@ class Job:
     combine
         Whether tasks may combine the rows of a key before they send them to an aggregate with `emit="changes"`.
     drop_state
-        Names of sources, operators and sinks whose stored state is given up at this start.
+        Names of sources, operators and sinks whose stored state is given up at this start. A name that neither the job
+        nor its storage has is refused.
     start_from, publish_again
         Number of a retained checkpoint (`holdfast checkpoints`) to go back to; None: the newest. Rows after it are
         processed anew, and their output is published a second time, to which `publish_again=True` agrees. A job goes
@@ -406,5 +407,7 @@ def _with_deletes(stream: Stream, table: str) -> Stream:
         return ProcessSpec(operator, inputs[0], function, output, "fail")
 
     kind = "known." + "".join(each if each.isalnum() or each in "-_." else "_" for each in table)
-    keyed = stream.key_by(PART)
-    return keyed._declare(None, kind, specify, keyed._declared)
+    keyed, declared = stream.key_by(PART), stream._job.declared
+    known = keyed._declare(None, kind, specify, keyed._declared)
+    del declared.unnamed[next(reversed(declared.operators))]  # its name is made of the table's, not of an order
+    return known

@@ -1,6 +1,7 @@
 """The bytes of the journal's objects. `REWRITE_GOLDEN=1` writes the golden files anew: only for a new version."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.behind import SplitBehind
 from holdfast.errors import CorruptObject
 from holdfast.journal import codec
-from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, Takeover
+from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, PartIdentity, Takeover
 from holdfast.storage.copying import CopiedObject
 from holdfast.storage.framing import frame
 from holdfast.watermarks import SourceTime, SplitTime
@@ -40,7 +41,13 @@ CHECKPOINT = CheckpointRecord(
     retains=[14, 16],
     started_from=14,
     behind={"flights": {"0": SplitBehind(12, 2, "is offline", True, (14, 17)), "open": SplitBehind()}},
+    parts={
+        "flights": PartIdentity("source", "", (), (), "0123456789abcdef"),
+        "aggregate-1": PartIdentity("operator", "aggregate", ("carrier", "origin"), ("flights",), "fedcba9876543210"),
+    },
+    given_up=["former"],
 )
+BEFORE_PARTS = msgspec.structs.replace(CHECKPOINT, parts={}, given_up=[])
 SAVEPOINT = codec.StoredSavepoint(
     id="0f" * 16,
     job=codec.StoredJob("0123456789abcdef" * 2, 1, 128),
@@ -52,21 +59,21 @@ SAVEPOINT = codec.StoredSavepoint(
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
     "begun-1.bin": (codec.encode_begun(codec.StoredBegun(2)), codec.decode_begun),
-    "takeover-7.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
-    "checkpoint-7.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
+    "takeover-8.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
+    "checkpoint-8.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
     "committables-2.bin": (
         codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how"),
         codec.decode_committables,
     ),
-    "savepoint-2.bin": (codec.encode_savepoint(SAVEPOINT), codec.decode_savepoint),
+    "savepoint-3.bin": (codec.encode_savepoint(SAVEPOINT), codec.decode_savepoint),
 }
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
     "begun-1.bin": codec.StoredBegun(2),
-    "takeover-7.bin": TAKEOVER,
-    "checkpoint-7.bin": CHECKPOINT,
+    "takeover-8.bin": TAKEOVER,
+    "checkpoint-8.bin": CHECKPOINT,
     "committables-2.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
-    "savepoint-2.bin": SAVEPOINT,
+    "savepoint-3.bin": SAVEPOINT,
 }
 
 
@@ -78,6 +85,18 @@ def test_the_stored_format_is_that_of_its_golden_file(file: str) -> None:
     golden = (GOLDEN / file).read_bytes()
     assert decode(file, golden) == ENCODED[file]
     assert data == golden
+
+
+@pytest.mark.parametrize(
+    ("file", "decode", "expected"),
+    [
+        ("takeover-7.bin", codec.decode_record, TAKEOVER),
+        ("checkpoint-7.bin", codec.decode_record, BEFORE_PARTS),
+        ("savepoint-2.bin", codec.decode_savepoint, msgspec.structs.replace(SAVEPOINT, record=BEFORE_PARTS)),
+    ],
+)
+def test_older_versions_are_read(file: str, decode: Callable[[str, bytes], object], expected: object) -> None:
+    assert decode(file, (GOLDEN / file).read_bytes()) == expected
 
 
 @given(st.sampled_from(list(STORED)), st.data())

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
 from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, AnyWindow
+from holdfast.graph.declared_parts import declared_parts
 from holdfast.graph.program import (
     BATCH_TIME,
     DEAD_LETTERS,
@@ -28,6 +29,7 @@ from holdfast.graph.program import (
     SinkWatermark,
     SourceOrigin,
     Transform,
+    name_of_function,
 )
 from holdfast.graph.projecting import Omission, Projection, Selection, columns_read
 from holdfast.graph.uniting import conform, united_schema
@@ -43,6 +45,9 @@ from holdfast.watermarks import WatermarkSpec
 class TransformDeclaration:
     fn: Callable[[Any], Any]
 
+    def __str__(self) -> str:
+        return f"transform({name_of_function(self.fn)})"
+
 
 @dataclass(frozen=True)
 class UnionDeclaration:
@@ -52,6 +57,9 @@ class UnionDeclaration:
     members: "tuple[Path, ...]"
     tag: str | None
     value: str
+
+    def __str__(self) -> str:
+        return "union_by_name"
 
 
 StepDeclaration = MapBatches | TransformDeclaration | UnionDeclaration | Projection | Selection | Omission
@@ -137,6 +145,8 @@ class Declarations:
     sources: dict[str, Source] = field(default_factory=dict)
     operators: dict[str, OperatorDeclaration] = field(default_factory=dict)
     sinks: dict[str, SinkDeclaration] = field(default_factory=dict)
+    unnamed: dict[str, str] = field(default_factory=dict)
+    """Kinds of those that the user gave no name, by the names that they have instead."""
 
     def name_for(self, given: str | None, kind: str) -> str:
         """Return the given name, or kind plus declaration order; refuse a name that is taken or cannot be part of a
@@ -146,6 +156,7 @@ class Declarations:
             number = 1
             while f"{kind}-{number}" in taken:
                 number += 1
+            self.unnamed[f"{kind}-{number}"] = kind
             return f"{kind}-{number}"
         if not given or not all(c.isalnum() or c in "-_." for c in given) or given.startswith("."):
             raise JobRefused(
@@ -162,9 +173,7 @@ AnalyseTransform = Callable[[Callable[[Any], Any], pa.Schema], pa.Schema]
 
 
 def without_spark(fn: Callable[[Any], Any], schema: pa.Schema) -> pa.Schema:
-    raise JobRefused(
-        f"transform({getattr(fn, '__name__', repr(fn))}) needs Spark; without it use map_batches, or test on a session"
-    )
+    raise JobRefused(f"transform({name_of_function(fn)}) needs Spark; without it use map_batches, or test on a session")
 
 
 def build_program(
@@ -176,7 +185,8 @@ def build_program(
     """Resolve every schema and lay the legs. Raises `JobRefused`."""
     if not declared.sinks:
         raise JobRefused("the job writes nothing: give at least one stream a sink with .write(...)")
-    return replace(_Builder(declared, analyse).build(dead_letters), state=state)
+    program = _Builder(declared, analyse).build(dead_letters)
+    return replace(program, state=state, parts=declared_parts(declared, program.operators))
 
 
 class _Builder:

@@ -28,6 +28,11 @@ DEAD_LETTERS = "dead-letters"
 """Name of the sink for bad rows; no other sink may have it."""
 
 
+def name_of_function(fn: Callable[..., Any]) -> str:
+    """Return a function's name, or its type's if it has none: the same in each process."""
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
 @dataclass(frozen=True)
 class MapBatches:
     """`fn(RecordBatch) -> RecordBatch | Iterator[RecordBatch]`; the result has `schema`."""
@@ -40,7 +45,7 @@ class MapBatches:
     """True if the step gives a row for each row, in order."""
 
     def __str__(self) -> str:
-        return self.shown or f"map_batches({getattr(self.fn, '__name__', repr(self.fn))})"
+        return self.shown or f"map_batches({name_of_function(self.fn)})"
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,21 @@ class Leg:
 
 
 @dataclass(frozen=True)
+class DeclaredPart:
+    """A source, operator or sink. `unnamed`: its name was made of its kind and a number.
+
+    `inputs` are names, of the sources and operators that it reads; `details` tells it from others of its kind.
+    """
+
+    role: str
+    kind: str
+    unnamed: bool
+    keys: tuple[str, ...]
+    inputs: tuple[str, ...]
+    details: str
+
+
+@dataclass(frozen=True)
 class SinkWatermark:
     """The watermarks that all rows of a sink come under, by their keys, and by how much the rows are behind them."""
 
@@ -163,6 +183,8 @@ class Program:
     sink_watermarks: dict[str, SinkWatermark] = field(default_factory=dict)
     """Watermarks of sinks by name, for sinks all of whose inputs have a watermark."""
     state: StateBackend = IN_MEMORY
+    parts: dict[str, DeclaredPart] = field(default_factory=dict)
+    """All sources, operators and sinks as declared, by name."""
 
     def runs_in_python(self, leg: Leg) -> bool:
         """True if a leg's rows never enter the JVM: the leg has no Spark step, and Spark does not read its source."""

@@ -5,6 +5,7 @@ Stored state that is no longer declared is refused unless the user names it in `
 positions would be lost silently.
 """
 
+import hashlib
 from collections.abc import Collection, Mapping
 
 import msgspec
@@ -13,11 +14,15 @@ import pyarrow as pa
 from holdfast.errors import JobRefused
 from holdfast.functions.operator import OperatorSpec
 from holdfast.graph.program import DEAD_LETTERS, Program
-from holdfast.journal.records import CheckpointRecord, OperatorIdentity
+from holdfast.jobmaster.unnamed import check_unnamed
+from holdfast.journal.records import CheckpointRecord, OperatorIdentity, PartIdentity
 from holdfast.recovery.schema import check_kinds, check_schema
 from holdfast.sinks.base import Sink
 from holdfast.state.changes import stored_schema
 from holdfast.state.keys import check_key_types
+
+DIGEST_DIGITS = 16
+"""Hexadecimal digits of a description's digest. More digits make equal digests of different descriptions rarer."""
 
 
 def identities(program: Program) -> dict[str, OperatorIdentity]:
@@ -28,6 +33,20 @@ def identities(program: Program) -> dict[str, OperatorIdentity]:
             {table: schema.serialize().to_pybytes() for table, schema in _stored_schemas(spec).items()},
         )
         for name, spec in program.operators.items()
+    }
+
+
+def part_identities(program: Program) -> dict[str, PartIdentity]:
+    """Identities of all sources, operators and sinks of this program, as records store them."""
+    return {
+        name: PartIdentity(
+            part.role,
+            part.kind,
+            part.keys,
+            part.inputs,
+            hashlib.sha256(part.details.encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST_DIGITS],
+        )
+        for name, part in program.parts.items()
     }
 
 
@@ -57,12 +76,26 @@ def _stored_schemas(spec: OperatorSpec) -> dict[str, pa.Schema]:
     return {table: stored_schema(schema.keys, schema.values) for table, schema in spec.table_schemas().items()}
 
 
+def check_dropped(base: CheckpointRecord | None, program: Program, drop_state: Collection[str]) -> None:
+    """Check that each name in `drop_state` is of this job, or of the stored one. Raises `JobRefused`."""
+    known = {*program.sources, *program.operators, *publishing(program)}
+    if base is not None:
+        known |= {*base.operators, *base.offsets, *base.groups, *base.parts, *base.given_up}
+    for name in drop_state:
+        if name not in known:
+            raise JobRefused(
+                f"drop_state={list(drop_state)!r}: there is no source, operator or sink {name!r}, neither in this job "
+                f"nor in its storage; there are: {', '.join(sorted(known))}. Correct the name, or leave it out"
+            )
+
+
 def check_identity(base: CheckpointRecord, program: Program, drop_state: Collection[str]) -> None:
     """Compare stored state with the declared job. Raises `JobRefused`, naming both sides, if they do not fit."""
     _refuse_missing("operator", "state", base.operators, program.operators, drop_state)
     _refuse_missing("source", "positions", base.offsets, program.sources, drop_state)
     waiting = [sink for sink, groups in base.groups.items() if groups]
     _refuse_missing("sink", "unpublished output", waiting, publishing(program), drop_state)
+    check_unnamed(base.parts, program.parts, part_identities(program), drop_state)
     for name, stored in base.operators.items():
         if name in program.operators and name not in drop_state:
             _check_operator(name, stored, program)

@@ -10,7 +10,7 @@ from holdfast.checkpoint.events import Position, RecordAgain, StoreAndRecord
 from holdfast.checkpoint.updates import in_words
 from holdfast.graph.program import SinkWatermark
 from holdfast.ids import Epoch, JournalNumber
-from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity
+from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, PartIdentity
 from holdfast.watermarks import END_US
 
 
@@ -26,6 +26,9 @@ class JobFacts:
     started_from: int | str = 0
     """Number of the record, or id of the savepoint, that a start last went back to."""
     sink_watermarks: Mapping[str, SinkWatermark] = field(default_factory=dict)
+    parts: dict[str, PartIdentity] = field(default_factory=dict)
+    given_up: tuple[str, ...] = ()
+    """Names whose stored state this start gave up."""
 
     def watermark_us(self, sink: str, position: Position) -> int | None:
         """Return the time up to which a sink's rows are complete at a position; None if there is none yet.
@@ -75,6 +78,8 @@ class JobFacts:
             retains=list(command.retains),
             started_from=self.started_from,
             behind=_behind(command.position, number, before),
+            parts=self.parts,
+            given_up=list(self.given_up),
         )
 
     def again(self, record: CheckpointRecord, command: RecordAgain) -> CheckpointRecord:

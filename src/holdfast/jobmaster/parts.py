@@ -16,7 +16,7 @@ from holdfast.graph.program import DEAD_LETTERS
 from holdfast.jobmaster.control import Control, Listeners
 from holdfast.jobmaster.deployer import MasterSettings, StartedJob
 from holdfast.jobmaster.deployment import Layout
-from holdfast.jobmaster.identity import identities
+from holdfast.jobmaster.identity import identities, part_identities
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.outages import Outages
 from holdfast.jobmaster.planner import BatchLimits, Planner
@@ -77,6 +77,8 @@ def facts_of(job: StartedJob, base: CheckpointRecord | None) -> JobFacts:
         layout.max_parallelism,
         0 if base is None else base.started_from,
         job.program.sink_watermarks,
+        part_identities(job.program),
+        job.settings.drop_state,
     )
 
 

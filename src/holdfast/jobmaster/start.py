@@ -30,9 +30,10 @@ from holdfast.jobmaster.from_savepoint import (
     number_of,
 )
 from holdfast.jobmaster.going_back import agreed, chosen, go_back, goes_back, with_older
-from holdfast.jobmaster.identity import check_identity, check_keys, publishing, without_dropped_output
+from holdfast.jobmaster.identity import check_dropped, check_identity, check_keys, publishing, without_dropped_output
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.server import JobMasterServer
+from holdfast.jobmaster.unnamed import warn_unnamed
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import TakenOver, find_base, list_journal, read_record, read_retained, take_over
 from holdfast.journal.job import open_job
@@ -138,8 +139,10 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     refuse_shared_targets(start.store.url, start.storage_options, publishing(start.program))
     number, newest = _newest_checkpoint(start.store)
     base = _chosen(start, number, newest)
+    check_dropped(base, start.program, settings.drop_state)
     if base is not None:
         check_identity(base, start.program, settings.drop_state)
+    warn_unnamed(settings.name, start.program)
     initial = _initial_rows(start, job, base)
     _prepare_sinks(start, job)
     if start.savepoint is not None and newest is None:

@@ -21,10 +21,10 @@ from holdfast.storage.copying import CopiedObject
 from holdfast.storage.framing import frame, unframe
 
 JOB_MAGIC, JOB_VERSION = b"HFJB", 1
-RECORD_MAGIC, RECORD_VERSION = b"HFJR", 7
+RECORD_MAGIC, RECORD_VERSION, RECORD_VERSION_MIN = b"HFJR", 8, 7
 BEGUN_MAGIC, BEGUN_VERSION = b"HFJM", 1
 COMMITTABLES_MAGIC, COMMITTABLES_VERSION = b"HFCM", 2
-SAVEPOINT_MAGIC, SAVEPOINT_VERSION = b"HFSP", 2
+SAVEPOINT_MAGIC, SAVEPOINT_VERSION, SAVEPOINT_VERSION_MIN = b"HFSP", 3, 2
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(name: str, data: bytes) -> Record:
-    return _decode(name, unframe(name, data, RECORD_MAGIC, RECORD_VERSION), _RECORD)
+    return _decode(name, unframe(name, data, RECORD_MAGIC, RECORD_VERSION, RECORD_VERSION_MIN), _RECORD)
 
 
 def encode_job(job: StoredJob) -> bytes:
@@ -117,7 +117,8 @@ def encode_savepoint(savepoint: StoredSavepoint) -> bytes:
 
 
 def decode_savepoint(name: str, data: bytes) -> StoredSavepoint:
-    return _decode(name, unframe(name, data, SAVEPOINT_MAGIC, SAVEPOINT_VERSION), _SAVEPOINT)
+    payload = unframe(name, data, SAVEPOINT_MAGIC, SAVEPOINT_VERSION, SAVEPOINT_VERSION_MIN)
+    return _decode(name, payload, _SAVEPOINT)
 
 
 _RECORD: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

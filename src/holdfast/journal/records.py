@@ -33,6 +33,20 @@ class OperatorIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tables: dict[str, bytes]
 
 
+class PartIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A source, operator or sink as a start declared it; a restart compares those that have no name of their own.
+
+    `kind` is empty if the user named it. `inputs` are names of the sources and operators that it reads. `digest` is of
+    its whole description (`graph/declared_parts.py`).
+    """
+
+    role: str
+    kind: str
+    keys: tuple[str, ...]
+    inputs: tuple[str, ...]
+    digest: str
+
+
 class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field="kind", forbid_unknown_fields=True):
     """A completed checkpoint: the position of every source, and the objects that a restart reads.
 
@@ -65,6 +79,10 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     did."""
     behind: Behind = {}
     """Splits that failed and have not caught up since; each with the record since which it stands."""
+    parts: dict[str, PartIdentity] = {}
+    """All sources, operators and sinks by name; empty in records before version 8."""
+    given_up: list[str] = []
+    """Names whose stored state the start that wrote the record gave up (`drop_state`)."""
 
     def objects(self) -> list[str]:
         """Names of all objects in this record, without doubles, in order."""

@@ -86,6 +86,11 @@ class Sink(ABC):
         """URL of the folder that the sink writes to, and its storage options; None if it has no folder."""
         return None
 
+    @property
+    def stable_text(self) -> str:
+        """Text that tells the sink from others of its kind, and stays the same from start to start."""
+        return self.kind if self.target is None else f"{self.kind} {self.target[0]}"
+
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
         """Check or create the target at `start()`. Raises `JobRefused` naming every difference."""
         return

@@ -35,6 +35,10 @@ class CallbackSink(Sink):
     def kind(self) -> str:
         return "callback"
 
+    @property
+    def stable_text(self) -> str:
+        return f"{self.kind} {getattr(self.fn, '__name__', type(self.fn).__name__)}"
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "fn": None}
 

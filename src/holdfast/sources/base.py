@@ -174,6 +174,11 @@ class Source(ABC):
     """True if the offsets hold a position for each split, under the name of the split in its reads, so that some splits
     may move while another keeps its position."""
 
+    @property
+    def stable_text(self) -> str:
+        """Text that tells the source from others of its kind, and stays the same from start to start."""
+        return self.kind if type(self).__repr__ is object.__repr__ else repr(self)
+
     uses_spark: bool = False
     """True if the source runs Spark jobs of its own beside the batches, for which a slot is left."""
 

@@ -76,6 +76,10 @@ class DataFrameSource(Source):
         """False: a batch reads everything up to the latest offset."""
         return False
 
+    @property
+    def stable_text(self) -> str:
+        return f"{self!r} by {getattr(self._read, '__name__', type(self._read).__name__)}"
+
     def schema(self) -> pa.Schema:
         return self._schema
 

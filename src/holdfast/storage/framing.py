@@ -32,8 +32,8 @@ def frame(magic: bytes, version: int, payload: bytes) -> bytes:
     return _HEADER.pack(magic, version, 0, _checksum(head, payload), len(payload)) + payload
 
 
-def unframe(name: str, data: bytes, magic: bytes, version: int) -> bytes:
-    """The payload of the object called `name`.
+def unframe(name: str, data: bytes, magic: bytes, version: int, version_min: int | None = None) -> bytes:
+    """The payload of the object called `name`, of `version` or, down to `version_min`, of an older one.
 
     Raises
     ------
@@ -51,9 +51,11 @@ def unframe(name: str, data: bytes, magic: bytes, version: int) -> bytes:
             f"{name}: damaged: length or checksum differ (expected {length} bytes of payload, found {len(payload)}); "
             "restore the object from a copy"
         )
-    if found_version != version:
+    oldest = version if version_min is None else version_min
+    if not oldest <= found_version <= version:
+        expected = version if oldest == version else f"{oldest} to {version}"
         raise CorruptObject(
-            f"{name}: format version {found_version}, expected {version}: use the version of Holdfast that wrote it"
+            f"{name}: format version {found_version}, expected {expected}: use the version of Holdfast that wrote it"
         )
     return payload
 

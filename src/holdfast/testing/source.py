@@ -74,6 +74,11 @@ class TestSource(Source):
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise SettingsError(f"element {index} of the script does not fit {self._schema}: {error}") from error
 
+    @property
+    def stable_text(self) -> str:
+        with_rows = [step for step in self._steps if isinstance(step, pa.RecordBatch)]
+        return f"a script that begins with {with_rows[0].slice(0, 1).to_pylist() if with_rows else 'nothing'}"
+
     def schema(self) -> pa.Schema:
         return self._schema
 

@@ -107,6 +107,10 @@ class KafkaSink(Sink):
     def kind(self) -> str:
         return "kafka"
 
+    @property
+    def stable_text(self) -> str:
+        return f"{self.kind} {self.topic} at {self.bootstrap_servers}"
+
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
         whose = f"sink {context.sink!r}"
         reason = unfit(schema, self.key, self.value, self._avro_schema(schema) if self.value == "avro" else None)

@@ -1,0 +1,99 @@
+"""Comparison of sources, operators and sinks without a name of their own with those that the storage knows. Pure.
+
+Such a name is a kind and a number in the order of declaration, so another order, or a part more or less, would give
+state and positions to another part. A part may change by itself as long as no other part of its kind can be meant.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+
+from holdfast.errors import JobRefused
+from holdfast.graph.program import DeclaredPart, Program
+from holdfast.journal.records import PartIdentity
+
+log = logging.getLogger(__name__)
+
+SHOWN_CHARS_MAX = 200
+"""Bound on the description of a part in a message. A higher value makes messages longer."""
+
+PartsByName = Mapping[str, PartIdentity]
+
+
+def warn_unnamed(job: str, program: Program) -> None:
+    """Log the keyed operators whose state is found by a name that depends on the order of declaration."""
+    names = [name for name, part in program.parts.items() if part.role == "operator" and part.kind]
+    if names:
+        log.warning(
+            "%s: operators without a name of their own: %s. Their state is found again by these names, which count in "
+            "the order of declaration; give each a name that stays: .aggregate(…, name=%r)",
+            job,
+            ", ".join(names),
+            names[0],
+        )
+
+
+def check_unnamed(
+    stored: PartsByName, described: Mapping[str, DeclaredPart], declared: PartsByName, drop_state: Collection[str]
+) -> None:
+    """Refuse a job in which a made-up name now means another part. Raises `JobRefused` with the names to give."""
+    for role, kind in dict.fromkeys((part.role, part.kind) for part in declared.values() if part.kind):
+        now = {name: part for name, part in declared.items() if (part.role, part.kind) == (role, kind)}
+        before = {
+            name: part for name, part in stored.items() if part.role == role and (part.kind == kind or name in now)
+        }
+        moved = _moved(before, now, drop_state)
+        if moved:
+            raise JobRefused(_refusal(role, moved, before, now, described))
+
+
+def _moved(before: PartsByName, now: PartsByName, drop_state: Collection[str]) -> list[str]:
+    """Names that may mean another part than before."""
+    kept = [name for name in now if name in before and name not in drop_state]
+    changed = [name for name in kept if _facts(now[name]) != _facts(before[name])]
+    if len(changed) == 1 and before.keys() == now.keys():
+        (name,) = changed
+        return [] if _same_place(before[name], now[name], drop_state) else changed
+    return changed
+
+
+def _facts(part: PartIdentity) -> tuple[object, ...]:
+    return part.keys, part.inputs, part.digest
+
+
+def _same_place(before: PartIdentity, now: PartIdentity, drop_state: Collection[str]) -> bool:
+    """True if an operator has the keys and inputs that it had, apart from inputs that are given up."""
+    if before.role != "operator":
+        return True
+    given_up = not set(before.inputs).isdisjoint(drop_state)
+    return before.keys == now.keys and (given_up or before.inputs == now.inputs)
+
+
+def _refusal(
+    role: str, moved: list[str], before: PartsByName, now: PartsByName, described: Mapping[str, DeclaredPart]
+) -> str:
+    lines = []
+    for name in moved:
+        shown = described[name].details
+        shown = shown if len(shown) <= SHOWN_CHARS_MAX else f"{shown[:SHOWN_CHARS_MAX]}…"
+        owner = _owner(now[name], before)
+        advice = f"give it name={owner!r}" if owner else "give it a name of its own, or the name that its state has"
+        lines.append(f"the {role} that is now {name!r} ({shown}): {advice}")
+    known = "; ".join(f"{name!r}{_place(part)}" for name, part in before.items())
+    return (
+        f"{role} {moved[0]!r} is not the {role} that it was: names that the job does not give count in the order of "
+        f"declaration, so state would go to another {role}. {'; '.join(lines)}. The storage has {known}. Name them "
+        f"with name=…, or give up what is stored with Job(drop_state={moved!r})"
+    )
+
+
+def _owner(part: PartIdentity, before: PartsByName) -> str | None:
+    """The name under which the storage has that part; None if there is no such name, or several."""
+    found = [name for name, each in before.items() if _facts(each) == _facts(part)]
+    found = found or [name for name, each in before.items() if (each.keys, each.inputs) == (part.keys, part.inputs)]
+    return found[0] if len(found) == 1 else None
+
+
+def _place(part: PartIdentity) -> str:
+    keys = f" keyed by ({', '.join(part.keys)})" if part.keys else ""
+    inputs = f" of {', '.join(part.inputs)}" if part.inputs else ""
+    return keys + inputs
