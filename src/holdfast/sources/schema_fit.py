@@ -33,40 +33,46 @@ class EvolutionPolicy:
     on_missing_column: str = "fail"
 
 
-def check_columns(path: str, found: Sequence[str], schema: pa.Schema, policy: EvolutionPolicy) -> None:
-    """Raise `BadRecord` unless the policy takes a file with these columns."""
+def columns_problem(found: Sequence[str], schema: pa.Schema, policy: EvolutionPolicy) -> str | None:
+    """Return why the policy does not take a file with these columns; None if it does."""
     doubled = sorted({name for name in found if list(found).count(name) > 1})
     if doubled:
-        raise BadRecord(f"{path}: has two columns {doubled[0]!r} or more: rename them")
+        return f"the file has two columns {doubled[0]!r} or more: rename them"
     new = [name for name in found if name not in schema.names]
     if new and policy.on_new_column == "fail":
-        raise BadRecord(
-            f"{path}: has new columns {new}, expected {schema.names}: add them to schema=, or use "
-            "on_new_column='ignore' to leave them out"
-        )
+        return f"the file {new_columns(new, schema)}"
     for field in schema:
         if field.name in found:
             continue
         if policy.on_missing_column == "fail":
-            raise BadRecord(
-                f"{path}: has no column {field.name!r} ({field.type}), only {list(found)}: use "
+            return (
+                f"the file has no column {field.name!r} ({field.type}), only {list(found)}: use "
                 "on_missing_column='null' to read nulls"
             )
         if not field.nullable:
-            raise BadRecord(f"{path}: has no column {field.name!r}, which schema= declares as never null")
+            return f"the file has no column {field.name!r}, which schema= declares as never null"
+    return None
 
 
-def check_types(path: str, found: pa.Schema, schema: pa.Schema) -> None:
-    """Raise `BadRecord` naming each column whose type in the file does not fit."""
+def new_columns(new: Sequence[str], schema: pa.Schema) -> str:
+    """Say that a file or a row has columns that the schema has not, and which setting takes it."""
+    return (
+        f"has new columns {list(new)}, expected {schema.names}: add them to schema=, or use on_new_column='ignore' to "
+        "leave them out"
+    )
+
+
+def types_problem(found: pa.Schema, schema: pa.Schema) -> str | None:
+    """Return which columns have a type in the file that does not fit; None if all fit."""
     pairs = [(field.name, found.field(field.name).type, field.type) for field in schema if field.name in found.names]
     wrong = [(name, type_, wanted) for name, type_, wanted in pairs if not fits(type_, wanted)]
     if not wrong:
-        return
+        return None
     problems = "; ".join(f"column {name!r} is {type_}, expected {wanted}" for name, type_, wanted in wrong)
     advice = "write the file with the expected types, or change schema="
     if all(pa.types.is_timestamp(type_) and pa.types.is_timestamp(wanted) for _, type_, wanted in wrong):
         advice += " (TIMESTAMP_NTZ for times without a zone, TIMESTAMP for times with a zone)"
-    raise BadRecord(f"{path}: {problems}: {advice}")
+    return f"{problems}: {advice}"
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -15,9 +15,9 @@ import pyarrow.ipc as ipc
 
 from holdfast.casts import cast_in_range
 from holdfast.errors import BadRecord, StorageError
-from holdfast.sources.files.file_format import BadPiece, FileFormat, FileShape, Piece
+from holdfast.sources.files.file_format import PAYLOAD_CHARS_MAX, BadPiece, FileFormat, FileShape, Piece
 from holdfast.sources.files.trees import FileInfo, FileTree
-from holdfast.sources.schema_fit import EvolutionPolicy, check_columns, check_types, conformed, forbidden_nulls
+from holdfast.sources.schema_fit import EvolutionPolicy, columns_problem, conformed, forbidden_nulls, types_problem
 
 BATCH_ROWS = 131_072
 """Rows of an Arrow batch that a task reads. A higher value needs more memory in each task."""
@@ -45,16 +45,18 @@ class ColumnarFormat(FileFormat):
         columns: Sequence[str],
     ) -> Iterator[Piece]:
         found = self.infer(tree, file)
-        check_columns(file.path, found.names, schema, policy)
-        check_types(file.path, found, schema)
-        stored = [name for name in columns if name in found.names]
+        problem = columns_problem(found.names, schema, policy) or types_problem(found, schema)
         wanted = pa.schema([schema.field(name) for name in columns])
+        stored = None if problem else [name for name in columns if name in found.names]
         for position, batch in self.rows(tree, file, stored, start, stop):
-            yield from good_and_bad(position, batch, wanted)
+            if problem:
+                yield all_bad(position, batch, wanted, problem)
+            else:
+                yield from good_and_bad(position, batch, wanted)
 
     @abstractmethod
-    def rows(self, tree: FileTree, file: FileInfo, columns: list[str], start: int, stop: int) -> PlacedRows:
-        """Yield these columns of the rows `[start, stop)`."""
+    def rows(self, tree: FileTree, file: FileInfo, columns: list[str] | None, start: int, stop: int) -> PlacedRows:
+        """Yield these columns (None: all) of the rows `[start, stop)`."""
 
 
 class ArrowFormat(ColumnarFormat):
@@ -73,10 +75,10 @@ class ArrowFormat(ColumnarFormat):
             batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
             return shape_of([(batch.num_rows, batch.nbytes) for batch in batches])
 
-    def rows(self, tree: FileTree, file: FileInfo, columns: list[str], start: int, stop: int) -> PlacedRows:
+    def rows(self, tree: FileTree, file: FileInfo, columns: list[str] | None, start: int, stop: int) -> PlacedRows:
         with readable(file, "Arrow"), tree.open(file) as opened:
             reader = ipc.open_file(opened)
-            batches = (reader.get_batch(index).select(columns) for index in range(reader.num_record_batches))
+            batches = (selected(reader.get_batch(index), columns) for index in range(reader.num_record_batches))
             yield from clip(batches, 0, start, stop)
 
 
@@ -113,15 +115,38 @@ def good_and_bad(position: int, found: pa.RecordBatch, schema: pa.Schema) -> Ite
         mask, column = nulls
         bad = dict.fromkeys(np.flatnonzero(mask).tolist(), f"column {column!r} is null") | bad
     begin = 0
-    for index in sorted(bad):
-        yield Piece(
-            position + begin,
-            rows.slice(begin, index - begin),
-            [BadPiece(str(position + index), bad[index], row_as_json(found, index))],
-        )
-        begin = index + 1
+    for first, last in consecutive(sorted(bad)):
+        letters = [bad_piece(position, found, index, bad[index]) for index in range(first, last + 1)]
+        yield Piece(position + begin, rows.slice(begin, first - begin), letters)
+        begin = last + 1
     if begin < rows.num_rows:
         yield Piece(position + begin, rows.slice(begin), [])
+
+
+def consecutive(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of each run of ascending numbers without a gap."""
+    if numbers:
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        for run in np.split(np.array(numbers), breaks):
+            yield int(run[0]), int(run[-1])
+
+
+def all_bad(position: int, found: pa.RecordBatch, schema: pa.Schema, reason: str) -> Piece:
+    """Return rows of a file that does not fit the schema, all of them bad for the same reason."""
+    letters = [bad_piece(position, found, index, reason) for index in range(found.num_rows)]
+    return Piece(position, empty_batch(schema), letters)
+
+
+def bad_piece(position: int, found: pa.RecordBatch, index: int, reason: str) -> BadPiece:
+    return BadPiece(str(position + index), reason, row_as_json(found, index)[:PAYLOAD_CHARS_MAX])
+
+
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def selected(batch: pa.RecordBatch, columns: list[str] | None) -> pa.RecordBatch:
+    return batch if columns is None else batch.select(columns)
 
 
 def row_as_json(batch: pa.RecordBatch, index: int) -> str:

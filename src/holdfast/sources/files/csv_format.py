@@ -19,6 +19,7 @@ from holdfast.sources.files import lines
 from holdfast.sources.files.text_format import (
     BlockParser,
     ParsedBlock,
+    RefusingParser,
     Salvaged,
     TextFormat,
     TextHead,
@@ -30,10 +31,12 @@ from holdfast.sources.files.text_format import (
     timestamp_advice,
 )
 from holdfast.sources.files.trees import FileInfo, FileTree
-from holdfast.sources.schema_fit import EvolutionPolicy, check_columns, conform, forbidden_nulls
+from holdfast.sources.schema_fit import EvolutionPolicy, columns_problem, conform, forbidden_nulls
 
 SALVAGE_RECORDS = 256
 """Records that are tried together when a block has bad ones. A higher value repeats more work for each bad record."""
+DELIMITERS = ",;\t|"
+"""Characters that usually divide values; one of them inside of a single column's name is probably the delimiter."""
 BLOCK_BYTES_MAX = 2**31 - 1
 """Bytes that PyArrow parses at once; the largest value that it takes."""
 CONVERSION_ERROR = re.compile(
@@ -68,8 +71,15 @@ class CsvFormat(TextFormat):
         data = self.first_bytes(tree, file)
         if head is None or not data[head.end :].strip(lines.BLANK):
             return pa.schema([])
+        columns = head.columns or []
+        if len(columns) == 1 and (found := other_delimiter(columns[0])):
+            raise JobRefused(
+                f"{file.path}: the schema cannot be inferred: the header is a single column {columns[0]!r} with "
+                f"delimiter={self._options.delimiter!r}: use delimiter={found!r} if that divides the values, else give "
+                "schema= (and header=False if the first line is a row)"
+            )
         try:
-            return read_csv(data[head.end :], head.columns or [], self._options, None).schema
+            return read_csv(data[head.end :], columns, self._options, None).schema
         except pa.ArrowInvalid as error:
             raise JobRefused(f"{file.path}: the schema cannot be inferred: {error}: give schema=") from error
 
@@ -102,8 +112,28 @@ class CsvFormat(TextFormat):
 
     def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
         columns = schema.names if head.columns is None else head.columns
-        check_columns(file.path, columns, schema, policy)
-        return CsvParser(columns, schema, self._options)
+        parser = CsvParser(columns, schema, self._options)
+        problem = header_problem(columns, schema, self._options) or columns_problem(columns, schema, policy)
+        if problem is None:
+            return parser
+        if not set(columns) & set(schema.names):
+            problem += "; if the first line is a row and no header, use header=False"
+        return RefusingParser(schema, problem, parser.records)
+
+
+def header_problem(columns: list[str], schema: pa.Schema, options: CsvOptions) -> str | None:
+    """Return the probable mistake if a header is a single column that the schema does not have."""
+    if len(columns) != 1 or columns[0] in schema.names or (found := other_delimiter(columns[0])) is None:
+        return None
+    return (
+        f"the file has a single column {columns[0]!r}, expected {schema.names}: it is divided at "
+        f"delimiter={options.delimiter!r}; if {found!r} divides the values, use delimiter={found!r}"
+    )
+
+
+def other_delimiter(header: str) -> str | None:
+    """Return the character that probably divides a header that was read as a single column."""
+    return max((found for found in DELIMITERS if found in header), key=header.count, default=None)
 
 
 class Converted(NamedTuple):
@@ -136,7 +166,7 @@ class CsvParser(BlockParser):
         whole = self._convert(data, None if lines_of_data is None else len(lines_of_data[0]))
         if isinstance(whole, Converted) and not whole.bad:
             return ParsedBlock(whole.rows, [])
-        records = self._records(data)
+        records = self.records(data)
         found = Salvaged([], [])
         if isinstance(whole, Converted):
             self._take(whole, records, found)
@@ -145,7 +175,8 @@ class CsvParser(BlockParser):
                 self._salvage(records[begin : begin + SALVAGE_RECORDS], found)
         return found.block(self._schema)
 
-    def _records(self, data: bytes) -> list[TextRecord]:
+    def records(self, data: bytes) -> list[TextRecord]:
+        """Divide a block into its records."""
         if not self._options.multiline:
             return records_of(data)
         found = (TextRecord(match.start(), match.group()) for match in self._record.finditer(data))
@@ -197,11 +228,15 @@ class CsvParser(BlockParser):
             return Unconverted("a quote is left open")
         if count is not None and total - 1 != count:
             return Unconverted(f"is {total - 1} rows, expected {count}: a line break or a quote stands inside a value")
-        bad = [
-            (row.number - 1, f"has {row.actual_columns} fields, expected {row.expected_columns}")
-            for row in misfits[:-1]
-        ]
+        bad = [(row.number - 1, self._wrong_count(row)) for row in misfits[:-1]]
         return self._without_nulls(one_batch_of(table, self._schema), bad)
+
+    def _wrong_count(self, row: pa_csv.InvalidRow) -> str:
+        problem = f"has {row.actual_columns} fields, expected {row.expected_columns}"
+        if row.actual_columns == 1 and (found := other_delimiter(row.text)):
+            used = self._options.delimiter
+            problem += f": it is divided at delimiter={used!r}; use delimiter={found!r} if that divides the values"
+        return problem
 
     def _convert_bytes(self, data: bytes) -> Converted | Unconverted:
         """Convert a record that is not UTF-8, which columns that are binary, or are not read, may hold."""

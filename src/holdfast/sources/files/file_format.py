@@ -14,6 +14,9 @@ import pyarrow as pa
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy
 
+PAYLOAD_CHARS_MAX = 65_536
+"""Characters of a bad record that are reported. A higher value makes dead letters larger."""
+
 
 @dataclass(frozen=True)
 class FileShape:
@@ -65,7 +68,10 @@ class FileFormat(ABC):
     def read(
         self, tree: FileTree, file: FileInfo, start: int, stop: int, schema: pa.Schema, policy: EvolutionPolicy
     ) -> Iterator[Piece]:
-        """Yield the rows of a range. Raises `BadRecord` if the file as a whole cannot be read or does not fit."""
+        """Yield the rows of a range; all of them are bad if the file's columns do not fit the schema and the policy.
+
+        Raises `BadRecord` if the file as a whole cannot be read.
+        """
 
     def read_columns(
         self,

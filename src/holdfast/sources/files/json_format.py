@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadRecord, JobRefused
+from holdfast.errors import JobRefused
 from holdfast.sources.files import lines
 from holdfast.sources.files.text_format import (
     BlockParser,
@@ -24,7 +24,7 @@ from holdfast.sources.files.text_format import (
     timestamp_advice,
 )
 from holdfast.sources.files.trees import FileInfo, FileTree
-from holdfast.sources.schema_fit import EvolutionPolicy, forbidden_nulls
+from holdfast.sources.schema_fit import EvolutionPolicy, forbidden_nulls, new_columns
 
 
 class JsonFormat(TextFormat):
@@ -78,12 +78,15 @@ class JsonParser(BlockParser):
         rows: list[dict[str, Any]] = []
         for record in given:
             try:
-                rows.append(self._decoder.decode(record.data))
-                records.append(record)
+                row = self._decoder.decode(record.data)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 found.bad.append(bad_text(record, f"not a JSON object: {error}"))
-        if self._policy.on_new_column == "fail":
-            self._refuse_new(rows)
+                continue
+            if self._policy.on_new_column == "fail" and not row.keys() <= self._names:
+                found.bad.append(bad_text(record, new_columns(sorted(row.keys() - self._names), self._schema)))
+                continue
+            rows.append(row)
+            records.append(record)
         if rows:
             self._salvage(rows, records, found)
         return found
@@ -114,15 +117,6 @@ class JsonParser(BlockParser):
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         nulls = forbidden_nulls(batch)
         return f"column {nulls[1]!r} is null" if nulls else batch
-
-    def _refuse_new(self, rows: list[dict[str, Any]]) -> None:
-        for row in rows:
-            if not row.keys() <= self._names:
-                new = sorted(row.keys() - self._names)
-                raise BadRecord(
-                    f"{self._path}: has new columns {new}, expected {self._schema.names}: add them to schema=, or "
-                    "use on_new_column='ignore' to leave them out"
-                )
 
 
 def carrier(type_: pa.DataType) -> pa.DataType:

@@ -33,11 +33,11 @@ class ParquetFormat(ColumnarFormat):
             groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
             return shape_of([(group.num_rows, group.total_byte_size) for group in groups])
 
-    def rows(self, tree: FileTree, file: FileInfo, columns: list[str], start: int, stop: int) -> PlacedRows:
+    def rows(self, tree: FileTree, file: FileInfo, columns: list[str] | None, start: int, stop: int) -> PlacedRows:
         with opened_parquet(tree, file) as opened:
             groups, first = touched_groups(opened.metadata, start, stop)
             batches = opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else iter(())
-            int96 = [name for name in int96_columns(opened.schema) if name in columns]
+            int96 = [name for name in int96_columns(opened.schema) if columns is None or name in columns]
             if groups and int96:
                 with opened_parquet(tree, file, "s") as again:
                     seconds = again.iter_batches(BATCH_ROWS, row_groups=groups, columns=int96)

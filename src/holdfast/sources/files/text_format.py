@@ -6,19 +6,17 @@ record stands alone. A good record converts in the same way whatever stands besi
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from holdfast.sources.files import lines
 from holdfast.sources.files.columnar import readable
-from holdfast.sources.files.file_format import BadPiece, FileFormat, FileShape, Piece
+from holdfast.sources.files.file_format import PAYLOAD_CHARS_MAX, BadPiece, FileFormat, FileShape, Piece
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy
 
-PAYLOAD_CHARS_MAX = 65_536
-"""Characters of a bad record that are reported. A higher value makes dead letters larger."""
 SAMPLE_BYTES = 64 * 1024
 """Bytes from which the length of a line is estimated."""
 INFERENCE_BYTES = 1024 * 1024
@@ -71,6 +69,18 @@ class BlockParser(ABC):
         """Return the rows and the bad records of a block of whole records. Deterministic."""
 
 
+class RefusingParser(BlockParser):
+    """Sets all records of a file apart, for the same reason: the file's columns do not fit the schema."""
+
+    def __init__(self, schema: pa.Schema, reason: str, records: Callable[[bytes], list[TextRecord]]) -> None:
+        self._rows = pa.RecordBatch.from_pylist([], schema=schema)
+        self._reason = reason
+        self._records = records
+
+    def parse(self, data: bytes) -> ParsedBlock:
+        return ParsedBlock(self._rows, [bad_text(record, self._reason) for record in self._records(data)])
+
+
 class TextHead(NamedTuple):
     """The beginning of a text file: its columns (None if it does not name them), and the offset of its first row."""
 
@@ -113,7 +123,7 @@ class TextFormat(FileFormat):
 
     @abstractmethod
     def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
-        """Return the parser of a file. Raises `BadRecord` if the file's columns do not fit."""
+        """Return the parser of a file. All records are bad if the file's columns do not fit."""
 
     def first_bytes(self, tree: FileTree, file: FileInfo) -> bytes:
         """Return the first lines of a file, for inference; all of a file that is not divided into lines."""
