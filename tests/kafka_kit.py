@@ -1,6 +1,7 @@
 """A Kafka broker for a test run, started when the first test asks for it; topics and messages in it."""
 
 import atexit
+import ctypes
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, 
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from examples.kafka.broker import QUICK_JAVA, VARIABLE, Broker
+from holdfast.sources.kafka.queue_reader import library
 from waiting import until
 
 ISOLATED = "read_committed"
@@ -94,6 +96,22 @@ class Writer:
     def _await_markers(self) -> None:
         await_markers(self._servers, self._touched)
         self._touched.clear()
+
+
+def put_with_header(topic: str, value: bytes, name: bytes) -> None:
+    """Write a message whose header has any bytes as its name, which the package's own producer does not take."""
+    lib, word, text, size = library(), ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+    assert lib is not None
+    conf = lib.rd_kafka_conf_new()
+    lib.rd_kafka_conf_set(conf, b"bootstrap.servers", address().encode(), None, 0)
+    producer, number = word(lib.rd_kafka_new(0, conf, None, 0)), ctypes.c_int
+    topic_tag, value_tag, header_tag, flags_tag, copied = map(number, (1, 4, 9, 7, 2))
+    arguments = (topic_tag, text(topic.encode()), value_tag, text(value), size(len(value)))
+    header = (header_tag, text(name), text(b"v"), size(1), flags_tag, copied, number(0))
+    lib.rd_kafka_producev.restype = word
+    assert lib.rd_kafka_producev(producer, *arguments, *header) is None
+    assert lib.rd_kafka_flush(producer, 30_000) == 0
+    lib.rd_kafka_destroy(producer)
 
 
 def await_markers(servers: str, partitions: Iterable[tuple[str, int]]) -> None:

@@ -1,4 +1,4 @@
-"""The PostgreSQL server of the tests: started when the first test asks for it, ended at the end."""
+"""The PostgreSQL server of the tests, started when the first test asks for it; both readers of Kafka."""
 
 import re
 
@@ -20,3 +20,16 @@ def database(postgres, request):
     made = Database(postgres, re.sub(r"\W", "_", request.node.name.lower())[-30:])
     yield made
     made.drop()
+
+
+@pytest.fixture(params=["fast", "plain"])
+def each_kafka_reader(request, monkeypatch):
+    """Both readers of a process: the fast one, and the client's own."""
+    from holdfast.sources.kafka import readers
+
+    if request.param == "plain":
+        monkeypatch.setattr(readers, "library", lambda: None)
+    monkeypatch.setattr(readers, "_idle", [])
+    yield
+    for _, reader in readers._idle:
+        reader.close()

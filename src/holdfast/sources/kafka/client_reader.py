@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import PositionLost, StorageError
 from holdfast.sources.kafka.client import ANSWER_S_MAX, client_package, made, translated
-from holdfast.sources.kafka.messages import HEADERS, Messages, PartitionReader, Wanted
+from holdfast.sources.kafka.messages import Messages, PartitionReader, Wanted, after_lost, read_headers
 
 MESSAGES_MAX = 10_000
 """Messages that are taken at once. A higher value makes larger Arrow batches."""
@@ -41,13 +41,15 @@ class ClientReader(PartitionReader):
                 yield as_arrays(found, wanted)
             if self._taken_to >= stop:
                 break
-            self._take(topic, partition)
+            self._take(topic, partition, stop, wanted.passes_lost)
         self._place = (topic, partition, stop)
 
-    def _take(self, topic: str, partition: int) -> None:
+    def _take(self, topic: str, partition: int, stop: int, passes_lost: bool) -> None:
         """Take messages, in order; wait for the first."""
         deadline_s = time.monotonic() + ANSWER_S_MAX
         while not (taken := self._polled()):
+            if self._pass_lost(topic, partition, stop, passes_lost):
+                return
             if time.monotonic() > deadline_s:
                 raise StorageError(
                     f"{self._whose}: Kafka at {self._servers}: no answer for {topic}/{partition} at {self._taken_to}"
@@ -57,7 +59,30 @@ class ClientReader(PartitionReader):
                 self._left.append(message)
                 self._taken_to = message.offset() + 1
             else:
+                if self._is_lost(message) and self._pass_lost(topic, partition, stop, passes_lost):
+                    return
                 self._taken_to = max(self._taken_to, self._end_or_raise(message, topic, partition))
+
+    def _is_lost(self, message: Any) -> bool:
+        codes = self._package.KafkaError
+        return message.error().code() in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE}
+
+    def _pass_lost(self, topic: str, partition: int, stop: int, passes: bool) -> bool:
+        """Compare the read with the offsets that the partition's leader has; pass over those that are gone.
+
+        Returns whether the leader answered that some are gone. Raises `PositionLost` unless the read goes on.
+        """
+        place = self._package.TopicPartition(topic, partition)
+        try:
+            low, high = self._consumer.get_watermark_offsets(place, timeout=ANSWER_S_MAX)
+        except self._package.KafkaException:
+            return False
+        if low <= self._taken_to and stop <= high:
+            return False
+        where = f"{self._whose}: topic {topic!r}, partition {partition}"
+        self._taken_to = after_lost(where, self._taken_to, stop, low, high, passes)
+        self._consumer.assign([self._package.TopicPartition(topic, partition, self._taken_to)])
+        return True
 
     def _polled(self) -> list[Any]:
         """Take the messages that are there, or wait for a message: `consume` would wait for as many as it may take."""
@@ -69,10 +94,10 @@ class ClientReader(PartitionReader):
 
     def _end_or_raise(self, message: Any, topic: str, partition: int) -> int:
         """Return the offset up to which the partition was read, if the message says that."""
-        codes, error = self._package.KafkaError, message.error()
-        if error.code() == codes._PARTITION_EOF:
+        error = message.error()
+        if error.code() == self._package.KafkaError._PARTITION_EOF:
             return int(message.offset())
-        if error.code() in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE}:
+        if self._is_lost(message):
             raise PositionLost(
                 f"{self._whose}: topic {topic!r}, partition {partition}: wanted is offset {self._taken_to}: {error}"
             )
@@ -81,6 +106,7 @@ class ClientReader(PartitionReader):
 
 def as_arrays(messages: list[Any], wanted: Wanted) -> Messages:
     """Convert the client's messages."""
+    headers, bad = read_headers(messages, header_rows) if wanted.headers else (None, {})
     end = b"\n" if wanted.line_feeds else b""
     values = (message.value() for message in messages)
     times = (message.timestamp() for message in messages)
@@ -90,8 +116,9 @@ def as_arrays(messages: list[Any], wanted: Wanted) -> Messages:
         values=pa.array([None if value is None else value + end for value in values], pa.binary())
         if wanted.values
         else None,
-        headers=pa.array([header_rows(message) for message in messages], HEADERS) if wanted.headers else None,
+        headers=headers,
         timestamps_ms=np.array([time if kind else -1 for kind, time in times], np.int64) if wanted.timestamps else None,
+        bad_headers=bad,
     )
 
 

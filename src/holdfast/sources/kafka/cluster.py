@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError
 from holdfast.sources.kafka.client import ANSWER_S_MAX, client_package, made, translated
+from holdfast.sources.kafka.log_check import cut_logs
+from holdfast.sources.kafka.positions import UNKNOWN_EPOCH, ReachedPosition, offsets_of, partition_of, split_name
 
 
 class TopicFacts(NamedTuple):
@@ -13,16 +15,6 @@ class TopicFacts(NamedTuple):
 
     topic_id: str
     partitions: int
-
-
-def split_name(topic: str, partition: int) -> str:
-    """Name a partition as a split; names of topics have no slash."""
-    return f"{topic}/{partition}"
-
-
-def partition_of(split: str) -> tuple[str, int]:
-    topic, _, partition = split.rpartition("/")
-    return topic, int(partition)
 
 
 class KafkaCluster:
@@ -73,20 +65,25 @@ class KafkaCluster:
 
     def starts(self, splits: Iterable[str]) -> dict[str, int]:
         """Return the earliest offset that each partition still has."""
-        return self._offsets(splits, self._package.admin.OffsetSpec.earliest())
+        return offsets_of(self._offsets(splits, self._package.admin.OffsetSpec.earliest()))
 
-    def ends(self, splits: Iterable[str]) -> dict[str, int]:
+    def ends(self, splits: Iterable[str]) -> dict[str, ReachedPosition]:
         """Return the last stable offset of each partition: all transactions before it have ended."""
         return self._offsets(splits, self._package.admin.OffsetSpec.latest())
 
     def at_time(self, splits: Iterable[str], time_ms: int) -> dict[str, int]:
         """Return the offset of the first message of that time or later; the end if there is none."""
         splits = list(splits)
-        found = self._offsets(splits, self._package.admin.OffsetSpec.for_timestamp(time_ms))
+        found = offsets_of(self._offsets(splits, self._package.admin.OffsetSpec.for_timestamp(time_ms)))
         without = [split for split, offset in found.items() if offset < 0]
-        return found | self.ends(without)
+        return found | offsets_of(self.ends(without))
 
-    def _offsets(self, splits: Iterable[str], spec: Any) -> dict[str, int]:
+    def cut_logs(self, positions: Mapping[str, ReachedPosition]) -> dict[str, int | None]:
+        """Return the partitions whose logs were cut before these positions, each with the offset of the cut if it is
+        known; also those that grew again since."""
+        return cut_logs(self._whose, self._settings, positions) if positions else {}
+
+    def _offsets(self, splits: Iterable[str], spec: Any) -> dict[str, ReachedPosition]:
         package = self._package
         asked = {package.TopicPartition(*partition_of(split)): spec for split in splits}
         if not asked:
@@ -95,9 +92,13 @@ class KafkaCluster:
             asked, isolation_level=package.IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S_MAX
         )
         try:
-            return {split_name(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
+            found = {split_name(one.topic, one.partition): answer.result() for one, answer in answers.items()}
         except package.KafkaException as error:
             raise self._error(error) from error
+        return {
+            split: ReachedPosition(one.offset, UNKNOWN_EPOCH if one.leader_epoch is None else one.leader_epoch)
+            for split, one in found.items()
+        }
 
     def _error(self, error: Exception) -> HoldfastError:
         self._admin = self._client()

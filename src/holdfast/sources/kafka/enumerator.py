@@ -1,23 +1,38 @@
 """Planning of reads from Kafka, on the driver.
 
-The offsets of the source hold `topic/partition -> next offset` and `topic -> id of the topic`. The ids tell a topic
-that was deleted and created again from the topic whose rows were read.
+The offsets of the source (`positions.py`) hold positions, ids of topics and epochs of leaders. The ids tell a topic
+that was deleted and created again from the topic whose rows were read; the epochs tell a log that was cut short, and
+perhaps grew again, from the log whose rows were read (`log_check.py`).
 
 Invariants
+- A position is checked whenever its leader's epoch is another than when it was reached, or the log ends before it.
 - A read never goes past the last stable offset of its partition, so that all its rows are there for good.
 - A partition that the offsets do not name is read from its earliest offset: it appeared after the start.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
 from holdfast.clock import Clock
-from holdfast.errors import PositionLost
-from holdfast.ids import SplitPosition
+from holdfast.errors import JobRefused, PositionLost
 from holdfast.sources.base import Enumerator, Offsets, SourcePlan, SplitRead
-from holdfast.sources.kafka.cluster import KafkaCluster, TopicFacts, partition_of, split_name
+from holdfast.sources.kafka.cluster import KafkaCluster, TopicFacts
+from holdfast.sources.kafka.positions import (
+    EPOCHS,
+    UNKNOWN_EPOCH,
+    ReachedPosition,
+    check_restored,
+    epochs,
+    offsets_of,
+    partition_end,
+    partition_of,
+    partitions,
+    split_name,
+    with_epochs,
+)
 from holdfast.sources.sequence import divide_evenly
 
 log = logging.getLogger(__name__)
@@ -65,18 +80,34 @@ class KafkaEnumerator(Enumerator):
         self._latest: Offsets = {}
         self._discovered_s = float("-inf")
         self._told: set[str] = set()
+        self._sound: set[tuple[str, ReachedPosition, int]] = set()
+        """Positions that were found to be there under the epoch of a later leader."""
 
     def initial(self) -> Offsets:
         self._discover()
         splits, starting = list(self._starts), self._settings.starting
+        ends = self._cluster.ends(splits)
         first: Mapping[str, int] = self._starts
         if isinstance(starting, datetime):
             first = self._cluster.at_time(splits, round(starting.timestamp() * 1000))
         elif starting == "latest":
-            first = self._cluster.ends(splits)
+            first = offsets_of(ends)
         elif isinstance(starting, Mapping):
             first = {**self._starts, **{split: starting[split] for split in splits if split in starting}}
-        return {**{topic: facts.topic_id for topic, facts in self._topics.items()}, **first}
+        return {**self._ids(), **with_epochs(ends), **first}
+
+    def restore(self, offsets: Offsets, objects: list[str]) -> None:
+        check_restored(self._whose, offsets)
+        named = self._settings.topics
+        foreign = topics_of(partitions(offsets)).difference(named)
+        if self._settings.pattern:
+            foreign = {topic for topic in foreign if not re.fullmatch(self._settings.pattern, topic)}
+        if foreign and self._settings.on_lost == "fail":
+            raise JobRefused(
+                f"{self._whose}: the checkpoint has positions of topic {min(foreign)!r}, which is not among the topics "
+                f"of this source ({self._settings.pattern or ', '.join(named)}): name it in topics=, give the source "
+                "another name, or give on_lost='reset' to leave its messages out from here on"
+            )
 
     @property
     def initial_varies(self) -> bool:
@@ -86,22 +117,29 @@ class KafkaEnumerator(Enumerator):
         if self._clock.monotonic() >= self._discovered_s + DISCOVERY_PAUSE_S:
             self._discover()
         ends = self._cluster.ends(self._starts)
-        if any(end < partition_end(self._latest, split) for split, end in ends.items()):
-            self._discover()  # Offsets went back: the topic was created anew.
-        found: Offsets = {topic: facts.topic_id for topic, facts in self._topics.items()}
-        self._latest = {**found, **ends}
+        if any(end.offset < partition_end(self._latest, split) for split, end in ends.items()):
+            self._discover()  # Offsets went back: the topic was created anew, or its log became shorter.
+            ends = self._cluster.ends(self._starts)
+        self._latest = {**self._ids(), **with_epochs(ends), **offsets_of(ends)}
         return dict(self._latest)
+
+    def _ids(self) -> Offsets:
+        return {topic: facts.topic_id for topic, facts in self._topics.items()}
 
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         budget = max(1, min(rows_max, bytes_max // ROW_BYTES))
+        if until == start:
+            return SourcePlan(start, [])
         at = self._begin(start, until)
         left = {split: end - at[split] for split, end in partitions(until).items() if end > at[split]}
         shares = divide_evenly({split: left[split] for split in in_turn(left, sum(at.values()), budget)}, budget)
         reads = [SplitRead(split, at[split], at[split] + rows, rows) for split, rows in shares.items() if rows]
         reads.sort(key=lambda read: partition_of(read.split))
-        ids = {topic: until[topic] for topic in {partition_of(split)[0] for split in at} if topic in until}
-        to: Offsets = {**start, **ids, **at, **{read.split: read.stop for read in reads}}
-        return SourcePlan(to if reads or len(to) != len(start) else start, reads)
+        named = topics_of(at)
+        facts = {name: each for name, each in until.items() if "/" not in name and name.removesuffix(EPOCHS) in named}
+        kept = {name: place for name, place in start.items() if "/" not in name or name in at}
+        to: Offsets = {**kept, **facts, **at, **{read.split: read.stop for read in reads}}
+        return SourcePlan(to if reads or has_moved(start, to) else start, reads)
 
     def open_splits(self, offsets: Offsets) -> Collection[str]:
         return partitions(offsets)
@@ -134,46 +172,69 @@ class KafkaEnumerator(Enumerator):
     def _begin(self, start: Offsets, until: Offsets) -> dict[str, int]:
         """Return the offset from which each partition is read next, and handle positions that are lost."""
         at = partitions(start)
-        for topic in {partition_of(split)[0] for split in at}:
-            if until is not start and topic not in self._topics:
-                self._lost(f"topic {topic!r}: it was deleted; wanted are its rows of topic id {start.get(topic)}")
-            elif (
-                topic in self._topics and start.get(topic, self._topics[topic].topic_id) != self._topics[topic].topic_id
-            ):
+        for topic in topics_of(at):
+            if topic in self._topics and start.get(topic, self._topics[topic].topic_id) != self._topics[topic].topic_id:
                 self._lost(
                     f"topic {topic!r}: wanted are rows of topic id {start[topic]}, available are those of topic id "
                     f"{self._topics[topic].topic_id}: it was deleted and created again"
                 )
                 at = {split: offset for split, offset in at.items() if partition_of(split)[0] != topic}
         for split, offset in list(at.items()):
-            first = self._starts.get(split, offset)
-            if offset < first:
-                topic, partition = partition_of(split)
+            topic = partition_of(split)[0]
+            if topic not in self._topics:
+                self._lost(f"topic {topic!r}: it was deleted; wanted are its rows of topic id {start.get(topic)}")
+            elif split not in self._starts:
+                count = self._topics[topic].partitions
+                self._lost(f"{where(split)}: wanted is offset {offset}, but the topic has {count} partitions")
+            elif offset < (first := self._starts[split]):
                 self._lost(
-                    f"topic {topic!r}, partition {partition}: wanted is offset {offset}, available are {first} and "
-                    "later ones: retention has deleted the others"
+                    f"{where(split)}: wanted is offset {offset}, available are {first} and later ones: retention has "
+                    "deleted the others"
                 )
                 at[split] = first
+        at |= self._cut_back(at, start, until)
         return {split: self._starts.get(split, 0) for split in partitions(until)} | at
 
-    def _lost(self, reason: str) -> None:
+    def _cut_back(self, at: Mapping[str, int], start: Offsets, until: Offsets) -> dict[str, int]:
+        """Return new positions of the partitions whose logs became shorter than their positions."""
+        ends, before, now = partitions(until), epochs(start), epochs(until)
+        reached = {split: ReachedPosition(at[split], before.get(split, UNKNOWN_EPOCH)) for split in at if split in ends}
+        doubtful = {
+            split: one
+            for split, one in reached.items()
+            if split in self._starts
+            and (ends[split] < one.offset or one.epoch not in {UNKNOWN_EPOCH, now.get(split, UNKNOWN_EPOCH)})
+        }
+        asked = {split: (split, one, now.get(split, UNKNOWN_EPOCH)) for split, one in doubtful.items()}
+        cut = self._cluster.cut_logs({split: one for split, one in doubtful.items() if asked[split] not in self._sound})
+        self._sound = {facts for split, facts in asked.items() if split not in cut}
+        new = {}
+        for split, cut_at in cut.items():
+            again = max(cut_at or 0, self._starts[split])
+            self._lost(f"{where(split)}: wanted is offset {at[split]}, but the log was cut short at {again}", "there")
+            new[split] = again
+        return new
+
+    def _lost(self, reason: str, new: str = "the earliest offset") -> None:
         if self._settings.on_lost == "fail":
-            raise PositionLost(
-                f"{self._whose}: {reason}. Start with on_lost='reset' to go on from the earliest offset that is there"
-            )
+            raise PositionLost(f"{self._whose}: {reason}. Start with on_lost='reset' to go on from {new}")
         if reason not in self._told:
             self._told.add(reason)
-            log.warning("%s: %s; going on from the earliest offset that is there", self._whose, reason)
+            log.warning("%s: %s; going on from %s", self._whose, reason, new)
 
 
-def partitions(offsets: Offsets) -> dict[str, int]:
-    """Return the offsets of partitions, without the ids of topics."""
-    return {name: int(offset) for name, offset in offsets.items() if "/" in name and offset is not None}
+def topics_of(splits: Iterable[str]) -> set[str]:
+    return {partition_of(split)[0] for split in splits}
 
 
-def partition_end(offsets: Offsets, split: str) -> int:
-    end: SplitPosition = offsets.get(split, 0)
-    return int(end or 0)
+def has_moved(start: Offsets, to: Offsets) -> bool:
+    """Return whether offsets differ by more than by facts that were not known before."""
+    return len(partitions(to)) != len(partitions(start)) or any(to.get(name) != each for name, each in start.items())
+
+
+def where(split: str) -> str:
+    topic, partition = partition_of(split)
+    return f"topic {topic!r}, partition {partition}"
 
 
 def in_turn(left: Mapping[str, int], read: int, budget: int) -> list[str]:

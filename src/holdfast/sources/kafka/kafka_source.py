@@ -7,6 +7,7 @@ tasks read with a consumer that their process keeps (`readers.py`).
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -19,10 +20,11 @@ from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
 from holdfast.sources.kafka.avro import AvroSchema
 from holdfast.sources.kafka.client import client_options, client_package
-from holdfast.sources.kafka.cluster import KafkaCluster, partition_of
+from holdfast.sources.kafka.cluster import KafkaCluster
 from holdfast.sources.kafka.enumerator import KafkaEnumerator
 from holdfast.sources.kafka.group_commits import BackgroundGroupCommits
 from holdfast.sources.kafka.messages import Messages, Wanted
+from holdfast.sources.kafka.positions import partition_of
 from holdfast.sources.kafka.readers import reader
 from holdfast.sources.kafka.values import (
     METADATA,
@@ -31,6 +33,7 @@ from holdfast.sources.kafka.values import (
     Parsed,
     TextValues,
     ValueFormat,
+    bad_metadata,
     metadata_columns,
 )
 
@@ -87,7 +90,8 @@ class KafkaSource(Source):
         `timestamp` (in UTC, the event time that the producer or the broker set); all by default.
     on_lost
         `"fail"` ends the query when messages are gone before they were read (retention, a topic that was deleted or
-        created again), naming topic, partition, wanted and available offset. `"reset"` goes on from the earliest.
+        created again, a log that became shorter), naming topic, partition, wanted and available offset. `"reset"` goes
+        on from the earliest that is there and was not read.
     group
         A consumer group whose offsets are set after each checkpoint, for tools that show lag. They are never read.
     options
@@ -165,6 +169,7 @@ class KafkaSource(Source):
             headers="headers" in named,
             timestamps="timestamp" in named,
             line_feeds=values.line_feeds,
+            passes_lost=self.on_lost == "reset",
         )
         topic, partition = partition_of(read.split)
         with reader(repr(self), {**FETCHING_DEFAULTS, **self._settings}) as messages:
@@ -173,6 +178,11 @@ class KafkaSource(Source):
 
     def _rows(self, messages: Messages, split: str, columns: Sequence[str], values: ValueFormat) -> SourceBatch:
         """Make rows of messages; the metadata of bad messages is left out with them."""
+        refused = bad_metadata(messages)
+        if refused:
+            bad = [self._bad_row(messages, split, place, reason) for place, reason in sorted(refused.items())]
+            made = self._rows(messages.without(refused), split, columns, values)
+            return replace(made, bad=[*bad, *made.bad])
         topic, partition = partition_of(split)
         parsed = Parsed([], []) if messages.values is None else values.parse(messages.values)
         named = [name for name in columns if name in self._metadata]
@@ -189,8 +199,7 @@ class KafkaSource(Source):
         return SourceBatch(rows, place_of(offsets), bad)
 
     def _bad_row(self, messages: Messages, split: str, place: int, reason: str) -> BadRow:
-        assert messages.values is not None, "parsed"
-        payload = messages.values[place].as_py()
+        payload = None if messages.values is None else messages.values[place].as_py()
         if payload is not None and self._format.line_feeds:
             payload = payload[:-1]
         text = "" if payload is None else payload.decode(errors="backslashreplace")[:PAYLOAD_CHARS_MAX]

@@ -1,11 +1,16 @@
 """Messages of a partition as Arrow arrays, and the interface of readers."""
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from holdfast.errors import PositionLost, StorageError
+
+log = logging.getLogger(__name__)
 
 HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
@@ -19,6 +24,8 @@ class Wanted(NamedTuple):
     timestamps: bool = False
     line_feeds: bool = False
     """True if a line feed follows each value that is there, so that all values together are a text of lines."""
+    passes_lost: bool = False
+    """True if the read goes on where messages are gone; otherwise it raises `PositionLost`."""
 
 
 class Messages(NamedTuple):
@@ -30,23 +37,65 @@ class Messages(NamedTuple):
     headers: pa.Array | None
     timestamps_ms: npt.NDArray[np.int64] | None
     """-1 for a message without a time."""
+    bad_headers: Mapping[int, str] = {}
+    """Places of messages whose headers cannot be read, with the reason; their headers are null."""
+
+    def without(self, places: Collection[int]) -> "Messages":
+        """Return the messages but for those at some places."""
+        kept = np.delete(np.arange(len(self.offsets)), list(places))
+        keys, values, headers = (
+            None if part is None else part.take(pa.array(kept)) for part in (self.keys, self.values, self.headers)
+        )
+        times = None if self.timestamps_ms is None else self.timestamps_ms[kept]
+        return Messages(self.offsets[kept], keys, values, headers, times)
 
 
 class PartitionReader(Protocol):
     """Reader of a process, kept between reads. Used by a single thread at a time."""
 
     def read(self, topic: str, partition: int, start: int, stop: int, wanted: Wanted) -> Iterator[Messages]:
-        """Yield the messages with offsets in `[start, stop)`, which must all be there.
+        """Yield the messages with offsets in `[start, stop)`. All were there when the read was planned.
 
         Offsets without a message (markers of transactions, aborted or compacted messages) are passed over.
 
         Raises
         ------
         PositionLost
-            The offset `start` is no longer there, or the partition is gone.
+            Retention has deleted some of them, the log has become shorter, or the partition is gone.
         StorageError
             The cluster does not answer.
         """
         ...
 
     def close(self) -> None: ...
+
+
+def read_headers(
+    messages: Iterable[Any], headers: Callable[[Any], list[dict[str, Any]] | None]
+) -> tuple[pa.Array, dict[int, str]]:
+    """Return the headers of messages as an array, and the reasons by place where they cannot be read."""
+    rows: list[list[dict[str, Any]] | None] = []
+    bad: dict[int, str] = {}
+    for place, message in enumerate(messages):
+        try:
+            rows.append(headers(message))
+        except (UnicodeDecodeError, SystemError) as error:  # the client adds a SystemError to the decoder's error
+            rows.append(None)
+            bad[place] = f"the name of a header is not UTF-8: {error.__cause__ or error}"
+    return pa.array(rows, HEADERS), bad
+
+
+def after_lost(where: str, at: int, stop: int, low: int, high: int, passes: bool) -> int:
+    """Return the offset at which a read up to `stop` goes on, some of whose messages from `at` on are gone.
+
+    `low` and `high` are the first offset that the partition has and its end. Raises `PositionLost` unless `passes`,
+    `StorageError` if nothing is gone.
+    """
+    if low <= at and stop <= high:
+        raise StorageError(f"{where}: the broker did not give the messages from offset {at} on, though it has them")
+    reason = "retention has deleted messages" if at < low else "the log has become shorter since the read was planned"
+    found = f"{where}: wanted are offsets {at} to {stop - 1}, available are {low} to {high - 1}: {reason}"
+    if not passes:
+        raise PositionLost(f"{found}. Start with on_lost='reset' to go on from the earliest offset that is there")
+    log.warning("%s; going on without the others", found)
+    return min(low, stop) if at < low else stop

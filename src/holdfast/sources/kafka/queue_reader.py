@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from holdfast.errors import PositionLost, SettingsError, StorageError
 from holdfast.sources.kafka.client import ANSWER_S_MAX, client_package
@@ -28,7 +27,7 @@ from holdfast.sources.kafka.gather import (
     facts,
     timestamps_of,
 )
-from holdfast.sources.kafka.messages import HEADERS, Messages, PartitionReader, Wanted
+from holdfast.sources.kafka.messages import Messages, PartitionReader, Wanted, after_lost, read_headers
 
 MESSAGES_MAX = 20_000
 """Messages that are taken at once. A higher value makes larger Arrow batches."""
@@ -63,6 +62,10 @@ def library() -> ctypes.CDLL | None:
         "rd_kafka_consume_start": (number, [word, ctypes.c_int32, ctypes.c_int64]),
         "rd_kafka_consume_stop": (number, [word, ctypes.c_int32]),
         "rd_kafka_consume_batch": (ctypes.c_ssize_t, [word, ctypes.c_int32, number, word, ctypes.c_size_t]),
+        "rd_kafka_query_watermark_offsets": (
+            number,
+            [word, text, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64), number],
+        ),
         "rd_kafka_poll": (number, [word, number]),
         "rd_kafka_err2str": (text, [number]),
         "rd_kafka_message_timestamp": (ctypes.c_int64, [word, word]),
@@ -95,8 +98,12 @@ class OpenPartition:
     """Offset at which the last read ended; -1 within a read."""
     taken_to: int
     """All messages below this offset were taken out of the queue: they were read, or are `left`."""
+    stop: int = -1
+    """Offset at which the read under way ends."""
+    passes_lost: bool = False
+    """True if the read under way goes on where messages are gone."""
     begun_again: bool = False
-    """True if its position was tried a second time."""
+    """True if its position was tried a second time, or messages were passed over; the next read opens it anew."""
     left: Addresses = field(default_factory=lambda: NO_MESSAGES)
 
 
@@ -114,19 +121,21 @@ class QueueReader(PartitionReader):
 
     def read(self, topic: str, partition: int, start: int, stop: int, wanted: Wanted) -> Iterator[Messages]:
         opened = self._opened(topic, partition, start)
-        opened.position = -1
+        opened.position, opened.stop, opened.passes_lost = -1, stop, wanted.passes_lost
         while True:
             taken, offsets = opened.left, facts(opened.left)[1]
             opened.left = taken[offsets >= stop]
             usable = offsets < stop
-            found = self._messages(taken[usable], offsets[usable], wanted) if usable.any() else None
-            self._drop(taken[usable])
+            try:
+                found = self._messages(taken[usable], offsets[usable], wanted) if usable.any() else None
+            finally:
+                self._drop(taken[usable])
             if found is not None:
                 yield found
             if opened.taken_to >= stop:
                 break
             self._take(opened, topic)
-        opened.position = stop
+        opened.position = -1 if opened.begun_again else stop
 
     def close(self) -> None:
         for key in list(self._open):
@@ -180,6 +189,8 @@ class QueueReader(PartitionReader):
         """Take messages from the queue, in order; wait for the first."""
         deadline_s = time.monotonic() + ANSWER_S_MAX
         while not len(taken := self._polled(opened)):
+            if self._pass_lost(opened, topic, max(0.1, deadline_s - time.monotonic())):
+                return
             if time.monotonic() > deadline_s:
                 raise StorageError(
                     f"{self._whose}: Kafka at {self._servers}: no answer for {topic}/{opened.number} from offset "
@@ -201,11 +212,30 @@ class QueueReader(PartitionReader):
         An error about a position may be about the position from which this partition was fetched before, and from which
         librdkafka has fetched ahead: of a topic that was created anew since, it does not exist.
         """
-        if code not in LOST or opened.begun_again:
+        if code not in LOST:
+            self._fail(topic, opened.number, opened.taken_to, code)
+        if opened.begun_again and not self._pass_lost(opened, topic, ANSWER_S_MAX):
             self._fail(topic, opened.number, opened.taken_to, code)
         opened.begun_again = True
         self._lib.rd_kafka_consume_stop(opened.topic, opened.number)
         self._begin(opened, topic)
+
+    def _pass_lost(self, opened: OpenPartition, topic: str, timeout_s: float) -> bool:
+        """Compare the read with the offsets that the partition's leader has; pass over those that are gone.
+
+        Returns whether the leader answered that some are gone. Raises `PositionLost` unless the read goes on.
+        """
+        low, high = ctypes.c_int64(), ctypes.c_int64()
+        place = (topic.encode(), opened.number, ctypes.byref(low), ctypes.byref(high))
+        if self._lib.rd_kafka_query_watermark_offsets(self._client, *place, round(timeout_s * 1000)) != 0:
+            return False
+        if low.value <= opened.taken_to and opened.stop <= high.value:
+            return False
+        where = f"{self._whose}: topic {topic!r}, partition {opened.number}"
+        passes = opened.passes_lost
+        opened.taken_to = after_lost(where, opened.taken_to, opened.stop, low.value, high.value, passes)
+        opened.begun_again = True
+        return True
 
     def _polled(self, opened: OpenPartition) -> Addresses:
         """Take the messages that are there, or wait for a message: a batch consume waits until the batch is full."""
@@ -218,12 +248,14 @@ class QueueReader(PartitionReader):
         return NO_MESSAGES
 
     def _messages(self, taken: Addresses, offsets: Any, wanted: Wanted) -> Messages:
+        headers, bad = read_headers(taken.tolist(), self._headers) if wanted.headers else (None, {})
         return Messages(
             offsets,
             keys=binary_array(taken, KEY) if wanted.keys else None,
             values=binary_array(taken, PAYLOAD, wanted.line_feeds) if wanted.values else None,
-            headers=pa.array([self._headers(int(address)) for address in taken], HEADERS) if wanted.headers else None,
+            headers=headers,
             timestamps_ms=self._times(taken) if wanted.timestamps else None,
+            bad_headers=bad,
         )
 
     def _times(self, taken: Addresses) -> Int64s:

@@ -32,6 +32,8 @@ METADATA = pa.schema(
         pa.field("timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
+TIME_MS_MAX = (2**63 - 1) // 1000
+"""The last time in milliseconds that a column of microseconds can hold."""
 PLAIN = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()}
 """Types whose JSON both parsers read alike."""
 
@@ -251,6 +253,15 @@ def metadata_columns(messages: Messages, topic: str, partition: int, names: Sequ
         "timestamp": lambda: times_of(messages),
     }
     return [found[name]() for name in names]
+
+
+def bad_metadata(messages: Messages) -> dict[int, str]:
+    """Return the places of messages whose metadata has no place in its columns, with the reasons."""
+    bad = dict(messages.bad_headers)
+    if messages.timestamps_ms is not None:
+        for place in np.flatnonzero(messages.timestamps_ms > TIME_MS_MAX).tolist():
+            bad[place] = f"its timestamp {messages.timestamps_ms[place]} ms is too far for microseconds"
+    return bad
 
 
 def times_of(messages: Messages) -> pa.Array:
