@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, str] = {
     "jobmaster": "checkpoint cleanup exchange execution formats functions graph journal observe protocol "
     "recovery settings sinks sources state storage stored_state taskmanager ui",
     # Observers: a running job as facts, and the page that shows them.
-    "ui": "checkpoint.outcomes formats graph observe",
+    "ui": "checkpoint.outcomes checkpoint.triggers formats graph observe",
     "observe": "formats graph",
     "settings": "checkpoint.triggers",
     "checkpoint": "settings",
@@ -64,6 +64,7 @@ MAY_IMPORT: dict[str, str] = {
     "failpoints": "",
     "ids": "",
     "metrics": "",
+    "printable": "",
     "schema": "",
     "units": "",
     "watermarks": "",
@@ -94,6 +95,7 @@ LEAVES = {
     "failpoints",
     "ids",
     "metrics",
+    "printable",
     "schema",
     "units",
     "watermarks",

@@ -29,11 +29,16 @@ A message names the thing, the finding, the expectation and the remedy.
 import traceback
 from pathlib import Path
 
+from holdfast.printable import printable
+
 _OWN_FOLDER = str(Path(__file__).parent)
 
 
 class HoldfastError(Exception):
-    """The root of all errors of this package."""
+    """The root of all errors of this package. Its text is safe to print, whatever rows and names it quotes."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class SettingsError(HoldfastError, ValueError):

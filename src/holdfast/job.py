@@ -39,6 +39,7 @@ from holdfast.sources.truncations import PART
 from holdfast.stored_state.states import VALUES
 from holdfast.streams import Stream
 from holdfast.ui.notebook import html_table
+from holdfast.ui.server import TOKEN_CHARACTERS_MIN
 from holdfast.units import duration_us
 
 if TYPE_CHECKING:
@@ -122,6 +123,10 @@ class Job:
     ui_port, ui_host
         Port and address on which the driver serves a page that shows the running query, at `query.uiUrl`; 0: any free
         port; None: no page. Outside of loopback the URL has a token, without which nothing is shown.
+    ui_control
+        True: `holdfast stop`, `update`, `trigger`, `savepoint`, `retry` and `skip` may change the query from outside,
+        at `query.uiUrl`, with a token that the start makes and prints (`query.controlToken`). A string of at least 32
+        characters: that token. False: nothing can be changed from outside.
 
     Raises
     ------
@@ -162,6 +167,7 @@ class Job:
         metrics_port: int | None = None,
         ui_port: int | None = None,
         ui_host: str = "127.0.0.1",
+        ui_control: bool | str = False,
     ) -> None:
         _check_session(spark)
         self.spark = spark
@@ -191,7 +197,7 @@ class Job:
         self.restore_mode = checked_restore_mode(start_from, restore_mode)
         self.ship_modules = tuple(ship_modules)
         self.metrics_port = metrics_port
-        self.ui_port, self.ui_host = ui_port, ui_host
+        self.ui_port, self.ui_host, self.ui_control = ui_port, ui_host, ui_control
         self.initial_state = {name: _by_state(name, rows) for name, rows in (initial_state or {}).items()}
         self.declared = Declarations()
         self.query: Query | None = None
@@ -223,6 +229,7 @@ class Job:
         for field, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
             if port is not None and (not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535):
                 raise SettingsError(f"{field}={port!r} is not allowed: a port from 0 (any) to 65535, or None")
+        self._check_control()
         for module in self.ship_modules:
             if not isinstance(module, ModuleType):
                 raise SettingsError(f"ship_modules=[{module!r}] is not allowed: give imported modules")
@@ -233,6 +240,18 @@ class Job:
             raise SettingsError(
                 f"task_managers={self.task_managers} is above parallelism={self.parallelism}: some would hold no state"
             )
+
+    def _check_control(self) -> None:
+        control = self.ui_control
+        if isinstance(control, str) and (len(control) < TOKEN_CHARACTERS_MIN or not control.isascii()):
+            raise SettingsError(
+                f"ui_control is a token of {len(control)} characters; allowed: {TOKEN_CHARACTERS_MIN} ASCII characters "
+                "or more, or True for a token that the start makes"
+            )
+        if not isinstance(control, bool | str):
+            raise SettingsError(f"ui_control={control!r} is not allowed: True, False, or a token")
+        if control and self.ui_port is None:
+            raise SettingsError("ui_control needs the page, beside which the control is served: give ui_port, too")
 
     def _check_regions(self) -> None:
         regions, whole_s = self.regions, self.failover.limit_s("process_timeout")

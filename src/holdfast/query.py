@@ -90,12 +90,17 @@ class Query:
     @property
     def metricsUrl(self) -> str | None:
         """URL at which Prometheus finds the metrics of this query while it runs; None without `Job(metrics_port=…)`."""
-        return self._master.metrics_url
+        return self._master.http.metrics
 
     @property
     def uiUrl(self) -> str | None:
         """URL of the page that shows this query while it runs; None without `Job(ui_port=…)`."""
-        return self._master.ui_url
+        return self._master.http.page
+
+    @property
+    def controlToken(self) -> str | None:
+        """Token with which `holdfast stop <uiUrl>` and others change this query; None without `Job(ui_control=…)`."""
+        return self._master.http.control_token
 
     @property
     def checkpoints(self) -> CheckpointList:

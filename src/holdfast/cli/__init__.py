@@ -6,6 +6,7 @@
     holdfast state <storage> <operator>  shows the rows of an operator's state, or writes them to a file
     holdfast diff <storage> <a> <b>      counts the rows that changed between two checkpoints, per operator
     holdfast top <url>                   follows a running query by its page, in the terminal
+    holdfast stop <url>                  stops a running query; update, trigger, savepoint, retry, skip: `control.py`
     holdfast gc <storage> [--dry-run]    deletes the remains of epochs before the newest takeover
     holdfast --version                   prints the version
 
@@ -26,8 +27,19 @@ import holdfast
 from holdfast.cleanup.observation import observe
 from holdfast.cleanup.observation import plan as plan_cleaning
 from holdfast.cleanup.plan import CleanupPlan, carry_out
+from holdfast.cli import control
 from holdfast.cli import state as state_commands
-from holdfast.cli.common import JsonOption, Options, Storage, open_storage_of, print_json, progress, told
+from holdfast.cli.common import (
+    JsonOption,
+    Options,
+    SafeConsole,
+    Storage,
+    open_storage_of,
+    print_json,
+    progress,
+    say,
+    told,
+)
 from holdfast.errors import HoldfastError
 from holdfast.formats.history import CheckpointStats, SavepointStats, read_stored
 from holdfast.ids import Epoch
@@ -87,10 +99,14 @@ def checkpoints(storage: Storage, option: Options = None, json: JsonOption = Fal
 
 
 @app.command()
-def top(url: Annotated[str, typer.Argument(help="The page of a running query: query.uiUrl, with its token.")]) -> None:
+def top(url: control.Url, token_file: control.TokenFile = None, token: control.Token = "") -> None:
     """Follow a running query in the terminal: rows, lag, state, checkpoints. Ctrl-C ends the display alone."""
     with told():
-        follow(lambda: fetched(url))
+        follow(lambda: fetched(url, control.token_of(token, token_file)))
+
+
+for _change in (control.update, control.trigger, control.savepoint, control.retry, control.skip, control.stop):
+    app.command()(_change)
 
 
 @app.command()
@@ -123,14 +139,12 @@ def gc(
         if json:
             print_json(_plan_as_json(plan, observed.taken.epoch, dry_run, deleted))
         else:
-            print("\n".join(plan.lines()))
-            print(
-                f"epoch {observed.taken.epoch} lives; " + ("nothing was deleted" if dry_run else f"deleted: {deleted}")
-            )
+            say("\n".join(plan.lines()))
+            say(f"epoch {observed.taken.epoch} lives; " + ("nothing was deleted" if dry_run else f"deleted: {deleted}"))
 
 
 def _print_report(report: Report) -> None:
-    console = Console(soft_wrap=True, highlight=False)
+    console = SafeConsole(soft_wrap=True, highlight=False)
     console.print(f"job {report.job!r} ({report.job_id}), epoch {report.epoch}, {report.storage}", markup=False)
     for each in report.checkpoints:
         console.print(
@@ -201,7 +215,7 @@ def _print_savepoints(savepoints: list[SavepointStats]) -> None:
 
 
 def _wide_console() -> Console:
-    return Console(width=max(HISTORY_WIDTH, Console().width), soft_wrap=True, highlight=False)
+    return SafeConsole(width=max(HISTORY_WIDTH, Console().width), soft_wrap=True, highlight=False)
 
 
 def _utc(at_s: float) -> str:

@@ -1,17 +1,19 @@
 """Options, errors and output that all commands share."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 
 from holdfast.errors import HoldfastError
+from holdfast.printable import printable
 from holdfast.storage.store import ObjectStore
 from holdfast.stored_state.opened import open_storage
 
@@ -32,13 +34,26 @@ Options = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON document.")]
 
 
+class SafeConsole(Console):
+    """A console on which texts from storages and rows cannot control the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+def say(text: str) -> None:
+    """Print a text, in which nothing controls the terminal."""
+    print(printable(text))
+
+
 @contextmanager
 def told() -> Iterator[None]:
     """Print an error of Holdfast as its message and end with exit code 1, without a traceback."""
     try:
         yield
     except HoldfastError as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        print(printable(f"holdfast: {error}"), file=sys.stderr)
         raise typer.Exit(1) from None
 
 

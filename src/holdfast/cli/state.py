@@ -11,11 +11,20 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.common import JsonOption, Options, Storage, open_storage_of, print_json, progress, told
+from holdfast.cli.common import (
+    JsonOption,
+    Options,
+    SafeConsole,
+    Storage,
+    open_storage_of,
+    print_json,
+    progress,
+    say,
+    told,
+)
 from holdfast.errors import HoldfastError
 from holdfast.stored_state.difference import CHANGE, difference
 from holdfast.stored_state.opened import LATEST, OpenedCheckpoint, open_checkpoint
@@ -77,10 +86,10 @@ def state(
         rows = _read(found, opened, _pairs(key))
         if to is not None:
             _write(rows, to)
-            print(f"{len(rows):,} rows of checkpoint {opened.number} were written to {to}")
+            say(f"{len(rows):,} rows of checkpoint {opened.number} were written to {to}")
         elif json:
             for row in rows.to_pylist():
-                print(json_format.dumps(row, default=str))
+                say(json_format.dumps(row, default=str))
         else:
             _print_rows(f"{operator}, checkpoint {opened.number}", rows)
 
@@ -187,7 +196,7 @@ def _print_rows(title: str, rows: pa.Table) -> None:
     shown = rows.slice(0, ROWS_SHOWN).to_pylist()
     _print_table(title, names, [[_text(row[name]) for name in names] for row in shown], numbers_from=None)
     if len(rows) > ROWS_SHOWN:
-        print(f"{len(rows):,} rows; the first {ROWS_SHOWN} are shown. --key chooses, --to writes all of them")
+        say(f"{len(rows):,} rows; the first {ROWS_SHOWN} are shown. --key chooses, --to writes all of them")
 
 
 def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int | None) -> None:
@@ -196,7 +205,7 @@ def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
         column.justify = "right"
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(highlight=False).print(table)
+    SafeConsole(highlight=False).print(table)
 
 
 def _text(value: object) -> str:

@@ -28,7 +28,7 @@ from holdfast.journal.records import CheckpointRecord
 from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, ExchangeRoutes, TaskManagerGateway
 from holdfast.settings import CheckpointConfig, FailoverConfig, OnLoss, QueryTrigger, RegionConfig
 from holdfast.storage.store import ObjectStore
-from holdfast.ui.server import LOOPBACK
+from holdfast.ui.site import HttpSettings
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,7 @@ class MasterSettings:
     trigger: QueryTrigger
     failover: FailoverConfig
     on_loss: OnLoss = OnLoss.REWIND
-    metrics_port: int | None = None
-    ui_port: int | None = None
-    ui_host: str = LOOPBACK
+    http: HttpSettings = field(default_factory=HttpSettings)
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
     start_from: int | None = None
     publish_again: bool = False

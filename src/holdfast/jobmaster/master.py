@@ -62,6 +62,7 @@ from holdfast.observe.view import JobView, graph_of
 from holdfast.protocol.taskmanager import ExchangeRoute, JobMasterGateway, Registration
 from holdfast.settings import CheckpointConfig
 from holdfast.sources.objects import SourceObjects
+from holdfast.ui.site import HttpUrls
 
 log = logging.getLogger(__name__)
 
@@ -87,10 +88,8 @@ class JobMaster:
         self.error: Exception | None = None
         self.run_id = str(uuid.uuid4())
         """Id of this start, new for each start."""
-        self.metrics_url: str | None = None
-        """URL at which this start serves metrics."""
-        self.ui_url: str | None = None
-        """URL at which this start serves its page."""
+        self.http = HttpUrls(None, None, None)
+        """URLs at which this start serves its metrics and its page."""
         self._graph = graph_of(job.program)
         self._started_s = clock.now()
         self._event_log = EventLog(clock.now)

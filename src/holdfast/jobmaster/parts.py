@@ -32,6 +32,7 @@ from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
 from holdfast.sources.objects import SourceObjects
+from holdfast.ui.site import HttpSettings
 from holdfast.watermarks import Watermarks
 
 if TYPE_CHECKING:
@@ -57,9 +58,7 @@ def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSett
         trigger,
         job.failover,
         job.on_loss,
-        metrics_port=job.metrics_port,
-        ui_port=job.ui_port,
-        ui_host=job.ui_host,
+        http=HttpSettings(job.metrics_port, job.ui_port, job.ui_host, job.ui_control),
         heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
         start_from=job.start_from if isinstance(job.start_from, int) else None,
         publish_again=job.publish_again,

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -38,7 +37,6 @@ from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import TakenOver, find_base, list_journal, read_record, read_retained, take_over
 from holdfast.journal.job import open_job
 from holdfast.journal.records import CheckpointRecord, Record
-from holdfast.observe.view import JobView
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.settings import TaskManagerConfig
 from holdfast.sinks.base import SinkContext
@@ -48,9 +46,7 @@ from holdfast.storage.store import ObjectStore
 from holdfast.stored_state.initial import InitialRows, initial_tables, store_initial
 from holdfast.taskmanager.security import new_secret
 from holdfast.taskmanager.settings import TaskManagerSettings
-from holdfast.ui.pages import Pages
-from holdfast.ui.prometheus import metrics_application
-from holdfast.ui.server import LOOPBACK, HttpServer, is_loopback, new_token
+from holdfast.ui.site import HttpUrls, serve_http
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +148,14 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
             log.warning("%s: operator %r: %s", settings.name, name, spec.grows)
     master: JobMaster | None = None
     closing = ExitStack()
-    urls = _serve_http(settings, lambda: None if master is None else master.view(), start.host, closing)
+    urls = serve_http(  # before the takeover, so that a taken port does not disturb an older JobMaster
+        settings.http,
+        lambda: None if master is None else master.view(),
+        lambda: master,
+        start.storage_options,
+        start.host,
+        closing,
+    )
     try:
         master = _take_over(start, job, urls, closing, initial)
         master.start()
@@ -172,7 +175,7 @@ def _check_regions(start: Start) -> None:
 
 
 def _take_over(
-    start: Start, job: StoredJob, urls: "_HttpUrls", closing: ExitStack, initial: list[InitialRows]
+    start: Start, job: StoredJob, urls: HttpUrls, closing: ExitStack, initial: list[InitialRows]
 ) -> JobMaster:
     """Take over the storage, and make the JobMaster."""
     settings = start.settings
@@ -192,7 +195,7 @@ def _take_over(
         settings, job, epoch, start.program, start.shipped, start.store, tuple(begun), start.storage_options
     )
     master = JobMaster(started, lambda made: _make_cluster(start, job, epoch, made, closing), start.clock, taken)
-    master.metrics_url, master.ui_url = urls.metrics, urls.page
+    master.http = urls
     master.on_close(closing.close)
     return master
 
@@ -234,31 +237,6 @@ def _initial_rows(start: Start, job: StoredJob, base: CheckpointRecord | None) -
         tables = {table: (each.keys, each.values) for table, each in spec.table_schemas().items()}
         found += initial_tables(name, rows, tables, job.max_parallelism)
     return found
-
-
-class _HttpUrls(NamedTuple):
-    """URLs at which a start serves its metrics and its page; None where the job has no port for them."""
-
-    metrics: str | None
-    page: str | None
-
-
-def _serve_http(
-    settings: MasterSettings, view: Callable[[], JobView | None], host: str | None, closing: ExitStack
-) -> _HttpUrls:
-    """Serve metrics and page before the takeover, so that a taken port does not disturb an older JobMaster."""
-    metrics_url = page_url = None
-    metrics = metrics_application(view)
-    if settings.metrics_port is not None:
-        server = HttpServer(metrics, host or LOOPBACK, settings.metrics_port, "metrics_port")
-        closing.callback(server.close)
-        metrics_url = f"{server.url}/metrics"
-    if settings.ui_port is not None:
-        token = None if is_loopback(settings.ui_host) else new_token()
-        server = HttpServer(Pages(view, metrics, token), settings.ui_host, settings.ui_port, "ui_port")
-        closing.callback(server.close)
-        page_url = f"{server.url}/" + (f"?token={token}" if token else "")
-    return _HttpUrls(metrics_url, page_url)
 
 
 def _chosen(start: Start, number: JournalNumber | None, newest: CheckpointRecord | None) -> CheckpointRecord | None:

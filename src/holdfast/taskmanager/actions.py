@@ -15,6 +15,7 @@ from holdfast.errors import StaleCall
 from holdfast.ids import Incarnation, ProcessId
 from holdfast.taskmanager.remote import CallBody, serving
 from holdfast.taskmanager.security import server_options
+from holdfast.taskmanager.strangers import StrangerGuard
 
 Handler = Callable[[bytes], Any]
 """Answer a call, given the bytes of its arguments."""
@@ -37,8 +38,15 @@ class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
         self._actions = actions
         self._process = process
         super().__init__(location, **server_options(secret))
+        self.strangers = StrangerGuard(self.port)
+
+    def shutdown(self) -> None:
+        """End the server; waits for calls under way."""
+        self.strangers.close()
+        super().shutdown()
 
     def do_action(self, context: Any, action: Any) -> Iterable[bytes]:
+        self.strangers.know(context)
         with serving(f"{self._name}: {action.type}"):
             handler = self._actions.get(action.type)
             if handler is None:

@@ -52,11 +52,13 @@ class _Server(ActionServer):
         super().__init__(process.name, _actions(task_manager), secret, location, process)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self.strangers.know(context)
         with serving(f"TaskManager {self._task_manager.index}: exchange"):
             tag = _decode(descriptor.command, type=StreamTag)
             self._task_manager.receive(tag.exchange, _received(reader, tag))
 
     def do_get(self, context: Any, ticket: Any) -> Any:
+        self.strangers.know(context)
         with serving(f"TaskManager {self._task_manager.index}: output"):
             asked = _decode(ticket.ticket, type=OutputTicket)
             self.check_incarnation(asked.incarnation)

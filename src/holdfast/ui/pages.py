@@ -1,19 +1,23 @@
-"""Answers to HTTP requests, as a WSGI application: the page, its JSON, the metrics.
+"""Answers to HTTP requests, as WSGI applications: the page, its JSON, the metrics.
 
-    GET /                 the page (one HTML file)
-    GET /api/v1/<name>    JSON documents of `api.ENDPOINTS`
-    GET /metrics          the metrics for Prometheus
+    GET /                  the page (one HTML file)
+    GET /api/v1/<name>     JSON documents of `api.ENDPOINTS`
+    GET /metrics           the metrics for Prometheus
 
-Nothing can be changed here. On loopback only requests whose `Host` is this machine are answered, so that a page of
-another site in the user's browser cannot read along (DNS rebinding). Elsewhere a token is asked for, in the query
-(`?token=…`) or as a bearer token.
+Nothing can be changed here; that is `control.py`, if the job allows it. `guarded` decides who may read. On loopback
+only requests whose `Host` is this machine are answered, so that a page of another site in the user's browser cannot
+read along (DNS rebinding). Elsewhere a token is asked for, in the query (`?token=…`) or as a bearer token.
 """
 
 import hmac
+import ipaddress
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
@@ -21,7 +25,6 @@ from holdfast.observe.view import JobView
 from holdfast.ui.api import ENDPOINTS
 
 API = "/api/v1/"
-OWN_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 HEADERS = [
     ("Cache-Control", "no-store"),
@@ -34,57 +37,111 @@ HEADERS = [
     ),
 ]
 """Headers of every answer. The page loads nothing from other hosts, and no other site may frame it."""
+KEPT_S = 0.2
+"""Time in seconds for which a JSON document is given again as it is. A higher value costs the driver less when many
+readers ask, and shows older figures."""
 
 Environment = Mapping[str, Any]
 StartResponse = Callable[..., Any]
 Application = Callable[[Any, StartResponse], Iterable[bytes]]
 
 
-class Pages:
-    """WSGI application. `view` gives the job as it is now, or None before it has started. Without a `token` the
-    requests must name this machine as their host."""
+@dataclass(frozen=True)
+class Access:
+    """The readers that are let in: holders of `token`; without a token, requests that name this machine as their host.
 
-    def __init__(self, view: Callable[[], JobView | None], metrics: Application, token: str | None) -> None:
+    `names`: hosts by which requests may name this machine, besides its addresses and localhost.
+    """
+
+    token: str | None = None
+    names: tuple[str, ...] = ()
+
+    def may_read(self, request: Environment) -> bool:
+        if self.token is None:
+            return self._names_this_machine(request.get("HTTP_HOST", ""))
+        given = parse_qs(request.get("QUERY_STRING", "")).get("token", [""])[0]
+        return is_token(given, self.token) or is_token(bearer(request), self.token)
+
+    def _names_this_machine(self, host: str) -> bool:
+        """True for an address or a known name. A rebound name of another site is neither."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in ("localhost", *self.names)
+        return True
+
+    @property
+    def refusal(self) -> bytes:
+        if self.token is None:
+            known = " or ".join(("localhost", *self.names))
+            return f"this address answers requests to an IP address or to {known} only\n".encode()
+        return b"give the token that query.uiUrl names: ?token=...\n"
+
+
+def is_token(given: str, token: str) -> bool:
+    """Compare a token in a time that tells nothing about it."""
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+def bearer(request: Environment) -> str:
+    """The bearer token of a request; empty without it."""
+    return str(request.get("HTTP_AUTHORIZATION", "")).removeprefix("Bearer ")
+
+
+def guarded(application: Application, access: Access) -> Application:
+    """Let only those requests through that read and that `access` allows; each answer gets `HEADERS`."""
+
+    def answered(request: Environment, start_response: StartResponse) -> Iterable[bytes]:
+        def with_headers(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            return start_response(status, [*headers, *HEADERS], *more)
+
+        if request["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return answer(with_headers, "405 Method Not Allowed", TEXT, b"only GET is answered here\n")
+        if not access.may_read(request):
+            return answer(with_headers, "403 Forbidden", TEXT, access.refusal)
+        return application(request, with_headers)
+
+    return answered
+
+
+class Pages:
+    """WSGI application. `view` gives the job as it is now, or None before it has started."""
+
+    def __init__(self, view: Callable[[], JobView | None], metrics: Application) -> None:
         self._view = view
         self._metrics = metrics
-        self._token = token
         self._page = files("holdfast.ui").joinpath("page.html").read_bytes()
+        self._making = threading.Lock()
+        self._made: dict[str, tuple[float, bytes]] = {}
 
     def __call__(self, request: Environment, start_response: StartResponse) -> Iterable[bytes]:
-        if request["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return _answer(start_response, "405 Method Not Allowed", TEXT, b"only GET is answered here\n")
-        if not self._may_read(request):
-            return _answer(start_response, "403 Forbidden", TEXT, self._forbidden())
         path = request["PATH_INFO"]
         if path == "/":
-            return _answer(start_response, "200 OK", HTML, self._page)
+            return answer(start_response, "200 OK", HTML, self._page)
         if path == "/metrics":
             return self._metrics(request, start_response)
         if path.startswith(API) and path.removeprefix(API) in ENDPOINTS:
             return self._document(path.removeprefix(API), start_response)
         known = ", ".join(["/", "/metrics", *(API + name for name in ENDPOINTS)])
-        return _answer(start_response, "404 Not Found", TEXT, f"{path} is not here; there are {known}\n".encode())
+        return answer(start_response, "404 Not Found", TEXT, f"there is no such page; there are {known}\n".encode())
 
     def _document(self, name: str, start_response: StartResponse) -> Iterable[bytes]:
-        view = self._view()
-        if view is None:
-            return _answer(start_response, "503 Service Unavailable", JSON, b'{"error": "the job is starting"}')
-        return _answer(start_response, "200 OK", JSON, msgspec.json.encode(ENDPOINTS[name](view)))
-
-    def _may_read(self, request: Environment) -> bool:
-        if self._token is None:
-            host = request.get("HTTP_HOST", "")
-            return host.rpartition(":")[0] in OWN_HOSTS or host in OWN_HOSTS
-        given = parse_qs(request.get("QUERY_STRING", "")).get("token", [""])[0]
-        bearer = request.get("HTTP_AUTHORIZATION", "").removeprefix("Bearer ")
-        return any(hmac.compare_digest(each.encode(), self._token.encode()) for each in (given, bearer))
-
-    def _forbidden(self) -> bytes:
-        if self._token is None:
-            return b"this page answers requests to 127.0.0.1 or localhost only\n"
-        return b"give the token that query.uiUrl names: ?token=...\n"
+        with self._making:  # many readers cost no more than one reader
+            made_s, body = self._made.get(name, (0.0, b""))
+            if time.monotonic() - made_s > KEPT_S:
+                view = self._view()
+                if view is None:
+                    return answer(start_response, "503 Service Unavailable", JSON, b'{"error": "the job is starting"}')
+                body = msgspec.json.encode(ENDPOINTS[name](view))
+                self._made[name] = time.monotonic(), body
+        return answer(start_response, "200 OK", JSON, body)
 
 
-def _answer(start_response: StartResponse, status: str, kind: str, body: bytes) -> Iterable[bytes]:
-    start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body))), *HEADERS])
+def answer(start_response: StartResponse, status: str, kind: str, body: bytes) -> Iterable[bytes]:
+    """Begin an answer, and return its body."""
+    start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
     return [body]

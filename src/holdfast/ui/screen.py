@@ -18,6 +18,7 @@ from rich.text import Text
 
 from holdfast.errors import HoldfastError
 from holdfast.observe.view import JobView
+from holdfast.printable import printable_document
 from holdfast.ui import api
 from holdfast.ui.api import Json
 
@@ -47,13 +48,21 @@ def documents(view: JobView) -> Documents:
     return api.job(view), api.checkpoints(view)
 
 
-def fetched(url: str) -> Documents:
-    """Fetch the documents of a job from its page; `url` is `query.uiUrl`, with its token. Raises `HoldfastError`."""
-    page, _, token = url.partition("?")
-    query = f"?{token}" if token else ""
+def fetched(url: str, token: str = "") -> Documents:
+    """Fetch the documents of a job from its page. `url` is `query.uiUrl`; its token may also be given as `token`.
+
+    Raises `HoldfastError`.
+    """
+    page, _, query = url.partition("?")
+    given = token or query.removeprefix("token=")
+    headers = {"Authorization": f"Bearer {given}"} if given else {}
     try:
         job, checkpoints = (
-            json.load(urllib.request.urlopen(f"{page.rstrip('/')}/api/v1/{name}{query}", timeout=ANSWER_S_MAX))
+            json.load(
+                urllib.request.urlopen(
+                    urllib.request.Request(f"{page.rstrip('/')}/api/v1/{name}", headers=headers), timeout=ANSWER_S_MAX
+                )
+            )
             for name in ("job", "checkpoints")
         )
     except (OSError, ValueError) as error:
@@ -64,7 +73,8 @@ def fetched(url: str) -> Documents:
 
 
 def screen(job: Json, checkpoints: Json) -> RenderableType:
-    """Put the documents of the page into a picture of text."""
+    """Put the documents of the page into a picture of text, in which nothing controls the terminal."""
+    job, checkpoints = printable_document(job), printable_document(checkpoints)
     return Group(_head(job), _nodes(job), _checkpoints(checkpoints))
 
 

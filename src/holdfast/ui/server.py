@@ -1,11 +1,21 @@
-"""The HTTP server of the driver: threads that answer requests with a WSGI application."""
+"""The HTTP server of the driver: threads that answer requests with a WSGI application, within bounds.
+
+    accept ──► a thread reads the request ──► the application answers ──► closed
+                  └── more than CONNECTIONS_MAX, or longer than CONNECTION_S_MAX: the oldest connection is closed
+
+Each connection carries a single request. A stranger who holds connections open therefore takes a few threads and files
+of the driver, never all of them, and cannot keep a reader of the page out: a new connection closes the oldest.
+"""
 
 import ipaddress
 import logging
 import secrets
 import socket
 import threading
+import time
+from contextlib import suppress
 from socketserver import ThreadingMixIn
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from holdfast.errors import JobRefused
@@ -17,8 +27,12 @@ LOOPBACK = "127.0.0.1"
 """Address that only programs on this machine can reach."""
 STOP_S_MAX = 0.05
 """Bound in seconds on the wait of `close`; a lower value wakes the server more often."""
-REQUEST_S_MAX = 30.0
-"""Bound in seconds on how long a connection may be idle; a higher value keeps threads for slow clients."""
+TOKEN_CHARACTERS_MIN = 32
+"""Least number of characters of a token that a user chooses."""
+CONNECTIONS_MAX = 64
+"""Bound on connections that are served at a time, each with a thread. A higher value bears more readers of the page."""
+CONNECTION_S_MAX = 30.0
+"""Bound in seconds on a connection's life: its request, and its answer to a slow reader."""
 
 
 class HttpServer:
@@ -79,13 +93,67 @@ class _Server(ThreadingMixIn, WSGIServer):
     # resets some of them while the driver is busy.
     request_queue_size = 128
 
+    def __init__(self, *arguments: Any) -> None:
+        self._lock = threading.Lock()
+        self._since_s: dict[socket.socket, float] = {}
+        """The connections that are open, oldest first, with the time at which each was accepted."""
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Hand an accepted connection to a thread, after the oldest made room for it."""
+        with self._lock:
+            for oldest in list(self._since_s)[: max(0, len(self._since_s) - CONNECTIONS_MAX + 1)]:
+                self._end(oldest)
+            self._since_s[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Close connections that took too long. The serving loop calls this between requests, at each `STOP_S_MAX`."""
+        with self._lock:
+            for connection, since_s in list(self._since_s.items()):
+                if time.monotonic() - since_s < CONNECTION_S_MAX:
+                    return
+                self._end(connection)
+
+    def _end(self, connection: socket.socket) -> None:
+        """Wake the thread of a connection: its next read or write finds the end, and it closes the socket."""
+        self._since_s.pop(connection, None)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._since_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Note an error of a connection. Strangers can provoke it, so it is no warning, and nothing goes to stderr."""
+        log.debug("a request from %s failed", client_address[0], exc_info=True)
+
 
 class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_S_MAX
+    timeout = CONNECTION_S_MAX
 
     def log_message(self, format: str, *arguments: object) -> None:
-        log.debug("%s %s", self.address_string(), format % arguments)
+        """Log a request without its query, which may hold a token."""
+        line = (format % arguments).encode("unicode_escape").decode()
+        log.debug("%s %s", self.address_string(), line.partition("?")[0])
+
+    def get_stderr(self) -> Any:
+        """Return where the application's errors go: to the log, since standard error is the user's."""
+        return _ErrorLog()
 
     def address_string(self) -> str:
         """Return the client's address as it is, without asking for its name."""
         return str(self.client_address[0])
+
+
+class _ErrorLog:
+    """A stream of text that ends in the log."""
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            log.debug("%s", text.rstrip())
+
+    def flush(self) -> None:
+        """Nothing is held back."""

@@ -1,0 +1,82 @@
+"""The HTTP servers of a running query: its page with the metrics, the metrics alone, and its control.
+
+ui_port       page and JSON   guarded by the machine's name, or by a token outside of loopback
+              /metrics        guarded alike
+              control         only with ui_control, guarded by a token of its own
+metrics_port  /metrics        guarded by the machine's name
+"""
+
+import logging
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.observe.view import JobView
+from holdfast.ui.control import Controlled, RemoteControl, controlling
+from holdfast.ui.pages import API, Access, Pages, guarded
+from holdfast.ui.prometheus import metrics_application
+from holdfast.ui.server import LOOPBACK, HttpServer, is_loopback, new_token
+
+log = logging.getLogger(__name__)
+
+CONTROL = API + "control"
+TOKEN_VARIABLE = "HOLDFAST_TOKEN"
+"""Environment variable from which `holdfast` takes the token of a page or of its control."""
+
+
+@dataclass(frozen=True)
+class HttpSettings:
+    """The ports at which a query serves its metrics and its page; None: nowhere. `control`: the token of its control,
+    True for a new token, or False for no control."""
+
+    metrics_port: int | None = None
+    ui_port: int | None = None
+    ui_host: str = LOOPBACK
+    control: bool | str = field(default=False, repr=False)
+
+
+class HttpUrls(NamedTuple):
+    """URLs at which a start serves its metrics and its page; None where the job has no port for them."""
+
+    metrics: str | None
+    page: str | None
+    control_token: str | None
+
+
+def serve_http(
+    settings: HttpSettings,
+    view: Callable[[], JobView | None],
+    query: Callable[[], Controlled | None],
+    storage_options: Mapping[str, str],
+    host: str | None,
+    closing: ExitStack,
+) -> HttpUrls:
+    """Serve what the settings ask for until `closing` closes. Raises `JobRefused` if a port is taken."""
+    metrics_url = page_url = token = None
+    metrics = metrics_application(view)
+    if settings.metrics_port is not None:
+        access = Access(names=_names_of_this_machine(host or LOOPBACK))
+        server = HttpServer(guarded(metrics, access), host or LOOPBACK, settings.metrics_port, "metrics_port")
+        closing.callback(server.close)
+        metrics_url = f"{server.url}/metrics"
+    if settings.ui_port is not None:
+        page_token = None if is_loopback(settings.ui_host) else new_token()
+        control = None
+        if settings.control:
+            token = new_token() if settings.control is True else settings.control
+            control = RemoteControl(query, storage_options, token)
+        pages = guarded(Pages(view, metrics), Access(page_token))
+        server = HttpServer(controlling(pages, control, CONTROL), settings.ui_host, settings.ui_port, "ui_port")
+        closing.callback(server.close)
+        page_url = f"{server.url}/" + (f"?token={page_token}" if page_token else "")
+        if settings.control is True:
+            print(f"holdfast: {server.url}/ can be controlled with {TOKEN_VARIABLE}={token}", file=sys.stderr)
+    return HttpUrls(metrics_url, page_url, token)
+
+
+def _names_of_this_machine(host: str) -> tuple[str, ...]:
+    """Names by which a program on another machine may ask for the metrics: of the address and of the machine."""
+    return tuple(dict.fromkeys((host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())))
