@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-"""Folder value that Hive, Spark and other readers take for null."""
+from holdfast.sources.files.hive import NULL_PARTITION
 
 SEGMENT_BYTES_MAX = 255
 """Bound on a folder's name in bytes, from the file systems in use."""

@@ -31,19 +31,25 @@ class EvolutionPolicy:
 
     on_new_column: str = "fail"
     on_missing_column: str = "fail"
+    elsewhere: frozenset[str] = frozenset()
+    """Columns whose values stand outside of the file, in the names of its folders; they are never new."""
 
 
-def columns_problem(found: Sequence[str], schema: pa.Schema, policy: EvolutionPolicy) -> str | None:
+def columns_problem(found: Sequence[str], schema: pa.Schema, policy: EvolutionPolicy, path: str) -> str | None:
     """Return why the policy does not take a file with these columns; None if it does."""
     doubled = sorted({name for name in found if list(found).count(name) > 1})
     if doubled:
         return f"the file has two columns {doubled[0]!r} or more: rename them"
-    new = [name for name in found if name not in schema.names]
+    new = [name for name in found if name not in schema.names and name not in policy.elsewhere]
     if new and policy.on_new_column == "fail":
         return f"the file {new_columns(new, schema)}"
     for field in schema:
         if field.name in found:
             continue
+        if f"/{field.name}=" in path:
+            return (
+                f"column {field.name!r} is in the name of the file's folder, not in the file: use partitioning='hive'"
+            )
         if policy.on_missing_column == "fail":
             return (
                 f"the file has no column {field.name!r} ({field.type}), only {list(found)}: use "

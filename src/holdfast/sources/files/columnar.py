@@ -45,7 +45,7 @@ class ColumnarFormat(FileFormat):
         columns: Sequence[str],
     ) -> Iterator[Piece]:
         found = self.infer(tree, file)
-        problem = columns_problem(found.names, schema, policy) or types_problem(found, schema)
+        problem = columns_problem(found.names, schema, policy, file.path) or types_problem(found, schema)
         wanted = pa.schema([schema.field(name) for name in columns])
         stored = None if problem else [name for name in columns if name in found.names]
         for position, batch in self.rows(tree, file, stored, start, stop):
@@ -137,8 +137,9 @@ def all_bad(position: int, found: pa.RecordBatch, schema: pa.Schema, reason: str
     return Piece(position, empty_batch(schema), letters)
 
 
-def bad_piece(position: int, found: pa.RecordBatch, index: int, reason: str) -> BadPiece:
-    return BadPiece(str(position + index), reason, row_as_json(found, index)[:PAYLOAD_CHARS_MAX])
+def bad_piece(position: int | str, found: pa.RecordBatch, index: int, reason: str) -> BadPiece:
+    place = position + index if isinstance(position, int) else position
+    return BadPiece(str(place), reason, row_as_json(found, index)[:PAYLOAD_CHARS_MAX])
 
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:

@@ -113,7 +113,7 @@ class CsvFormat(TextFormat):
     def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
         columns = schema.names if head.columns is None else head.columns
         parser = CsvParser(columns, schema, self._options)
-        problem = header_problem(columns, schema, self._options) or columns_problem(columns, schema, policy)
+        problem = header_problem(columns, schema, self._options) or columns_problem(columns, schema, policy, file.path)
         if problem is None:
             return parser
         if not set(columns) & set(schema.names):

@@ -4,6 +4,7 @@ New files are picked up while the job runs. A file is immutable once discovered.
 the reads of tasks; `file_enumerator` discovers and plans, `formats` read files, and `trees` give access to them.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -19,12 +20,16 @@ from holdfast.sources.files.dividing import ReadDetail
 from holdfast.sources.files.file_enumerator import FileEnumerator, utc
 from holdfast.sources.files.file_format import FileFormat
 from holdfast.sources.files.formats import formats, has_suffix
+from holdfast.sources.files.hive import folder_values
 from holdfast.sources.files.open_tree import open_tree
 from holdfast.sources.files.patterns import is_glob
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, spark_friendly
 
+log = logging.getLogger(__name__)
+
 STARTING = ("earliest", "latest")
+PARTITIONINGS = (None, "hive")
 POLICIES = {"on_new_column": ("fail", "ignore"), "on_missing_column": ("fail", "null")}
 
 
@@ -57,6 +62,10 @@ class FileSource(Source):
     delimiter, quote, header, multiline, null_values
         How CSV files are written. `multiline=True` allows line breaks in quoted values; each file is then one read.
 
+    partitioning
+        `hive` reads columns from the names of folders (`day=2026-01-31/`), as Spark and `ParquetSink` write them; their
+        types are those of the schema, or STRING without one. Without it, a column in a folder's name is not read.
+
     Raises
     ------
     SettingsError
@@ -81,6 +90,7 @@ class FileSource(Source):
         header: bool = True,
         multiline: bool = False,
         null_values: tuple[str, ...] = ("",),
+        partitioning: str | None = None,
     ) -> None:
         self.name = name
         self._path = path
@@ -89,6 +99,7 @@ class FileSource(Source):
         self._starting = utc(starting) if isinstance(starting, datetime) else starting
         self._policy = EvolutionPolicy(on_new_column, on_missing_column)
         self._csv = CsvOptions(delimiter, quote, header, multiline, tuple(null_values))
+        self._partitioning = partitioning
         self._storage_options = dict(storage_options or {})
         self._opened: FileTree | None = None
         self._checked = False
@@ -146,7 +157,7 @@ class FileSource(Source):
 
     def _format(self) -> FileFormat:
         """Return the given format, or the format that the path's or else the files' suffixes say."""
-        known = formats(self._csv)
+        known = formats(self._csv, self._partitioning)
         if self._format_name is not None:
             return known[self._format_name]
         by_path = [form for form in known.values() if has_suffix(self._path, form)]
@@ -172,9 +183,22 @@ class FileSource(Source):
         files = sorted(tree.list(), key=lambda file: (file.modified_us, file.path))
         for file in files:
             if found := list(form.infer(tree, file)):
+                self._warn_of_folders(file)
                 return pa.schema([pa.field(column.name, spark_friendly(column.type)) for column in found])
         problem = "no file has a row yet" if files else "no file matches yet"
         raise JobRefused(f"{self!r}: {problem}, so the schema cannot be inferred: give schema=")
+
+    def _warn_of_folders(self, file: FileInfo) -> None:
+        """Say that columns in the names of folders are left out: an inferred schema has them only if they are read."""
+        left_out = list(folder_values(file.path, self._tree(self._format()).root, ()))
+        if left_out and self._partitioning is None:
+            log.warning(
+                "%r: columns %s are in the names of folders (%s) and are not read: use partitioning='hive' to read "
+                "them, or give schema= without them",
+                self,
+                left_out,
+                file.path,
+            )
 
     def _check_settings(self) -> None:
         known = formats(self._csv)
@@ -187,6 +211,8 @@ class FileSource(Source):
                 raise SettingsError(
                     f"FileSource: {setting}={getattr(self._policy, setting)!r}: expected one of {allowed}"
                 )
+        if self._partitioning not in PARTITIONINGS:
+            raise SettingsError(f"FileSource: partitioning={self._partitioning!r}: expected one of {PARTITIONINGS}")
         for setting in ("delimiter", "quote"):
             if len(getattr(self._csv, setting).encode()) != 1:
                 raise SettingsError(

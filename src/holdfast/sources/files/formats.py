@@ -3,13 +3,16 @@
 from holdfast.sources.files.columnar import ArrowFormat
 from holdfast.sources.files.csv_format import CsvFormat, CsvOptions
 from holdfast.sources.files.file_format import FileFormat
+from holdfast.sources.files.hive import HiveFormat
 from holdfast.sources.files.json_format import JsonFormat
 from holdfast.sources.files.parquet_format import ParquetFormat
 from holdfast.sources.files.text_format import COMPRESSIONS
 
 
-def formats(options: CsvOptions) -> dict[str, FileFormat]:
+def formats(options: CsvOptions, partitioning: str | None = None) -> dict[str, FileFormat]:
     found: list[FileFormat] = [ParquetFormat(), ArrowFormat(), CsvFormat(options), JsonFormat()]
+    if partitioning == "hive":
+        found = [HiveFormat(form) for form in found]
     return {form.name: form for form in found}
 
 

@@ -62,7 +62,7 @@ class JsonParser(BlockParser):
         self._path = path
         self._schema = schema
         self._policy = policy
-        self._names = frozenset(schema.names)
+        self._names = frozenset(schema.names) | policy.elsewhere
         self._carriers = [(column, carrier(column.type)) for column in schema]
         self._decoder = msgspec.json.Decoder(dict[str, Any])
 

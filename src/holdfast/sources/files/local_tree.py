@@ -33,6 +33,10 @@ class LocalTree(FileTree):
         self._depth = None if "**" in pattern or not is_glob(pattern) else pattern[len(folder) :].count("/")
         self._wanted = wanted
 
+    @property
+    def root(self) -> str:
+        return self._root
+
     def check(self) -> None:
         try:
             Path(self._root).stat()
@@ -51,10 +55,11 @@ class LocalTree(FileTree):
         """Yield the files below a folder; `way` holds the real names of the folders from the root to this folder."""
         with os.scandir(folder) as entries:
             for entry in entries:
-                if hidden(entry.name):
-                    continue
                 try:
-                    if not entry.is_dir():
+                    is_folder = entry.is_dir()
+                    if hidden(entry.name, is_folder):
+                        continue
+                    if not is_folder:
                         yield from self._info(entry.path, entry.stat())
                     elif self._depth is None or len(way) < self._depth:
                         linked = entry.is_symlink()

@@ -10,9 +10,12 @@ def is_glob(pattern: str) -> bool:
     return GLOB.search(pattern) is not None
 
 
-def hidden(name: str) -> bool:
-    """Return whether a name is meant for files that are not finished yet, and for markers."""
-    return name.startswith(("_", "."))
+def hidden(name: str, is_folder: bool) -> bool:
+    """Return whether a name is meant for files that are not finished yet, and for markers.
+
+    A folder `_column=value` holds a partition, as for Spark.
+    """
+    return name.startswith(".") or (name.startswith("_") and not (is_folder and "=" in name))
 
 
 def fixed_folder(pattern: str) -> str:

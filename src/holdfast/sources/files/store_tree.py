@@ -37,17 +37,25 @@ class StoreTree(FileTree):
         """Do nothing: an object store has no folders, only names."""
         return
 
-    def list(self) -> list[FileInfo]:
+    @property
+    def root(self) -> str:
+        return f"{self._url}/{self._prefix}"
+
+    @property
+    def _prefix(self) -> str:
         is_folder = not is_glob(self._pattern) and not PurePosixPath(self._pattern).suffix
         folder = self._pattern.rstrip("/") if is_folder else fixed_folder("/" + self._pattern)[1:]
-        prefix = folder + "/" if folder else ""
+        return folder + "/" if folder else ""
+
+    def list(self) -> list[FileInfo]:
+        prefix = self._prefix
         return [
             FileInfo(f"{self._url}/{info.name}", info.size, int(info.modified_s * 1_000_000))
             for info in self._store.list(prefix)
             if info.size
             and self._match.fullmatch("/" + info.name)
             and self._wanted(info.name)
-            and not any(hidden(part) for part in info.name[len(prefix) :].split("/"))
+            and not any_hidden(info.name[len(prefix) :])
         ]
 
     def read_range(self, file: FileInfo, offset: int, length: int) -> bytes:
@@ -58,6 +66,11 @@ class StoreTree(FileTree):
 
     def open(self, file: FileInfo) -> Any:
         return pa.PythonFile(RangeFile(self, file), mode="r")
+
+
+def any_hidden(name: str) -> bool:
+    *folders, file = name.split("/")
+    return hidden(file, False) or any(hidden(folder, True) for folder in folders)
 
 
 class RangeFile(io.RawIOBase):

@@ -27,6 +27,11 @@ class FileTree(ABC):
     remote: bool
     """Each access is a request to a store, so that several at once are faster."""
 
+    @property
+    @abstractmethod
+    def root(self) -> str:
+        """The beginning of all paths that can match: the deepest folder that is fixed."""
+
     @abstractmethod
     def check(self) -> None:
         """Raise `StorageError` if the folder is known to be missing."""
