@@ -1,6 +1,7 @@
 """Settings are checked when made; a wrong setting is named with its value and the allowed values."""
 
 import dataclasses
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -31,6 +32,12 @@ from holdfast.settings import (
         ("2h", 7200.0),
         ("1d", 86400.0),
         (" 1.5 s ", 1.5),
+        ("5m", 300.0),
+        ("10 minutes", 600.0),
+        ("1 minute", 60.0),
+        ("1 hour 30 minutes", 5400.0),
+        ("2 weeks", 1209600.0),
+        (timedelta(minutes=10), 600.0),
         (3, 3.0),
         (0, 0),
     ],
@@ -46,7 +53,9 @@ def test_sizes_are_strings_with_units_or_bytes(value: Any, size: int) -> None:
     assert size_bytes(value, "memory") == size
 
 
-@pytest.mark.parametrize("value", ["10", "1 fortnight", "", "-1s", -1, float("nan"), float("inf"), None, True, "1 MB"])
+@pytest.mark.parametrize(
+    "value", ["10", "1 fortnight", "", "-1s", -1, float("nan"), float("inf"), None, True, "1 MB", "5 minutes ago"]
+)
 def test_what_is_no_duration_is_refused_by_field_and_value(value: Any) -> None:
     with pytest.raises(SettingsError, match=r"^timeout=.*allowed: .*'10min'") as refusal:
         duration_s(value, "timeout")

@@ -170,6 +170,7 @@ class Job:
         ui_control: bool | str = False,
     ) -> None:
         _check_session(spark)
+        _check_types(checkpoint, task_manager, failover, storage_options)
         self.spark = spark
         self.name = name
         self.storage = storage
@@ -409,6 +410,19 @@ def _on_loss(value: object) -> OnLoss:
         return OnLoss(value)
     except ValueError:
         raise SettingsError(f'on_loss={value!r} is not allowed: "rewind", "drop" or "restart"') from None
+
+
+def _check_types(checkpoint: object, task_manager: object, failover: object, storage_options: object) -> None:
+    """Refuse values that have settings of their own and are given as something else."""
+    for field, value, kind, example in (
+        ("checkpoint", checkpoint, CheckpointConfig, "CheckpointConfig(trigger=hf.every('10s'))"),
+        ("task_manager", task_manager, TaskManagerConfig, "TaskManagerConfig(memory='4GB')"),
+        ("failover", failover, FailoverConfig, "FailoverConfig(restarts_max=10)"),
+        ("storage_options", storage_options, Mapping, "{'aws_region': 'eu-central-1'}"),
+    ):
+        if value is not None and not isinstance(value, kind):
+            shown = f"a {type(value).__name__}" if field == "storage_options" else repr(value)
+            raise SettingsError(f"{field}={shown} is not allowed: for example {field}={example}")
 
 
 def _check_session(spark: "SparkSession | None") -> None:

@@ -1,6 +1,6 @@
 """Streams and keyed streams: methods that declare the work on rows. Nothing runs before `start()`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -136,20 +136,22 @@ class Stream:
         """
         return self._then(MapBatches(fn, to_arrow_schema(schema)))
 
-    def select(self, *columns: str, **computed: pc.Expression) -> "Stream":
+    def select(self, *columns: str | Sequence[str], **computed: pc.Expression) -> "Stream":
         """Give rows of these columns, then of computed ones: `select("auction", price=pc.field("price") * 0.908)`.
 
         Expressions are PyArrow's. A file source reads only the columns that are needed.
         """
         if not columns and not computed:
             raise SettingsError("select() got no column; name a column")
-        for name in columns:
-            if not isinstance(name, str) or not name or columns.count(name) > 1 or name in computed:
+        named = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        names = [name for name in named if isinstance(name, str)]
+        for name in named:
+            if not isinstance(name, str) or not name or names.count(name) > 1 or name in computed:
                 raise SettingsError(f"select({name!r}, …): name each column once; expressions are name=pc.field(…)")
         for name, made in computed.items():
             if not isinstance(made, pc.Expression):
                 raise SettingsError(f"select({name}={made!r}): expected an expression such as pc.field('price') * 2")
-        return self._then(Projection({**dict.fromkeys(columns), **computed}))
+        return self._then(Projection({**dict.fromkeys(names), **computed}))
 
     def where(self, condition: pc.Expression) -> "Stream":
         """Keep the rows for which an expression of PyArrow is true: `where(pc.field("price") > 100)`."""
@@ -199,12 +201,14 @@ class Stream:
         left = self._then(UnionDeclaration(members, tag, "left"))
         return Stream(self._job, (*left._paths, *other._then(UnionDeclaration(members, tag, "right"))._paths))
 
-    def key_by(self, *keys: str | AnyWindow) -> "KeyedStream":
+    def key_by(self, *keys: str | AnyWindow | Sequence[str | AnyWindow]) -> "KeyedStream":
         """Group by the values of columns, and by a window of event time if the keys contain a window.
 
         `key_by("user", hf.window("at", "10min"))` has the output columns `user`, `window_start`, `window_end`. Rows
-        with a null among the columns, or without a time for the window, are bad records.
+        with a null among the columns, or without a time for the window, are bad records. A list of them does as well.
         """
+        if len(keys) == 1 and isinstance(keys[0], list | tuple):
+            keys = tuple(keys[0])
         if not keys or not all(isinstance(key, AnyWindow) or (isinstance(key, str) and key) for key in keys):
             raise SettingsError(f"key_by{keys!r} is not allowed: name at least one column, and at most one hf.window")
         columns = tuple(key for key in keys if isinstance(key, str))

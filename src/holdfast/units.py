@@ -1,21 +1,37 @@
-"""Durations and sizes as people write them: strings with a unit, or numbers in seconds and bytes.
+"""Durations and sizes as people write them: strings with a unit, numbers in seconds and bytes, or a `timedelta`.
 
-Pure. Sizes count as Spark and Flink count them: 1KB is 1024 bytes.
+Pure. Durations may have Spark's long names of units and several parts: `"10 minutes"`, `"1 hour 30 minutes"`. Sizes
+count as Spark and Flink count them: 1KB is 1024 bytes.
 """
 
 import math
 import re
+from datetime import timedelta
 
 from holdfast.errors import SettingsError
 
-Duration = str | int | float
-"""`"500ms"`, `"1s"`, `"10min"`, `"2h"`, `"1d"`, or a number of seconds."""
+Duration = str | int | float | timedelta
+"""`"500ms"`, `"1s"`, `"10min"`, `"2h"`, `"1d"`, `"10 minutes"`, a `timedelta`, or a number of seconds."""
 
 Size = str | int
 """`"512B"`, `"64KB"`, `"8MB"`, `"1GB"`, `"1TB"`, or a number of bytes."""
 
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
-_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PARTS = re.compile(r"(?:\s*\d+(?:\.\d+)?\s*[A-Za-z]+)+\s*")
+_SECONDS = {
+    name: seconds
+    for names, seconds in (
+        ("us microsecond", 1e-6),
+        ("ms millisecond", 0.001),
+        ("s sec second", 1.0),
+        ("m min minute", 60.0),
+        ("h hr hour", 3600.0),
+        ("d day", 86400.0),
+        ("w week", 604800.0),
+    )
+    for name in names.split()
+}
+_SECONDS |= {f"{name}s": seconds for name, seconds in _SECONDS.items() if len(name) > 2}
 _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
@@ -27,8 +43,14 @@ def duration_s(value: Duration, field: str) -> float:
     SettingsError
         It is negative, not finite, or not a duration.
     """
-    allowed = "a number of seconds, or a string such as '500ms', '1s', '10min', '2h', '1d'"
-    seconds = _quantity(value, _SECONDS, field, allowed)
+    allowed = "a number of seconds, a timedelta, or a string such as '500ms', '1s', '10min', '2h', '1d'"
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, str) and _PARTS.fullmatch(value):
+        parts = [match[0] for match in _NUMBER_AND_UNIT.finditer(value)]
+        seconds = sum(_quantity(part, _SECONDS, field, allowed, value) for part in parts)
+    else:
+        seconds = _quantity(value, _SECONDS, field, allowed)
     if not math.isfinite(seconds) or seconds < 0:
         raise SettingsError(f"{field}={value!r}: a duration is finite and not negative; allowed: {allowed}")
     return seconds
@@ -43,7 +65,7 @@ def signed_duration_us(value: Duration, field: str) -> int:
     """Microseconds of a duration that may have a minus sign before it, as in `"-5min"`."""
     if isinstance(value, str) and value.lstrip().startswith("-"):
         return -duration_us(value.lstrip()[1:], field)
-    if isinstance(value, (int, float)) and value < 0:
+    if (isinstance(value, timedelta) and value < timedelta()) or (isinstance(value, (int, float)) and value < 0):
         return -duration_us(-value, field)
     return duration_us(value, field)
 
@@ -75,11 +97,14 @@ def whole_number(value: object, field: str, least: int) -> None:
         raise SettingsError(f"{field}={value!r}: allowed is a whole number of at least {least}")
 
 
-def _quantity(value: object, units: dict[str, float] | dict[str, int], field: str, allowed: str) -> float:
+def _quantity(
+    value: object, units: dict[str, float] | dict[str, int], field: str, allowed: str, whole: object = None
+) -> float:
+    """The quantity that `value` is; `whole`: the user's value, if `value` is a part of it."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
     unit = units.get(match.group(2)) if match else None
     if match is None or unit is None:
-        raise SettingsError(f"{field}={value!r} is not understood; allowed: {allowed}")
+        raise SettingsError(f"{field}={(value if whole is None else whole)!r} is not understood; allowed: {allowed}")
     return float(match.group(1)) * unit

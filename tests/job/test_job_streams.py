@@ -1,5 +1,7 @@
 """Results of jobs: streams, aggregates, functions, several operators and sinks, in process."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -7,6 +9,7 @@ import pytest
 from job_kit import new_job, newest, pairs, script, tuples
 
 import holdfast as hf
+from holdfast.errors import JobRefused, SettingsError
 from holdfast.testing import Abort, Eof, ManualClock, TestSource, run
 
 ROWS = pairs((1, 10), (2, 20), (1, 5))
@@ -204,3 +207,24 @@ def test_streams_that_do_not_unite_by_name_say_which_column():
         refused("k BIGINT, v STRING")
     with pytest.raises(hf.JobRefused, match=r"union_by_name\(tag='k'\): a stream has a column of that name"):
         refused("k BIGINT", tag="k")
+
+
+def test_columns_may_be_given_as_a_list():
+    job, sink = new_job(), hf.MemorySink()
+    job.read(script(ROWS, pairs((2, 1), (2, 3)))).select(["k", "v"]).key_by(["k"]).aggregate(v=hf.sum("v")).write(sink)
+    run(job)
+    assert sink.rows() == [{"k": 2, "v": 4}]
+
+
+def test_a_missing_column_is_refused_with_all_columns_of_the_source():
+    job = new_job()
+    job.read(script(ROWS)).select("usr").write(hf.MemorySink())
+    with pytest.raises(JobRefused, match=r"there is no column 'usr' in its input \(k, v\)"):
+        run(job)
+
+
+@pytest.mark.parametrize("wrong", [{"checkpoint": "10s"}, {"task_manager": {"memory": "1GB"}}, {"failover": 3}])
+def test_a_setting_that_is_no_object_of_settings_is_refused_with_an_example(wrong: dict[str, Any]):
+    (name,) = wrong
+    with pytest.raises(SettingsError, match=f"{name}=.* is not allowed: for example {name}="):
+        new_job(**wrong)

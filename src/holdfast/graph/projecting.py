@@ -57,7 +57,7 @@ class Projection:
 
     def schema_of(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the rows that come out. Raises `JobRefused`."""
-        missing = [name for name, made in self.columns.items() if made is None and name not in schema.names]
+        missing = self.missing_from(schema)
         if missing:
             raise JobRefused(f"{self}: there is no column {missing[0]!r} in its input ({', '.join(schema.names)})")
         kinds = dict(zip(self._computed, _types(self, schema, self._computed), strict=True))
@@ -68,6 +68,10 @@ class Projection:
         """Return the columns that are read."""
         computed = needed_columns(schema, list(self._computed.values())) if self._computed else []
         return [name for name in schema.names if name in computed or self._all(schema).get(name, computed) is None]
+
+    def missing_from(self, schema: pa.Schema) -> list[str]:
+        """Return the columns that are taken as they are and that the input does not have."""
+        return [name for name, made in self.columns.items() if made is None and name not in schema.names]
 
     @property
     def _computed(self) -> dict[str, pc.Expression]:
@@ -106,7 +110,8 @@ def columns_read(schema: pa.Schema, steps: Sequence[object], always: Sequence[st
             return None
         needed.update(step.needs(schema))
         if isinstance(step, Projection):
-            return tuple(name for name in schema.names if name in needed) if not step.added else None
+            is_whole = step.added or step.missing_from(schema)  # the refusal of a missing column names all columns
+            return None if is_whole else tuple(name for name in schema.names if name in needed)
     return None
 
 

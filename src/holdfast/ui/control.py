@@ -18,7 +18,7 @@ import msgspec
 from holdfast.checkpoint.triggers import cron, every, manual
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.ui.pages import JSON, Application, Environment, StartResponse, answer, bearer, is_token
-from holdfast.units import Duration, duration_s
+from holdfast.units import duration_s
 
 BODY_BYTES_MAX = 64 << 10
 """Bound on a command's length in bytes."""
@@ -68,7 +68,7 @@ class SavepointCommand(Command, tag="savepoint"):
     """Take a checkpoint and copy it into a folder."""
 
     folder: str
-    timeout: Duration | None = None
+    timeout: str | float | None = None
 
     def run(self, query: Controlled, options: Mapping[str, str]) -> str:
         return f"savepoint {query.savepoint(self.folder, options, _limit_s(self.timeout)).url} is complete"
@@ -101,7 +101,7 @@ class StopCommand(Command, tag="stop"):
     """Stop the query, with a savepoint if its folder is given."""
 
     savepoint: str | None = None
-    timeout: Duration | None = None
+    timeout: str | float | None = None
 
     def run(self, query: Controlled, options: Mapping[str, str]) -> str:
         if self.savepoint is None:
@@ -206,7 +206,7 @@ def controlling(pages: Application, control: Application | None, path: str) -> A
     return answered
 
 
-def _limit_s(timeout: Duration | None) -> float | None:
+def _limit_s(timeout: str | float | None) -> float | None:
     return None if timeout is None else duration_s(timeout, "timeout")
 
 
