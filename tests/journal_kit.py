@@ -9,7 +9,7 @@ from holdfast.journal.fence import TakenOver, take_over
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.storage import names
-from holdfast.storage.store import ObjectStore, open_store
+from holdfast.storage.store import ObjectInfo, ObjectStore, open_store
 from holdfast.testing.stores import Fault, FaultyStore
 
 
@@ -70,3 +70,24 @@ class Steered:
             return planned
         planned()
         return None
+
+
+class LaggingStore(FaultyStore):
+    """A store whose listings show objects only once `pass_time` was called `lag` times since they were put."""
+
+    def __init__(self, inner: ObjectStore, lag: int) -> None:
+        super().__init__(inner, lambda operation, name: None)
+        self._lag = lag
+        self._now = 0
+        self._put_at: dict[str, int] = {}
+
+    def pass_time(self, attempts: int = 0) -> None:
+        self._now += 1
+
+    def create(self, name: str, data: bytes) -> None:
+        super().create(name, data)
+        self._put_at[name] = self._now
+
+    def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
+        found = super().list(prefix, after=after)
+        return [info for info in found if self._put_at.get(info.name, 0) + self._lag <= self._now]

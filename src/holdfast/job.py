@@ -107,7 +107,8 @@ class Job:
         nor its storage has is refused.
     start_from, publish_again
         Number of a retained checkpoint (`holdfast checkpoints`) to go back to; None: the newest. Rows after it are
-        processed anew, and their output is published a second time, to which `publish_again=True` agrees. A job goes
+        processed anew, and their output is published a second time, to which `publish_again=True` agrees, as it does
+        for a storage that was restored from a copy older than the sinks' targets. A job goes
         back to a number once: later starts with the same number go on from where the job is. Or the URL of a savepoint.
     restore_mode
         With the URL of a savepoint: `"no_claim"` (the default) begins a new job, with an id of its own, on a storage

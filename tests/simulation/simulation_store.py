@@ -39,6 +39,10 @@ class Weather:
     """How late a late request is, on average."""
 
 
+LAGS_S = (0.0, 0.0, 0.0, 1.5)
+"""Seconds by which listings lag behind, of which each seed draws one."""
+
+
 class FrozenStore:
     """The objects of a moment; without delays, for the oracle."""
 
@@ -90,6 +94,8 @@ class SimulatedStore(FrozenStore):
         self.late_journal: set[str] = set()
         self._runtime = runtime
         self._rng = random.Random(seed)
+        self._lag_s = random.Random(f"lag {seed}").choice(LAGS_S)
+        self._created_s: dict[str, float] = {}
         self._watch = watch
 
     def frozen(self) -> FrozenStore:
@@ -111,7 +117,7 @@ class SimulatedStore(FrozenStore):
         return found
 
     def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
-        found: list[ObjectInfo] = self._request("list", prefix, lambda: FrozenStore.list(self, prefix, after=after))
+        found: list[ObjectInfo] = self._request("list", prefix, lambda: self._listed(prefix, after))
         return found
 
     def delete(self, names: Sequence[str]) -> None:
@@ -119,7 +125,13 @@ class SimulatedStore(FrozenStore):
             wanted = list(names)
             self._request("delete", " ".join(wanted), lambda: self._delete(wanted))
 
+    def _listed(self, prefix: str, after: str | None) -> Sequence[ObjectInfo]:
+        """The objects that are old enough to be shown."""
+        shown_s = self._runtime.now_s - self._lag_s
+        return [info for info in FrozenStore.list(self, prefix, after=after) if self._created_s[info.name] <= shown_s]
+
     def _put(self, name: str, data: bytes) -> None:
+        self._created_s.setdefault(name, self._runtime.now_s)
         self.objects[name] = data
         self._watch.created(name, data)
 
@@ -132,7 +144,7 @@ class SimulatedStore(FrozenStore):
         for name in names:
             if name in self.objects:
                 self._watch.deleting(name)
-                del self.objects[name]
+                del self.objects[name], self._created_s[name]
 
     def _request(self, operation: str, name: str, do: Callable[[], Any]) -> Any:
         fault = self._fault(operation)

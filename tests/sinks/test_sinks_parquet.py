@@ -57,7 +57,7 @@ def context(store: ObjectStore, name: str = "out") -> PublishContext:
 
 def published(folder: Path) -> dict[str, bytes]:
     files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*.parquet")}
-    return {name: data for name, data in files.items() if not name.startswith("_staging")}
+    return {name: data for name, data in files.items() if not name.startswith("_")}
 
 
 def test_publishing_again_writes_the_same_names_with_the_same_bytes(

@@ -32,6 +32,7 @@ from holdfast.jobmaster.going_back import agreed, chosen, go_back, goes_back, wi
 from holdfast.jobmaster.identity import check_dropped, check_identity, check_keys, publishing, without_dropped_output
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.server import JobMasterServer
+from holdfast.jobmaster.set_back import check_not_set_back, epochs_above, last_numbers, pass_over
 from holdfast.jobmaster.unnamed import warn_unnamed
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import TakenOver, find_base, list_journal, read_record, read_retained, take_over
@@ -39,7 +40,7 @@ from holdfast.journal.job import open_job
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.settings import TaskManagerConfig
-from holdfast.sinks.base import SinkContext
+from holdfast.sinks.base import Sink, SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sinks.targets import refuse_shared_targets
 from holdfast.storage.store import ObjectStore
@@ -140,7 +141,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
         check_identity(base, start.program, settings.drop_state)
     warn_unnamed(settings.name, start.program)
     initial = _initial_rows(start, job, base)
-    _prepare_sinks(start, job)
+    passed_over = _compared_with_targets(start, _prepare_sinks(start, job), number)
     if start.savepoint is not None and newest is None:
         begin_from(start.store, start.savepoint, start.copy_back)
     for name, spec in start.program.operators.items():
@@ -157,6 +158,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
         closing,
     )
     try:
+        pass_over(start.store, passed_over)
         master = _take_over(start, job, urls, closing, initial)
         master.start()
         return master
@@ -274,8 +276,27 @@ def _newest_checkpoint(store: ObjectStore) -> tuple[JournalNumber | None, Checkp
     return find_base(lambda: list_journal(store), read, store.url)[1:]
 
 
-def _prepare_sinks(start: Start, job: StoredJob) -> None:
+def _compared_with_targets(
+    start: Start, sinks: Mapping[str, tuple[Sink, SinkContext]], newest: JournalNumber | None
+) -> JournalNumber:
+    """Refuse a storage that was set back; return the number that the job has to pass over, 0 if there is none.
+
+    An older JobMaster may record and publish meanwhile, so the journal is read again after the targets.
+    """
+    store, again = start.store, start.settings.publish_again
+    targets = last_numbers(sinks.values(), first_start=newest is None)
+    if start.savepoint is not None and newest is None:
+        return check_not_set_back(store, newest, targets, 0, again)  # objects may be copied, and no record yet
+    epoch = epochs_above(store, list_journal(store))
+    if epoch or any(number > (newest or 0) for number in targets.values()):
+        newest, epoch = _newest_checkpoint(store)[0], epochs_above(store, list_journal(store))
+    return check_not_set_back(store, newest, targets, epoch, again)
+
+
+def _prepare_sinks(start: Start, job: StoredJob) -> dict[str, tuple[Sink, SinkContext]]:
+    """Prepare all sinks; return them with their contexts."""
     program = start.program
+    prepared: dict[str, tuple[Sink, SinkContext]] = {}
     for name, sink in publishing(program).items():
         schema = DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else program.sink_schemas[name]
         keys, has_watermark = program.sink_keys.get(name, ()), name in program.sink_watermarks
@@ -284,3 +305,5 @@ def _prepare_sinks(start: Start, job: StoredJob) -> None:
             sink.prepare(schema, context)
         except (StorageError, OSError) as error:
             raise StorageError(f"sink {name!r}: its target cannot be reached: {error}") from error
+        prepared[name] = sink, context
+    return prepared

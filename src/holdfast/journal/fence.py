@@ -1,8 +1,11 @@
 """Takeover of a job's storage: every older JobMaster then finds its next number taken.
 
-    list ──► read the base ──► put own takeover at highest + 1 ──► list again ──► base there, nothing above: it counts
-      ▲            │ gone            │ taken                          │ else
+    list ──► read the base ──► put own takeover at highest + 1 ──► list until it is shown ──► base there, nothing above:
+      ▲            │ gone            │ taken                          │ else                        it counts
       └────────────┴─────────────────┴────────────────────────────────┘  start over, having done nothing else
+
+Listings may lag behind, reads by name may not. A listing that shows the own takeover shows all that was put before it,
+and whether there is a record above, or the mark `journal/begun`, is asked by name.
 
 `journal.Journal` owns the records that follow.
 """
@@ -23,9 +26,9 @@ from holdfast.journal.records import CheckpointRecord, Record, Takeover
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
-LOST_SEEN = 3
-"""Number of consecutive listings that must show a lost record before it is reported. Higher values wait longer (a few
-tenths of a second at 3) and mistake a change during a listing for a loss less often."""
+LOST_SEEN = 7
+"""Number of consecutive listings that must show a lost record before it is reported. Higher values wait longer (three
+to six seconds at 7) and mistake a change during a listing, or a listing that lags, for a loss less often."""
 
 
 class TakenOver(NamedTuple):
@@ -75,7 +78,17 @@ def list_journal(store: ObjectStore) -> Listed:
     """List the journal's records; unknown names in the folder are passed over."""
     parsed = [names.parse(info.name) for info in store.list(names.JOURNAL)]
     numbers = [name.number for name in parsed if isinstance(name, names.JournalName)]
-    return Listed(numbers, any(isinstance(name, names.BegunName) for name in parsed))
+    begun = any(isinstance(name, names.BegunName) for name in parsed) or exists(store, names.begun())
+    return Listed(numbers, begun)
+
+
+def exists(store: ObjectStore, name: str) -> bool:
+    """Ask for an object by name, since a listing may lag behind. Raises `StorageError` if the store does not answer."""
+    try:
+        store.get(name)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def journal_numbers(store: ObjectStore) -> list[JournalNumber]:
@@ -213,7 +226,12 @@ def _attempt(store: ObjectStore, patience: Patience) -> TakenOver | None:
         return None
     hit("journal.takeover.put")
     after = _listed(store, patience)
+    while number not in after.numbers:
+        patience.spend(f"{store.url}: its listings do not show {names.journal(number)}, which is there: they lag", None)
+        after = _listed(store, patience)
     if not rules.takeover_counts(number, base_number, after.numbers, after.begun):
+        return None
+    if exists(store, names.journal(JournalNumber(number + 1))):
         return None
     if base_number is not None and not listed.begun:
         mark_begun(store, base_number, patience)

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.errors import Fenced, StorageError
 from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal import rules
-from holdfast.journal.fence import journal_numbers, mark_begun, settle
+from holdfast.journal.fence import exists, mark_begun, settle
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
 from holdfast.journal.records import CheckpointRecord
 from holdfast.storage import names
@@ -145,10 +145,12 @@ class Journal:
         Fenced
             Another JobMaster has taken over.
         StorageError
-            The journal could not be listed.
+            The store did not answer.
         """
+        # Above the newest record of this journal nothing is ever deleted, so a takeover that counts has the next number
+        # taken for good. A listing could lag behind it.
         self._check_not_fenced()
-        if not self.unresolved and any(number >= self._next for number in journal_numbers(self._store)):
+        if not self.unresolved and exists(self._store, names.journal(self._next)):
             self._end()
 
     def _end(self) -> None:

@@ -11,8 +11,9 @@ and the model in the tests explores them.
 Invariants
 - A record is put at the highest number + 1, if absent, and never changed.
 - Only the highest number counts; it is never deleted, and a takeover record never is.
-- A takeover counts only if a listing begun after its put shows nothing above it, and its base: a number that was
-  freed can be created again by a candidate that was paused between its listing and its put.
+- A takeover counts only if a listing begun after its put shows it, nothing above it, and its base: a number that was
+  freed can be created again by a candidate that was paused between its listing and its put. A listing that lags behind
+  does not show the takeover; one that shows it shows all that was put before it.
 - The outcome of a put is known only by reading the number back.
 - Above the newest checkpoint there are only takeovers, without a gap: each was put at the highest number + 1, and
   nothing above the newest checkpoint is ever deleted. Once a checkpoint was recorded (the mark `journal/begun` says
@@ -57,11 +58,12 @@ def takeover_counts(
 ) -> bool:
     """Decide if a takeover at `number` counts, by a listing begun after its put and the mark in it.
 
-    No record may lie above the takeover, and its base must still be the newest checkpoint. A checkpoint recorded since
-    the first listing lies above, unless it was lost; then the base has expired or the mark has appeared.
+    The listing must show the takeover (otherwise it lags, and is repeated). No record may lie above it, and its base
+    must still be the newest checkpoint. A checkpoint recorded since the first listing lies above, unless it was lost;
+    then the base has expired or the mark has appeared.
     """
     base_stays = not begun if base is None else base in listed
-    return max(listed, default=number) <= number and base_stays
+    return max(listed, default=0) == number and base_stays
 
 
 def base_search_order(numbers: Iterable[JournalNumber], below: JournalNumber) -> list[JournalNumber]:

@@ -95,6 +95,15 @@ class Sink(ABC):
         """Check or create the target at `start()`. Raises `JobRefused` naming every difference."""
         return
 
+    def last_number(self, context: SinkContext) -> int | None:
+        """The highest number under which the target has output of this job's sink, a part of a group included.
+
+        0: the target knows of none. None: the sink cannot say. Asked on the driver at `start()`, after `prepare`: a
+        number above the storage's newest checkpoint shows that the storage was set back. Raises `StorageError` or
+        another `OSError` if the target does not answer.
+        """
+        return None
+
     def refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
         """Numbers of rows that the sink could never show, each with the reason; they are bad records and are not
         staged."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, PublishFailed, SettingsError
+from holdfast.errors import HoldfastError, JobRefused, PublishFailed, SettingsError
 from holdfast.failpoints import hit
-from holdfast.sinks.base import PublishContext, Sink, StageContext
+from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.staging import decode_rows, discard_rows, pieces, read_rows, stage_rows
 
 
@@ -23,6 +23,9 @@ class CallbackSink(Sink):
 
     An `OSError` from `fn`, for example a connection error, is an I/O error: the call is repeated later. Any other
     exception fails the query. `fn` stays in the driver and is not sent to tasks.
+
+    `fn` may be an object with a method `last_number()`, which returns the highest number that it has stored with its
+    data, 0 if there is none. `start()` asks it, and refuses a storage that was restored from a copy older than that.
     """
 
     fn: Callable[[pa.Table, int], Any] = field(repr=False, compare=False)
@@ -41,6 +44,18 @@ class CallbackSink(Sink):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "fn": None}
+
+    def last_number(self, context: SinkContext) -> int | None:
+        ask = getattr(self.fn, "last_number", None)
+        if ask is None:
+            return None
+        number = ask()
+        if not isinstance(number, int) or number < 0:
+            raise JobRefused(
+                f"sink {context.sink!r}: its function's last_number() returned {number!r}, expected the highest number "
+                "that it has stored, or 0"
+            )
+        return number
 
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         return stage_rows(pieces(batches), context)

@@ -45,6 +45,10 @@ class MemorySink(Sink):
         with self._published.lock:
             self._published.schema = schema
 
+    def last_number(self, context: SinkContext) -> int:
+        with self._published.lock:
+            return self._published.last.get((context.job_id, context.sink), 0)
+
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         return stage_rows(pieces(batches), context)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.sinks.base import PublishContext, Sink, StageContext
+from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 
 
 @dataclass
@@ -16,6 +16,9 @@ class NoopSink(Sink):
     @property
     def kind(self) -> str:
         return "noop"
+
+    def last_number(self, context: SinkContext) -> int:
+        return 0  # no output that could be lost or come twice
 
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         deque(batches, maxlen=0)  # the fastest way to exhaust an iterator

@@ -1,6 +1,7 @@
 """Sink into a folder of Parquet files.
 
     <url>/_staging/<job id>/<epoch>/<run>/<sink>/…         staged; readers of the folder skip it
+    <url>/_published/<job id>/<sink>                       the number that was published last, in decimal digits
     <url>/<column=value>/…/part-<sink digest>-<number>-<index>.parquet
     <url>/<column=value>/…/part-<sink digest>-<number>-rows-<portion>.parquet   small pieces, gathered
 
@@ -12,7 +13,9 @@ written after all files of the group whose watermark is past the partition's end
 """
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -88,6 +91,15 @@ class ParquetSink(Sink):
         except StorageError as error:
             raise JobRefused(f"sink {context.sink!r} cannot write to {self.url}: {error}") from error
 
+    def last_number(self, context: SinkContext) -> int:
+        """Read the noted number; an earlier release noted none, so the names of published files tell it then."""
+        store = self._open()
+        with suppress(ObjectNotFound, ValueError):
+            return int(store.get(_last(context.job_id, context.sink)))
+        published = re.compile(rf"(?:.*/)?part-{_owner(context.job_id, context.sink)}-(\d{{{names.DIGITS}}})-.*")
+        found = (published.fullmatch(info.name) for info in store.list(""))
+        return max((int(match[1]) for match in found if match), default=0)
+
     def refused(self, rows: pa.RecordBatch) -> dict[int, str]:
         return unwritable(rows, self.partition_by)
 
@@ -117,6 +129,8 @@ class ParquetSink(Sink):
         published = 0
         folders: set[str] = set()
         for portion in portions(committables, StagedParquet, context.sink, layout.portion_bytes_max):
+            if not portion.number:
+                store.put(_last(context.job_id, context.sink), str(number).encode())
             _copy_all(portion.files, store, prefix, published, context)
             published += len(portion.files)
             folders.update(one.folder for one in portion.files)
@@ -164,8 +178,15 @@ class ParquetSink(Sink):
 
 
 def _published_prefix(context: PublishContext, number: int) -> str:
-    owner = hashlib.blake2b(f"{context.job_id}/{context.sink}".encode(), digest_size=8).hexdigest()
-    return f"part-{owner}-{number:0{names.DIGITS}d}"
+    return f"part-{_owner(context.job_id, context.sink)}-{number:0{names.DIGITS}d}"
+
+
+def _owner(job_id: str, sink: str) -> str:
+    return hashlib.blake2b(f"{job_id}/{sink}".encode(), digest_size=8).hexdigest()
+
+
+def _last(job_id: str, sink: str) -> str:
+    return f"_published/{job_id}/{names.escape(sink)}"
 
 
 def _copy_all(

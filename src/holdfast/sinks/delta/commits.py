@@ -47,6 +47,11 @@ class Applications:
         version = table.transaction_version(self.app)
         return version is not None and version >= self.number
 
+    def last_number(self, table: DeltaTable) -> int:
+        """The highest number of which a group, or steps of a group, are in the table; 0 if there is none."""
+        steps = (table.transaction_version(f"{self.app}/steps") or 0) // STEPS_MAX
+        return max(table.transaction_version(self.app) or 0, steps)
+
     def place(self, table: DeltaTable) -> int:
         """Number of the group's committables that are in the table already."""
         number, place = divmod(table.transaction_version(f"{self.app}/steps") or 0, STEPS_MAX)

@@ -123,6 +123,12 @@ class DeltaSink(Sink):
         except (DeltaError, OSError, StorageError) as error:
             raise JobRefused(f"{refused}{error}") from error
 
+    def last_number(self, context: SinkContext) -> int:
+        try:
+            return Applications(_app(context.job_id, context.sink), 0).last_number(self._load())
+        except DeltaError as error:
+            raise StorageError(f"{self.url}: {error}") from error
+
     def refused(self, rows: pa.RecordBatch) -> dict[int, str]:
         return unwritable(rows, self.partition_by, escapes_unicode=True)  # delta-rs does, when it merges or compacts
 
@@ -149,7 +155,7 @@ class DeltaSink(Sink):
             return
         layout = msgspec.msgpack.decode(context.layout or self.layout(context), type=DeltaLayout)
         group = self._group(layout, committables, context)
-        applications = Applications(f"{context.job_id}/{context.sink}", number)
+        applications = Applications(_app(context.job_id, context.sink), number)
         conflicts = 0
         try:
             while conflicts < CONFLICTS_MAX:
@@ -233,6 +239,11 @@ class DeltaSink(Sink):
             except CommitFailedError:
                 table = self._load()
         raise StorageError(f"{CONFLICTS_MAX} commits of other writers came in between while columns were added")
+
+
+def _app(job_id: str, sink: str) -> str:
+    """Id of the app transactions of a job's sink."""
+    return f"{job_id}/{sink}"
 
 
 def _key_differences(columns: pa.Schema, schema: pa.Schema, keys: Sequence[str]) -> list[str]:

@@ -101,6 +101,8 @@ class KafkaSink(Sink):
             del self._settings["transaction.timeout.ms"]
         self._transactions: NumberedTransactions | None = None
         self._progress = PublishedUpTo(0, None)
+        self._found = PublishedUpTo(0, None)
+        """The progress that `prepare` found at the broker."""
         self._producer: Any = None
 
     @property
@@ -123,6 +125,12 @@ class KafkaSink(Sink):
                 self._check_progress(whose, context)
         except StorageError as error:
             raise JobRefused(f"{error}: is the address right, and the broker running?") from error
+
+    def last_number(self, context: SinkContext) -> int | None:
+        """None with `delivery="at_least_once"`: without transactions, no number is remembered at the broker."""
+        if self.delivery != "exactly_once":
+            return None
+        return self._found.number
 
     def refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
         return unencodable(rows, self._avro_schema(rows.schema)) if self.value == "avro" else {}
@@ -212,8 +220,10 @@ class KafkaSink(Sink):
     def _check_progress(self, whose: str, context: SinkContext) -> None:
         """Note the beginning at the first start; refuse a later start if the broker has forgotten the progress."""
         has_begun = begun_before(context.store, context.sink) and self.forgotten == "fail"
-        if not begun(whose, self.topic, self._settings, identity(context.job_id, context.sink), has_begun=has_begun):
+        known = begun(whose, self.topic, self._settings, identity(context.job_id, context.sink), has_begun=has_begun)
+        if known is None:
             raise JobRefused(forgotten_message(whose, self.bootstrap_servers, context.job_id, context.sink))
+        self._found = known
         with suppress(ObjectExists):
             context.store.create(names.sink_begun(context.sink), b"")
 

@@ -152,8 +152,10 @@ def progress_offset(package: Any, topic: str, progress: PublishedUpTo) -> Any:
     return package.TopicPartition(topic, 0, progress.number, metadata=metadata)
 
 
-def begun(whose: str, topic: str, settings: Mapping[str, Any], identity: str, *, has_begun: bool) -> bool:
-    """Return whether the broker knows the progress of a sink; note the beginning if there was none before.
+def begun(
+    whose: str, topic: str, settings: Mapping[str, Any], identity: str, *, has_begun: bool
+) -> PublishedUpTo | None:
+    """Return the progress of a sink that the broker knows; note the beginning if there was none before.
 
     Noted progress before the first group makes its absence mean that the broker has forgotten it. The transaction that
     a dead publisher may have left open is not waited for: only the presence of an offset counts here.
@@ -161,11 +163,11 @@ def begun(whose: str, topic: str, settings: Mapping[str, Any], identity: str, *,
     package = client_package()
     consumer = group_consumer(whose, settings, identity, "read_uncommitted")
     try:
-        known = committed_progress(package, consumer, topic) is not None
-        if not known and not has_begun:
-            first = progress_offset(package, topic, PublishedUpTo(0, None))
-            consumer.commit(offsets=[first], asynchronous=False)
-        return known or not has_begun
+        known = committed_progress(package, consumer, topic)
+        if known is None and not has_begun:
+            known = PublishedUpTo(0, None)
+            consumer.commit(offsets=[progress_offset(package, topic, known)], asynchronous=False)
+        return known
     except package.KafkaException as error:
         raise publication_error(whose, str(settings["bootstrap.servers"]), error) from error
     finally:
