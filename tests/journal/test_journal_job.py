@@ -7,7 +7,7 @@ import pytest
 from holdfast.errors import JobRefused, ObjectNotFound, StorageError
 from holdfast.journal.codec import StoredJob, encode_job
 from holdfast.journal.job import LAYOUT_VERSION, open_job, read_job
-from holdfast.testing.stores import Fault
+from holdfast.testing.stores import Fault, FaultyStore
 from journal_kit import Steered, fresh_store, no_wait, start
 
 
@@ -71,3 +71,29 @@ def test_a_store_that_does_not_answer_is_an_io_error_after_a_bound() -> None:
     with pytest.raises(StorageError, match="neither read nor created after 4 attempts"):
         open_job(steered.store, 128, attempts_max=4, wait=no_wait)
     assert steered.counts == {"get": 4}
+
+
+class Unconditional(FaultyStore):
+    """A store that takes conditions and ignores them."""
+
+    def create(self, name: str, data: bytes) -> None:
+        self.put(name, data)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_store_that_ignores_the_condition_of_put_if_absent_is_refused(there: bool) -> None:
+    inner = fresh_store()
+    if there:
+        open_job(inner, 128, wait=no_wait)
+    for _ in range(2):
+        with pytest.raises(JobRefused, match=r"ignores the condition of put-if-absent \(If-None-Match: \*\)"):
+            open_job(Unconditional(inner, lambda operation, name: None), 128, wait=no_wait)
+    assert open_job(inner, 128, wait=no_wait) == read_job(inner)
+
+
+def test_a_store_whose_answers_stay_unclear_is_not_refused_for_its_conditions() -> None:
+    inner = fresh_store()
+    open_job(inner, 128, wait=no_wait)
+    faulty = FaultyStore(inner, lambda operation, name: Fault.FAIL if operation == "create" else None)
+    with pytest.raises(StorageError, match="after 10 attempts"):
+        open_job(faulty, 128, wait=no_wait)

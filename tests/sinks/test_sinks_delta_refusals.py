@@ -13,6 +13,7 @@ from holdfast.errors import JobRefused
 from holdfast.sinks.base import PublishContext, SinkContext, StageContext
 from holdfast.sinks.delta.delta_sink import DeltaSink
 from holdfast.sinks.parquet import ParquetSink
+from holdfast.storage.obstore_store import FileStore
 from holdfast.storage.store import open_store
 
 JOB = "0123456789abcdef0123456789abcdef"
@@ -237,3 +238,12 @@ def test_a_target_that_cannot_be_reached_is_refused_without_its_credentials(tmp_
             sink.prepare(STREAM, SinkContext(JOB, "out", store))
         assert "hidden" not in str(refused.value)
         assert "hidden" not in repr(sink)
+
+
+def test_a_target_that_ignores_put_if_absent_is_refused_unless_a_lock_keeps_writers_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileStore, "create", FileStore.put)
+    with pytest.raises(JobRefused, match="ignores the condition of put-if-absent"):
+        prepare(tmp_path / "table")
+    prepare(tmp_path / "table", storage_options={"AWS_S3_LOCKING_PROVIDER": "dynamodb"})

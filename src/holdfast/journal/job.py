@@ -8,6 +8,7 @@ from holdfast.journal.fence import journal_numbers
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
 from holdfast.journal.rules import Wait
 from holdfast.storage import names
+from holdfast.storage.reach import check_put_if_absent
 from holdfast.storage.store import ObjectStore
 
 LAYOUT_VERSION = 1
@@ -32,7 +33,7 @@ def open_job(
     ------
     JobRefused
         The storage holds something else, an unknown layout, a journal without a job, another job, or another
-        max_parallelism.
+        max_parallelism; or the store ignores the condition of put-if-absent.
     StorageError
         The store did not answer `attempts_max` times.
     """
@@ -40,7 +41,9 @@ def open_job(
     wanted = StoredJob(uuid4().hex, LAYOUT_VERSION, max_parallelism, name)
     while True:
         try:
-            return _checked(store, _read_or_create(store, wanted), wanted, explicit)
+            job = _checked(store, _read_or_create(store, wanted), wanted, explicit)
+            check_put_if_absent(store, names.job(), store.get(names.job()))
+            return job
         except StorageError as error:
             patience.spend(f"{store.url}: the job's object could be neither read nor created", error)
 

@@ -21,6 +21,7 @@ from holdfast.errors import CorruptObject, ObjectNotFound, PublishFailed
 from holdfast.failpoints import hit
 from holdfast.sinks.base import PublishContext, StageContext
 from holdfast.storage import checksum, names
+from holdfast.storage.reach import check_put_if_absent
 from holdfast.storage.store import ObjectStore
 
 INLINE_BYTES_MAX = 8 * 1024
@@ -284,11 +285,18 @@ def discard_rows(staged: Sequence[StagedRows], context: PublishContext) -> None:
     context.store.delete([one.name for one in staged if one.name is not None])
 
 
-def probe(store: ObjectStore, folder: str) -> None:
-    """Check that a target can be written to: write and delete an empty object. Raises `StorageError`."""
+def probe(store: ObjectStore, folder: str, *, exclusive: bool = False) -> None:
+    """Check that a target can be written to: write and delete an empty object. Raises `StorageError`.
+
+    `exclusive`: the target relies on put-if-absent. Raises `JobRefused` if it ignores the condition.
+    """
     name = f"{folder}/probe-{uuid4().hex}"
     store.put(name, b"")
-    store.delete([name])
+    try:
+        if exclusive:
+            check_put_if_absent(store, name, b"")
+    finally:
+        store.delete([name])
 
 
 def transfer(call: Callable[[T], R], items: Sequence[T]) -> list[R]:

@@ -19,6 +19,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from holdfast.errors import ObjectExists, ObjectNotFound, SettingsError, StorageError
+from holdfast.storage.links import files_below, refuse_links, remove_file
 from holdfast.storage.store import ObjectInfo, ObjectStore
 
 MULTIPART_CHUNK_BYTES = 16 * 1024 * 1024
@@ -103,8 +104,7 @@ class ObstoreStore:
         return data
 
     def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
-        if prefix and not prefix.endswith("/"):
-            raise ValueError(f"a listing takes a folder that ends in '/' or '', not {prefix!r}")
+        _require_folder(prefix)
         found = self._do(
             "list", prefix, lambda: obstore.list(self._store, prefix=prefix or None, offset=after).collect()
         )
@@ -148,20 +148,32 @@ class ObstoreStore:
 class FileStore(ObstoreStore):
     """Files below a folder. Emptied folders are removed; a concurrent put that fails because of that tries again.
 
-    Large files are written, and files deleted, without parallelism: obstore would use ten threads and leave no
-    processor to others.
+    Symbolic links below the folder are not followed: nothing is written, listed or deleted through them. Large files
+    are written, and files deleted, without parallelism: obstore would use ten threads and leave no processor to others.
     """
 
     multipart_bytes_min = math.inf
 
+    def __init__(self, url: str, path: str, *, make: bool) -> None:
+        super().__init__(url, LocalStore(path, mkdir=make))
+        self._path = path
+
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        refuse_links(self._path, name)
         self._in_folder(lambda: super(FileStore, self).put(name, data))
 
     def create(self, name: str, data: bytes) -> None:
+        refuse_links(self._path, name)
         self._in_folder(lambda: super(FileStore, self).create(name, data))
 
+    def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
+        _require_folder(prefix)
+        found = self._do("list", prefix, lambda: list(files_below(self._path, prefix)))
+        return sorted(info for info in found if after is None or info.name > after)
+
     def delete(self, names: Sequence[str]) -> None:
-        self._delete_each(names)
+        for name in names:
+            self._do("delete", name, partial(remove_file, self._path, name))
 
     @staticmethod
     def _in_folder(write: Callable[[], None]) -> None:
@@ -191,6 +203,11 @@ class PublicFileStore(FileStore):
         self._do("put", name, lambda: obstore.rename(self._store, unfinished, name))
 
 
+def _require_folder(prefix: str) -> None:
+    if prefix and not prefix.endswith("/"):
+        raise ValueError(f"a listing takes a folder that ends in '/' or '', not {prefix!r}")
+
+
 def file_store(url: str, path: str, *, make: bool = True, public: bool = False) -> ObjectStore:
     """Open a store in a folder. `make`: create the folder, which must exist otherwise; `public`: others read it as a
     table."""
@@ -198,7 +215,7 @@ def file_store(url: str, path: str, *, make: bool = True, public: bool = False) 
         raise StorageError(f"storage {url}: there is no such folder")
     kind = PublicFileStore if public else FileStore
     try:
-        return kind(url, LocalStore(path, mkdir=make, automatic_cleanup=True))
+        return kind(url, path, make=make)
     except (BaseError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise StorageError(f"storage {url}: the folder cannot be made or read: {reason}") from None

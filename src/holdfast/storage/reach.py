@@ -1,15 +1,18 @@
-"""Quick check that a store can be reached at all, before anything relies on the patience of retries."""
+"""Quick checks of a store before anything relies on it: that it can be reached at all, and that it keeps conditions."""
 
 import re
 from collections.abc import Mapping
 
-from holdfast.errors import StorageError
+from holdfast.errors import JobRefused, ObjectExists, StorageError
 from holdfast.storage.names import JOURNAL
-from holdfast.storage.store import open_store
+from holdfast.storage.store import ObjectStore, open_store
 
 ATTEMPTS_MAX = 2
 QUICK = {"timeout": "5s", "connect_timeout": "2s"}
 """Time-outs of an attempt; the user's own time-outs take precedence."""
+
+CONDITION_ATTEMPTS_MAX = 4
+"""Attempts at the put that has to be refused; each further attempt outlasts another failed request."""
 
 NO_CREDENTIALS = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|169\.254\.170\.2")
 """Addresses that cloud machines ask for their identity; a request there means that no credentials were given."""
@@ -46,3 +49,30 @@ def check_reachable(url: str, storage_options: Mapping[str, str] | None = None) 
                     f"{error}. The storage cannot be reached: check its URL, and endpoint, region and credentials in "
                     "storage_options; nothing was started or changed"
                 ) from None
+
+
+def check_put_if_absent(store: ObjectStore, name: str, data: bytes) -> None:
+    """Put an object if absent that is there with the same data, which a store has to refuse.
+
+    Raises
+    ------
+    JobRefused
+        The store took the put: it ignores the condition (`If-None-Match: *`), and could not keep two writers apart.
+    StorageError
+        The store did not answer.
+    """
+    for attempt in range(1, CONDITION_ATTEMPTS_MAX + 1):
+        try:
+            store.create(name, data)
+        except ObjectExists:
+            return
+        except StorageError:
+            if attempt == CONDITION_ATTEMPTS_MAX:
+                raise
+        else:
+            break
+    raise JobRefused(
+        f"{store.url}: the store ignores the condition of put-if-absent (If-None-Match: *): it wrote {name!r}, which "
+        "was there already. It cannot keep two drivers apart: both would run, and rows would be lost or come twice. "
+        "Use a store, or a version of it, that supports conditional writes"
+    )

@@ -12,6 +12,7 @@ partition columns that were declared when it was staged. The sink deletes nothin
 that are never committed are left to VACUUM.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -207,6 +208,12 @@ class DeltaSink(Sink):
         return RetryingStore(open_store(self.url, self.storage_options))
 
     @property
+    def _has_lock(self) -> bool:
+        """True if delta-rs keeps writers apart by a locking provider instead of put-if-absent."""
+        options = {name.lower() for name in (*self.storage_options, *os.environ)}
+        return "aws_s3_locking_provider" in options
+
+    @property
     def _delta_url(self) -> str:
         parts = urlsplit(self.url)
         return unquote(parts.path) if parts.scheme == "file" else self.url
@@ -215,7 +222,7 @@ class DeltaSink(Sink):
         return DeltaTable(self._delta_url, storage_options=dict(self.storage_options))
 
     def _load_or_create(self, columns: pa.Schema) -> DeltaTable:
-        probe(self._store(), "_holdfast_staging")
+        probe(self._store(), "_holdfast_staging", exclusive=not self._has_lock)
         try:
             return self._load()
         except TableNotFoundError:

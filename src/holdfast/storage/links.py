@@ -1,0 +1,116 @@
+"""Files below a folder, reached without following any symbolic link below it.
+
+Whoever may write to a store could otherwise lead clean-up to folders outside. Each folder is opened relative to its
+parent (`openat` with `O_NOFOLLOW`), so a link that takes a folder's place meanwhile is not followed either. The store's
+own folder may be a link: its user named it.
+"""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from holdfast.errors import StorageError
+from holdfast.storage.store import ObjectInfo
+
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNFINISHED = re.compile(r"#\d+$")
+"""Ending of the names under which obstore writes files before it gives them their names."""
+
+
+class _IsLink(Exception):
+    """A folder on the way is a symbolic link, or no folder."""
+
+
+DEPTH_MAX = 100
+"""Levels of folders that are listed below a folder; deeper folders are nobody's. A higher value holds more open."""
+
+
+def files_below(root: str, prefix: str) -> Iterator[ObjectInfo]:
+    """Yield the files below `root` whose names begin with the folder `prefix`, in no order."""
+    try:
+        with _opened(root, prefix.split("/")[:-1]) as folders:
+            yield from _walk(folders[-1], prefix, DEPTH_MAX)
+    except (FileNotFoundError, _IsLink):
+        return
+
+
+def remove_file(root: str, name: str) -> None:
+    """Remove a file, and folders that are empty then. A missing file is no error; behind a link there is none."""
+    *folders, file = name.split("/")
+    try:
+        with _opened(root, folders) as opened:
+            os.unlink(file, dir_fd=opened[-1])
+            for folder, parent in zip(reversed(folders), reversed(opened[:-1]), strict=True):
+                os.rmdir(folder, dir_fd=parent)
+    except (FileNotFoundError, _IsLink):
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+
+
+def refuse_links(root: str, name: str) -> None:
+    """Raise `StorageError` if a folder of a file to be written is a symbolic link."""
+    path = root
+    for folder in name.split("/")[:-1]:
+        path = f"{path}/{folder}"
+        try:
+            if stat.S_ISLNK(os.lstat(path).st_mode):
+                raise StorageError(
+                    f"{path} is a symbolic link: Holdfast follows no links below the folder of a store, since they "
+                    f"could lead out of it; put a folder in its place to write {name!r}"
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return
+
+
+@contextmanager
+def _opened(root: str, folders: list[str]) -> Iterator[list[int]]:
+    """Open the root and the folders below it, each in the folder before it."""
+    with ExitStack() as closing:
+        opened = [os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+        closing.callback(os.close, opened[0])
+        for folder in folders:
+            opened.append(_open_folder(folder, opened[-1]))
+            closing.callback(os.close, opened[-1])
+        yield opened
+
+
+def _open_folder(name: str, parent: int) -> int:
+    try:
+        return os.open(name, _FLAGS, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _IsLink from None
+        raise
+
+
+def _walk(folder: int, prefix: str, depth: int) -> Iterator[ObjectInfo]:
+    below: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                below.append(entry.name)
+            elif entry.is_file(follow_symlinks=False) and not _UNFINISHED.search(entry.name):
+                try:
+                    found = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # deleted meanwhile
+                yield ObjectInfo(prefix + _shown(entry.name), found.st_size, found.st_mtime)
+    for name in below if depth else ():
+        try:
+            opened = _open_folder(name, folder)
+        except (FileNotFoundError, _IsLink):
+            continue
+        try:
+            yield from _walk(opened, f"{prefix}{_shown(name)}/", depth - 1)
+        finally:
+            os.close(opened)
+
+
+def _shown(name: str) -> str:
+    """The name as text; bytes that are not UTF-8 as escapes, under which no object can be asked for."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
