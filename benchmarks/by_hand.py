@@ -21,9 +21,9 @@ import pyarrow as pa
 import holdfast as hf
 from benchmarks.functions import take
 from holdfast.clock import SystemClock
-from holdfast.functions.columns import python_values
 from holdfast.functions.operator import BatchContext, EventTime, Operator, OperatorInput
 from holdfast.functions.process.declared import ProcessSpec
+from holdfast.python_values import python_values
 from holdfast.taskmanager.process_memory import GarbageCollection
 
 INPUT = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("at", pa.timestamp("us", "UTC"))])

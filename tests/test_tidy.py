@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, str] = {
     "storage": "",
     # Leaves, which every room may import.
     "changelog_config": "",
+    "arrays": "",
     "availability": "",
     "behind": "",
     "casts": "",
@@ -65,6 +66,7 @@ MAY_IMPORT: dict[str, str] = {
     "ids": "",
     "metrics": "",
     "printable": "",
+    "python_values": "",
     "schema": "",
     "units": "",
     "watermarks": "",
@@ -86,6 +88,7 @@ modules that lie in no folder."""
 
 LEAVES = {
     "changelog_config",
+    "arrays",
     "availability",
     "behind",
     "casts",
@@ -96,6 +99,7 @@ LEAVES = {
     "ids",
     "metrics",
     "printable",
+    "python_values",
     "schema",
     "units",
     "watermarks",

@@ -197,7 +197,7 @@ def test_only_the_rows_that_raise_are_set_aside() -> None:
     assert dict(rows_of(result)) == {"a": 3, "b": 1}
     assert [bad.position for bad in result.bad] == ["row 1 of batch 4, subtask 2", "row 3 of batch 4, subtask 2"]
     assert "key {'k': 'b'}" in result.bad[0].reason
-    assert result.bad[0].payload == '{"k": "b", "v": 13}'
+    assert result.bad[0].payload == '{"k":"b","v":13}'
     assert {row["k"]: row["n"] for row in operator.tables["state"].snapshot().to_pylist()} == {"a": 3, "b": 1}
 
 

@@ -139,8 +139,8 @@ def test_a_timer_that_raises_is_a_bad_record_and_leaves_no_trace() -> None:
     end(operator)
     assert rows_of(result) == [("a", 12, 1), ("b", 14, 1)]
     assert [bad.payload for bad in result.bad] == [
-        '{"k": "c", "op": "fail", "t": 5, "at": "1970-01-01 00:00:05+00:00"}',
-        '{"k": "a", "timestamp": "1970-01-01 00:00:13+00:00"}',
+        '{"k":"c","op":"fail","t":5,"at":"1970-01-01T00:00:05Z"}',
+        '{"k":"a","timestamp":"1970-01-01T00:00:13Z"}',
     ]
     assert len(operator.tables["timers"]) == 0
     with pytest.raises(UserFunctionError, match=r"'bells', key {'k': 'a'}, timer .*13\+00:00 in batch 1.*on_timer\(\)"):

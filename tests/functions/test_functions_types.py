@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 
-from holdfast.functions.columns import python_values
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.functions.process.values import Codec
+from holdfast.python_values import python_values
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import tables_of
 
@@ -72,7 +72,7 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
 
 def as_read(kind: pa.DataType | None, values: list[Any]) -> list[Any]:
     """Return values as Arrow gives them back: equal, but perhaps of another class."""
-    return values if kind is None else pa.array(values, kind).to_pylist()
+    return values if kind is None else python_values(pa.array(values, kind))
 
 
 def run(function: Any, keys: list[int], operator: Operator | None, tables: NewTable) -> tuple[Operator, list[str]]:
@@ -150,7 +150,7 @@ def test_by_row_what_was_put_comes_back_also_nulls_and_defaults(
 def test_by_batch_what_was_put_comes_back_also_nulls_and_defaults(
     kind: pa.DataType | None, values: list[Any], tables: NewTable
 ) -> None:
-    both = as_read(kind, [*values, None])
+    both = [*values, None] if kind is None else pa.array([*values, None], kind).to_pylist()
     values = both[:-1]
 
     class Keep(BatchFunction):
@@ -196,9 +196,10 @@ def test_times_become_the_python_values_that_arrow_gives(zone: str | None, unit:
     moments = pa.array([*some, None], pa.timestamp("us")).cast(pa.timestamp(unit), safe=False)
     times = moments.cast(pa.timestamp(unit, tz=zone))
     for array in (times, times.slice(2, 3), times.slice(0, 0), times.slice(len(some))):
-        assert python_values(array) == array.to_pylist()
+        expected = array.cast(pa.timestamp("us", tz=zone)).to_pylist()
+        assert python_values(array) == expected
         assert [getattr(value, "tzinfo", None) for value in python_values(array)] == [
-            getattr(value, "tzinfo", None) for value in array.to_pylist()
+            getattr(value, "tzinfo", None) for value in expected
         ]
 
 

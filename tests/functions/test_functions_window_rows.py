@@ -175,7 +175,7 @@ def test_a_window_for_which_a_function_raises_is_bad_alone() -> None:
         outputs(Median(), rows)
     found, bad = outputs(Median(), rows, bad_records="dead_letter")
     assert found == [("a", 110, 2)]
-    assert len(bad) == 1 and '"rows": 3' in bad[0].payload
+    assert len(bad) == 1 and '"rows":3' in bad[0].payload
 
 
 class Stateful(hf.ProcessFunction):

@@ -160,7 +160,7 @@ def test_late_rows_become_bad_records_by_choice() -> None:
     assert result.late == 1
     (bad,) = result.bad
     assert "late: the watermark 1970-01-01T00:01:40+00:00 says that its time was complete" in bad.reason
-    assert bad.payload == '{"k": "b", "at": "1970-01-01 00:01:33+00:00", "v": 2}'
+    assert bad.payload == '{"k":"b","at":"1970-01-01T00:01:33Z","v":2}'
 
 
 def test_a_sum_that_only_a_whole_window_overflows_is_bad() -> None:

@@ -72,8 +72,8 @@ def test_an_int96_time_that_microseconds_cannot_hold_makes_its_row_bad(tmp_path)
     assert [row.position for row in bad] == ["1", "3", "4"]
     assert "column 'at' (timestamp[s]) has a value that timestamp[us] cannot hold" in bad[0].reason
     shown = json.loads(bad[0].payload)
-    assert "out of range" in shown["at"]
-    assert shown["all"] == ["2026-01-01 01:02:03.456789"]
+    assert shown["at"].isdigit()
+    assert shown["all"] == ["2026-01-01T01:02:03.456789"]
 
 
 @pytest.mark.parametrize(("suffix", "unit"), [("parquet", "ms"), ("arrow", "ms"), ("arrow", "s")])

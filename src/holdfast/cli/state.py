@@ -1,7 +1,6 @@
 """Commands that show the state in a checkpoint: `operators`, `state`, `diff`. They write nothing to the storage."""
 
 import csv
-import json as json_format
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from holdfast.cli.common import (
     told,
 )
 from holdfast.errors import HoldfastError
+from holdfast.python_values import payload_of, shown_rows
 from holdfast.stored_state.difference import CHANGE, difference
 from holdfast.stored_state.opened import LATEST, OpenedCheckpoint, open_checkpoint
 from holdfast.stored_state.read import rows_of_key
@@ -88,8 +88,8 @@ def state(
             _write(rows, to)
             say(f"{len(rows):,} rows of checkpoint {opened.number} were written to {to}")
         elif json:
-            for row in rows.to_pylist():
-                say(json_format.dumps(row, default=str))
+            for row in shown_rows(rows):
+                say(payload_of(row))
         else:
             _print_rows(f"{operator}, checkpoint {opened.number}", rows)
 
@@ -177,7 +177,7 @@ def _write(rows: pa.Table, to: Path) -> None:
         case ".csv":
             pa.csv.write_csv(rows, to)
         case ".jsonl":
-            lines = (json_format.dumps(row, default=str) + "\n" for row in rows.to_pylist())
+            lines = (payload_of(row) + "\n" for row in shown_rows(rows))
             to.write_text("".join(lines), encoding="utf-8")
         case _:
             raise HoldfastError(
@@ -191,9 +191,9 @@ def _print_rows(title: str, rows: pa.Table) -> None:
     if not sys.stdout.isatty():
         writer = csv.DictWriter(sys.stdout, names)
         writer.writeheader()
-        writer.writerows(rows.to_pylist())
+        writer.writerows(shown_rows(rows))
         return
-    shown = rows.slice(0, ROWS_SHOWN).to_pylist()
+    shown = shown_rows(rows.slice(0, ROWS_SHOWN))
     _print_table(title, names, [[_text(row[name]) for name in names] for row in shown], numbers_from=None)
     if len(rows) > ROWS_SHOWN:
         say(f"{len(rows):,} rows; the first {ROWS_SHOWN} are shown. --key chooses, --to writes all of them")

@@ -3,10 +3,10 @@
 All are counted by the caller; some are kept, to be put into the dead-letter folder.
 """
 
-import msgspec
 import pyarrow as pa
 
 from holdfast.graph.plan import Unit
+from holdfast.python_values import payload_of, shown_rows
 from holdfast.sources.base import BadRow
 
 KEPT_MAX = 1000
@@ -38,9 +38,9 @@ class DroppedRows:
                 splits,
                 positions,
                 f"TaskManager {task_manager} is missing, and the job goes on without it (on_loss='drop')",
-                msgspec.json.encode(row, enc_hook=str).decode(),
+                payload_of(row),
                 operator,
             )
             for operator, task_manager, rows in self._kept
-            for row in rows.to_pylist()
+            for row in shown_rows(rows)
         ]

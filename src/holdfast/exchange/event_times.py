@@ -6,31 +6,30 @@ the watermark past all windows, and sums with it would leave int64. So their row
 
 from collections.abc import Iterator
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.casts import UNITS_PER_SECOND
 from holdfast.ids import SplitPosition
+from holdfast.python_values import payload_of, shown_rows
 from holdfast.sources.base import BadRow, SourceBatch
 from holdfast.state.physical import validity_of, values_of
 from holdfast.watermarks import END_US, FIRST_US
 
 RowNumbers = npt.NDArray[np.int64]
-UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-"""Number of each unit in a second."""
 
 
 def newest_us(times: pa.Array) -> int | None:
     """The greatest of the times in microseconds; None if all are null."""
     newest: int | None = pc.max(times).value
-    return None if newest is None else newest * 1_000_000 // UNITS[times.type.unit]
+    return None if newest is None else newest * 1_000_000 // UNITS_PER_SECOND[times.type.unit]
 
 
 def odd_times(times: pa.Array) -> RowNumbers:
     """The numbers of the rows whose time is outside the years 1 to 9999."""
-    first, last = (limit_us * UNITS[times.type.unit] // 1_000_000 for limit_us in (FIRST_US, END_US))
+    first, last = (limit_us * UNITS_PER_SECOND[times.type.unit] // 1_000_000 for limit_us in (FIRST_US, END_US))
     extremes = pc.min_max(times)
     least, greatest = extremes["min"].value, extremes["max"].value
     if least is None or (first <= least and greatest <= last):
@@ -41,14 +40,13 @@ def odd_times(times: pa.Array) -> RowNumbers:
 
 
 def rows_with_odd_times(batch: SourceBatch, column: str, odd: RowNumbers, split: str) -> list[BadRow]:
-    """The rows with those numbers as bad records, which show a number for the time: Python has no such time."""
+    """The rows with those numbers as bad records."""
     if not len(odd):
         return []
-    times, place = batch.rows.column(column), batch.rows.schema.get_field_index(column)
-    shown = batch.rows.set_column(place, column, times.cast(pa.int64())).take(pa.array(odd)).to_pylist()
-    reason = f"the event time {column!r} ({times.type}) is outside the years 1 to 9999: check its unit"
+    kind, shown = batch.rows.column(column).type, shown_rows(batch.rows.take(pa.array(odd)))
+    reason = f"the event time {column!r} ({kind}) is outside the years 1 to 9999: check its unit"
     return [
-        BadRow("", split, str(_position(batch, number)), reason, msgspec.json.encode(row, enc_hook=str).decode())
+        BadRow("", split, str(_position(batch, number)), reason, payload_of(row))
         for number, row in zip(odd.tolist(), shown, strict=True)
     ]
 

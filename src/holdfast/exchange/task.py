@@ -40,6 +40,7 @@ from holdfast.graph.program import (
 )
 from holdfast.ids import BatchNumber, Epoch, RunNumber, SplitPosition
 from holdfast.protocol.streams import Sent
+from holdfast.python_values import payload_of, shown_rows
 from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
 from holdfast.sources.base import BadRow, Source, SourceBatch, SplitRead
@@ -47,8 +48,6 @@ from holdfast.storage.store import ObjectStore
 
 SKIPPED = "skipped by query.skip"
 """Reason of a dead letter for a row that a user skipped."""
-
-"""Number of each unit of timestamps in a second."""
 
 
 class Links(Protocol):
@@ -223,7 +222,7 @@ class UnitRows:
             return
         try:
             batches = [each.rows for each in source.read_output(origin.output, read, self.work.store, None)]
-            rows = [row for batch in batches for row in batch.to_pylist()]
+            rows = [row for batch in batches for row in shown_rows(batch)]
             payloads = [msgspec.json.encode(row, enc_hook=str).decode() for row in rows]
         except Exception as error:
             payloads = [f"not readable: {type(error).__name__}: {error}"]
@@ -430,7 +429,7 @@ def _bad_rows(
 ) -> list[BadRow]:
     """Convert rows, given by number with a reason, to bad rows; raise `BadRecord` if the job does not keep them."""
     bad = []
-    for index, row in zip(reasons, batch.take(pa.array(list(reasons), pa.int64())).to_pylist(), strict=True):
+    for index, row in zip(reasons, shown_rows(batch.take(pa.array(list(reasons), pa.int64()))), strict=True):
         reason = reasons[index]
         source, split, position = _place(work, index, origin)
         if not work.keeps_bad_rows:
@@ -438,8 +437,7 @@ def _bad_rows(
                 f"source {source!r}, split {split!r}, position {position}: {reason}; the row is {row}. "
                 "Filter such rows out, or keep them apart with Job(bad_records='dead_letter')"
             )
-        payload = msgspec.json.encode(row, enc_hook=str).decode()
-        bad.append(BadRow(source, split, position, reason, payload, operator))
+        bad.append(BadRow(source, split, position, reason, payload_of(row), operator))
     return bad
 
 

@@ -4,13 +4,12 @@
 `None` or anything where it is null.
 """
 
-from datetime import datetime, timedelta
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots, physical_dtype, validity_of, values_of
 from holdfast.state.physical import fixed_array as _fixed_array
 
@@ -57,47 +56,19 @@ def cells_at(slots: Slots, values: AnyArray, valid: BoolArray) -> dict[int, Any]
     return {slot: value if ok else None for slot, value, ok in triples}
 
 
+def stored_values(array: pa.Array) -> list[Any]:
+    """The values as a table's column holds them: times as numbers, so that they compare with those in the table."""
+    if physical_dtype(array.type) is None:
+        return exact_values(array)
+    values: list[Any] = values_of(array).tolist()
+    for row in () if (valid := validity_of(array)) is None else np.flatnonzero(~valid).tolist():
+        values[row] = None
+    return values
+
+
 def column_array(values: AnyArray, valid: BoolArray, kind: pa.DataType) -> pa.Array:
     """An Arrow array of rows gathered from a table's column, null where `valid` is False."""
     if values.dtype == object:
         objects = [value if ok else None for value, ok in zip(values.tolist(), valid.tolist(), strict=True)]
         return pa.array(objects, type=kind)
     return fixed_array(values, valid, kind)
-
-
-def python_values(array: pa.Array) -> list[Any]:
-    """`array.to_pylist()`, much faster for plain numbers without nulls, timestamps and dates."""
-    if pa.types.is_date32(array.type) or (pa.types.is_timestamp(array.type) and array.type.unit != "ns"):
-        return _python_times(array)
-    plain = pa.types.is_integer(array.type) or pa.types.is_float64(array.type) or pa.types.is_boolean(array.type)
-    values: list[Any] = array.to_pylist() if array.null_count or not plain else values_of(array).tolist()
-    return values
-
-
-_FIRST, _LAST = np.datetime64("0001-01-02", "D"), np.datetime64("9999-12-30", "D")
-"""Times that Python can hold in every time zone."""
-
-
-def _python_times(array: pa.Array) -> list[Any]:
-    """Dates and timestamps by way of NumPy: 0.05 µs each, 0.15 in UTC, 0.7 in other zones; `to_pylist` takes 2.6."""
-    unit = "D" if pa.types.is_date32(array.type) else array.type.unit
-    valid = validity_of(array)
-    numbers = values_of(array).astype(np.int64, copy=False)
-    times = (numbers if valid is None else np.where(valid, numbers, 0)).view(f"M8[{unit}]")
-    if not len(times) or times.min() < _FIRST or times.max() > _LAST:
-        return list(array.to_pylist())
-    values: list[Any] = times.tolist()
-    zone = None if unit == "D" or array.type.tz is None else _zone(array.type.tz)
-    if zone is not None and zone.utcoffset(None) == timedelta(0):
-        values = [datetime.combine(value, value.time(), zone) for value in values]
-    elif zone is not None:
-        values = [zone.fromutc(value.replace(tzinfo=zone)) for value in values]
-    for place in () if valid is None else np.flatnonzero(~valid).tolist():
-        values[place] = None
-    return values
-
-
-@cache
-def _zone(name: str) -> Any:
-    """The time zone that Arrow gives its values."""
-    return pa.scalar(0, pa.timestamp("s", tz=name)).as_py().tzinfo

@@ -1,17 +1,18 @@
 """Helpers of operators: named tuples, the place of a row, how errors and bad rows are worded."""
 
-import json
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 
-from holdfast.errors import in_user_code
+from holdfast.errors import BadRecord, in_user_code
 from holdfast.functions.columns import IntArray
 from holdfast.functions.kernels import number_keys
-from holdfast.functions.operator import BatchContext
+from holdfast.functions.operator import BatchContext, OperatorResult
+from holdfast.python_values import payload_of, shown_rows, unrepresentable
 from holdfast.sources.base import BadRow
 from holdfast.state.physical import Slots
 
@@ -48,8 +49,33 @@ def where_of(context: BatchContext, row: int) -> str:
 def bad_row(operator: str, where: str, reason: str, values: Mapping[str, Any]) -> BadRow:
     """Make a row for the dead letters; `where` as in `where_of`. Source and split are no longer known behind an
     exchange."""
-    payload = json.dumps(values, default=str)
-    return BadRow("", "", where, reason, payload, operator=operator)
+    return BadRow("", "", where, reason, payload_of(values), operator=operator)
+
+
+def set_apart(
+    operator: str,
+    rows: pa.RecordBatch,
+    first_row: int,
+    bad_records: str,
+    context: BatchContext,
+    result: OperatorResult,
+) -> list[tuple[int, pa.RecordBatch]]:
+    """Return the rows in pieces, each with the number of its first row, without those that Python cannot hold.
+
+    Those are bad records.
+    """
+    odd = unrepresentable(rows)
+    for row, reason in odd.items():
+        where = where_of(context, first_row + row)
+        reason = f"operator {operator!r}: {reason} ({where})"
+        if bad_records == "fail":
+            raise BadRecord(
+                f'{reason}; leave the column out, cast it to text or a number, or use bad_records="dead_letter"'
+            )
+        result.bad.append(bad_row(operator, where, reason, shown_rows(rows.slice(row, 1))[0]))
+    begins, stops = [0, *(row + 1 for row in odd)], [*odd, rows.num_rows]
+    pairs = zip(begins, stops, strict=True)
+    return [(first_row + begin, rows.slice(begin, stop - begin)) for begin, stop in pairs if begin < stop]
 
 
 def numbered(slots: Slots, capacity: int) -> tuple[Slots, IntArray]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.python_values import exact_rows
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.staging import decode_rows, discard_rows, pieces, read_rows, stage_rows
 
@@ -76,5 +77,4 @@ class MemorySink(Sink):
 
     def rows(self) -> list[dict[str, Any]]:
         """Everything published so far as Python dictionaries, in order."""
-        rows: list[dict[str, Any]] = self.table().to_pylist()
-        return rows
+        return exact_rows(self.table())

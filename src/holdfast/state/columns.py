@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from holdfast.errors import UserFunctionError
+from holdfast.python_values import exact_values
 from holdfast.state import kernels
 from holdfast.state.growing import enlarge
 from holdfast.state.physical import Bools, Slots, fixed_array, physical_dtype, validity_of, values_of, variable_array
@@ -139,7 +140,7 @@ class Column:
         valid = np.ones(len(array), np.bool_) if mask is None else mask
         if self.fixed_width:
             return values_of(array), valid
-        objects = array.to_pylist()
+        objects = exact_values(array)
         if self._msgpack:
             decode = msgspec.msgpack.Decoder().decode
             objects = [None if value is None else decode(value) for value in objects]
@@ -283,7 +284,7 @@ def _one_row(array: Any) -> bytes:
 
 
 def _row_value(stored: bytes, schema: pa.Schema) -> Any:
-    return pa.ipc.read_record_batch(pa.py_buffer(stored), schema).column(0)[0].as_py()
+    return exact_values(pa.ipc.read_record_batch(pa.py_buffer(stored), schema).column(0))[0]
 
 
 def _size(value: Any) -> int:

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.python_values import exact_values
+
 CHANGE = "change"
 CAME, WENT, BEFORE, AFTER = "came", "went", "before", "after"
 
@@ -58,7 +60,7 @@ def _numbered(rows: pa.Table, columns: list[str]) -> npt.NDArray[np.int64]:
 def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Number the distinct values of a column; null is a value of its own."""
     if pa.types.is_nested(column.type):
-        column = pa.chunked_array([pa.array([str(value) for value in column.to_pylist()])])
+        column = pa.chunked_array([pa.array([str(value) for value in exact_values(column.combine_chunks())])])
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
     return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
 

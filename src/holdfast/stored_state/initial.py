@@ -17,6 +17,7 @@ from holdfast.formats.handles import MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.formats.snapshots import encode_part, in_parts
 from holdfast.ids import BatchNumber, Epoch, Incarnation
+from holdfast.python_values import shown_rows
 from holdfast.state.changes import DELETED, KEY_GROUP, stored_schema
 from holdfast.state.columns import is_object
 from holdfast.state.keys import encode_keys, group_columns, key_groups
@@ -192,6 +193,6 @@ def _shown(field: pa.Field) -> str:
 def _refuse_doubles(operator: str, keys: pa.RecordBatch) -> None:
     counted = pa.Table.from_batches([keys]).group_by(keys.schema.names).aggregate([([], "count_all")])
     if len(counted) < keys.num_rows:
-        doubles = counted.filter(pa.compute.greater(counted.column("count_all"), 1)).slice(0, 1).to_pylist()[0]
+        doubles = shown_rows(counted.filter(pa.compute.greater(counted.column("count_all"), 1)).slice(0, 1))[0]
         del doubles["count_all"]
         raise JobRefused(f"initial_state of operator {operator!r}: the key {doubles} comes more than once")

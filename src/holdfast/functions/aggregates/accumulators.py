@@ -36,6 +36,7 @@ from holdfast.functions.columns import (
     object_array,
     validity,
 )
+from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
@@ -306,7 +307,7 @@ class ObjectFold(Accumulator):
             seen = self.table.column(f"{self.name}.seen").values
             cells.update((slot, UNSEEN) for slot in distinct[~seen[distinct]].tolist())
             seen[distinct] = True
-        out = FOLDS[self.bound.aggregate.function](cells, chunk.slots.tolist(), self.input(chunk).to_pylist())
+        out = FOLDS[self.bound.aggregate.function](cells, chunk.slots.tolist(), exact_values(self.input(chunk)))
         after = [cells[slot] for slot in distinct.tolist()]
         values[distinct] = object_array(after)
         valid[distinct] = [value is not None for value in after]

@@ -11,7 +11,17 @@ import pyarrow as pa
 
 from holdfast.functions.aggregates import more_kernels
 from holdfast.functions.aggregates.accumulators import Accumulator, Chunk, doubles, room
-from holdfast.functions.columns import NO_MASK, bits, cells_at, fixed_array, has_kernels, object_array, validity
+from holdfast.functions.columns import (
+    NO_MASK,
+    bits,
+    cells_at,
+    fixed_array,
+    has_kernels,
+    object_array,
+    stored_values,
+    validity,
+)
+from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
@@ -88,7 +98,7 @@ class By(Accumulator):
         best = self.table.column(self._by)
         kept, bests = cells_at(distinct, *self.state()), cells_at(distinct, best.values, best.valid)
         out = []
-        for slot, value, other in zip(chunk.slots.tolist(), values.to_pylist(), by.to_pylist(), strict=True):
+        for slot, value, other in zip(chunk.slots.tolist(), stored_values(values), stored_values(by), strict=True):
             was = bests[slot]
             if other is not None and (was is None or (_above(other, was) if self._greatest else _above(was, other))):
                 kept[slot], bests[slot] = value, other
@@ -118,7 +128,7 @@ class Collection(Accumulator):
         cells = {slot: list(kept or ()) for slot, kept in cells_at(distinct, values, valid).items()}
         known = {slot: {_identity(value) for value in kept} for slot, kept in cells.items()} if self._distinct else {}
         out = []
-        for slot, given in zip(chunk.slots.tolist(), self.input(chunk).to_pylist(), strict=True):
+        for slot, given in zip(chunk.slots.tolist(), exact_values(self.input(chunk)), strict=True):
             for value in (given or ()) if self.combined else () if given is None else (given,):
                 if self._distinct:
                     identity = _identity(value)

@@ -21,6 +21,7 @@ from holdfast.functions.aggregates.checked_sums import CheckedSum, overflowing_r
 from holdfast.functions.aggregates.table import AggregateTable, rows_needed, slots_of
 from holdfast.functions.operator import COMBINED_INPUT, BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.running import RESERVED_PREFIX, bad_row, where_of
+from holdfast.python_values import shown_rows
 from holdfast.state.physical import Slots
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class AggregateOperator(Operator):
         self, chunk: Chunk, bad: dict[int, CheckedSum], row_offset: int, context: BatchContext, result: OperatorResult
     ) -> None:
         for row, culprit in bad.items():
-            found = chunk.rows.slice(row, 1).to_pylist()[0]
+            found = shown_rows(chunk.rows.slice(row, 1))[0]
             values = {name: value for name, value in found.items() if not name.startswith(RESERVED_PREFIX)}
             key = {name: values[name] for name in self._spec.key_columns if name in values}
             where = where_of(context, row_offset + row)

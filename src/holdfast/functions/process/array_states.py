@@ -30,6 +30,7 @@ from holdfast.functions.process.states import (
 from holdfast.functions.process.values import Codec, Misfit
 from holdfast.functions.timing.expiry import expired_rows, renewed
 from holdfast.functions.undo_log import UndoLog
+from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
@@ -66,7 +67,7 @@ class Arrays:
     def given(self, array: pa.Array) -> Any:
         """Return values for user code: the array itself, or a list of objects if there is no declared type."""
         get = self.codec.get
-        return array if self.declared is not None or get is None else [get(kept) for kept in array.to_pylist()]
+        return array if self.declared is not None or get is None else [get(kept) for kept in exact_values(array)]
 
     def misfit(self, problem: str) -> UserFunctionError:
         return UserFunctionError(f"{self.where}: {problem}")
@@ -89,7 +90,7 @@ def _fill(array: pa.Array, default: pa.Scalar | None, missing: BoolArray) -> pa.
         return array
     plain = default.as_py()
     if pa.types.is_nested(array.type):
-        values = zip(array.to_pylist(), missing.tolist(), strict=True)
+        values = zip(exact_values(array), missing.tolist(), strict=True)
         return pa.array([plain if gone else value for value, gone in values], type=array.type)
     return pc.if_else(pa.array(missing), default, array)
 
@@ -157,7 +158,7 @@ class ArrayValueState(_Bound, ValueState):
         column = self._table.column(self.name)
         mask = validity(array)
         is_object = column.values.dtype == object
-        column.values[self._slots] = object_array(array.to_pylist()) if is_object else values_of(array)
+        column.values[self._slots] = object_array(exact_values(array)) if is_object else values_of(array)
         column.valid[self._slots] = mask if len(mask) else True
 
     def clear(self) -> None:
@@ -232,7 +233,9 @@ class ArrayListState(_Bound, ListState):
 
     def _flat(self, values: Any) -> tuple[IntArray, pa.Array]:
         """Group and element of all elements of the lists, a list for each distinct key."""
-        lists = values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        lists = exact_values(values) if isinstance(values, pa.Array) else list(values)
         if len(lists) != len(self._slots) or not all(isinstance(each, list | tuple | np.ndarray) for each in lists):
             raise self._elements.misfit(
                 f"found {len(lists)} values, expected a list for each of the {len(self._slots)} distinct keys"

@@ -24,6 +24,7 @@ from holdfast.functions.process.sweeping import ExpirySweeper, with_sweep
 from holdfast.functions.running import bad_row, raised, where_of
 from holdfast.functions.timing.array_timers import ArrayTimers
 from holdfast.functions.timing.timers import EVENT, PROCESSING, TIMERS
+from holdfast.python_values import shown_rows, shown_values
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
@@ -57,11 +58,11 @@ class BatchOperator(FunctionOperator):
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
-        inputs = self._begin(inputs, context)
+        batches = self._begin(inputs, context, result)
         if self._timers is not None:
             self._timers.begin()
         first_row = 0
-        for _, rows in inputs:
+        for rows in batches:
             if rows.num_rows:
                 self._run(rows, self._table.lookup(rows), first_row, context, result)
             first_row += rows.num_rows
@@ -96,13 +97,15 @@ class BatchOperator(FunctionOperator):
             return
         except Exception as error:  # user code may raise anything
             place = f"{keys.num_rows} timers in batch {context.batch}, subtask {context.subtask}"
-            key = keys.slice(0, 1).to_pylist()[0]
+            key = shown_rows(keys.slice(0, 1))[0]
             reason = raised(self._spec.name, key, place, error, "on_timers")
             if not self._undo_log.is_kept:
                 raise UserFunctionError(reason) from error
             self._undo_log.back_to(0)
             if keys.num_rows == 1:
-                result.bad.append(bad_row(self._spec.name, place, reason, {**key, "timestamp": stamps[0].as_py()}))
+                result.bad.append(
+                    bad_row(self._spec.name, place, reason, {**key, "timestamp": shown_values(stamps[:1])[0]})
+                )
                 return
         half = keys.num_rows // 2
         self._call_timers(keys.slice(0, half), times[:half], context, result)
@@ -136,13 +139,13 @@ class BatchOperator(FunctionOperator):
             if not self._undo_log.is_kept:
                 last_row = first_row + rows.num_rows - 1
                 where = f"rows {first_row} to {last_row} of batch {context.batch}, subtask {context.subtask}"
-                keys = self._table.keys_of(distinct[:1]).to_pylist()[0]
+                keys = shown_rows(self._table.keys_of(distinct[:1]))[0]
                 more = f" and {len(distinct) - 1} more" if len(distinct) > 1 else ""
                 reason = raised(self._spec.name, None, f"keys {keys!r}{more}, {where}", error)
                 raise UserFunctionError(reason) from error
             self._undo_log.back_to(0)
             if rows.num_rows == 1:
-                values = rows.to_pylist()[0]
+                values = shown_rows(rows)[0]
                 key = {name: values[name] for name in self._spec.key_columns}
                 reason = raised(self._spec.name, key, where_of(context, first_row), error)
                 result.bad.append(bad_row(self._spec.name, where_of(context, first_row), reason, values))

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.columns import BoolArray, column_array, object_array, python_values, validity
+from holdfast.functions.columns import BoolArray, column_array, object_array, validity
 from holdfast.functions.process.states import AggregatingState, ReducingState, State, ValueState, time_column
 from holdfast.functions.process.values import Codec, Misfit, integer_range
 from holdfast.functions.running import Cursor
 from holdfast.functions.timing.expiry import BatchClock, expired_rows
 from holdfast.functions.undo_log import UndoLog
+from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
@@ -48,7 +49,7 @@ class Cells:
         """Take in the rows of these slots, each once a batch."""
         column = table.column(self.name)
         array = column_array(column.values[slots], column.valid[slots], self.codec.column_type)
-        kept = python_values(array)
+        kept = exact_values(array)
         if self.expiry is not None:
             times, known = table.column(time_column(self.name)).gather(slots)
             expired = expired_rows(times, known, self.expiry, self._clock.now_us).tolist()

@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.columns import BoolArray, IntArray, python_values
+from holdfast.functions.columns import BoolArray, IntArray
 from holdfast.functions.process.entries import ListEntries, Making, MapEntries
 from holdfast.functions.process.states import ListState, MapState, size_column, start_column
 from holdfast.functions.process.values import Codec, Misfit, fit_for
 from holdfast.functions.running import Cursor
 from holdfast.functions.undo_log import UndoLog
+from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
@@ -205,7 +206,7 @@ class MapCells(_EntryCells[_Map]):
         maps = [self._kind(self._sizes[slot]) for slot in small]
         for each in maps:
             each.complete = True
-        rows = zip(groups.tolist(), python_values(map_keys), python_values(values), alive.tolist(), strict=True)
+        rows = zip(groups.tolist(), exact_values(map_keys), exact_values(values), alive.tolist(), strict=True)
         for group, map_key, kept, lives in rows:
             maps[group].found[map_key] = kept if lives else ABSENT
             maps[group].complete &= lives
@@ -227,7 +228,7 @@ class MapCells(_EntryCells[_Map]):
         if not current.complete:
             keys = self._keys([self.cursor.slot])
             values, alive = self.entries.get(keys, ONE, pa.array([map_key], self._key_type))
-            kept = values[0].as_py() if alive[0] else ABSENT
+            kept = exact_values(values[:1])[0] if alive[0] else ABSENT
         current.found[map_key] = kept
         return kept
 
@@ -272,7 +273,7 @@ class MapCells(_EntryCells[_Map]):
         """Read all entries of these keys that the batch has not read or written."""
         groups, map_keys, values, alive = self.entries.items(self._keys(slots), self._sizes_of(slots))
         maps = [self._of_key(slot) for slot in slots]
-        rows = zip(groups.tolist(), python_values(map_keys), python_values(values), alive.tolist(), strict=True)
+        rows = zip(groups.tolist(), exact_values(map_keys), exact_values(values), alive.tolist(), strict=True)
         for group, map_key, kept, lives in rows:
             of_key = maps[group]
             if not lives and of_key.found.get(map_key, ABSENT) is ABSENT:
@@ -333,7 +334,7 @@ class ListCells(_EntryCells[_List]):
         """Read all elements of these keys."""
         groups, elements = self.entries.read(self._keys(slots), self._sizes_of(slots), self._starts_of(slots))
         found: list[list[Any]] = [[] for _ in slots]
-        for group, element in zip(groups.tolist(), python_values(elements), strict=True):
+        for group, element in zip(groups.tolist(), exact_values(elements), strict=True):
             found[group].append(element)
         for slot, stored in zip(slots, found, strict=True):
             self._of_key(slot).stored = stored

@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.errors import UserFunctionError
-from holdfast.functions.operator import BatchContext, NewTable, Opening, Operator
+from holdfast.functions.operator import BatchContext, NewTable, Opening, Operator, OperatorResult
 from holdfast.functions.process.entries import Making
 from holdfast.functions.process.list_states import list_table
 from holdfast.functions.process.subtask_broadcast import Broadcasts
 from holdfast.functions.process.subtask_list import OpenedUnionList, SubtaskList, opened_list
+from holdfast.functions.running import set_apart
 from holdfast.functions.timing.expiry import BatchClock
 from holdfast.functions.timing.timers import to_datetime
 from holdfast.functions.undo_log import UndoLog
@@ -88,17 +89,26 @@ class FunctionOperator(Operator):
             ) from error
         self._is_open = True
 
-    def _begin(self, inputs: list[tuple[int, pa.RecordBatch]], batch: BatchContext) -> list[tuple[int, pa.RecordBatch]]:
+    def _begin(
+        self, inputs: list[tuple[int, pa.RecordBatch]], batch: BatchContext, result: OperatorResult
+    ) -> list[pa.RecordBatch]:
         """Take the broadcast rows, and return the others; the function sees the times of the plan.
 
         Its lists are as they were committed last.
         """
+        broadcast: list[tuple[int, pa.RecordBatch]] = []
         for each in self._lists.values():
             each.begin()
         self._clock.now_us = batch.batch_time_us
         self._context.batch_time = to_datetime(batch.batch_time_us)
         self._context.watermark = None if batch.watermark_us is None else self._event_time(batch.watermark_us)
-        return self._broadcasts.take(inputs)
+        name, policy = self._spec.name, self._spec.bad_records
+        for number, rows in inputs:
+            if number > 0:
+                pieces = set_apart(name, rows, 0, policy, batch, result)
+                broadcast += [(number, piece) for _, piece in pieces]
+        self._broadcasts.take(broadcast)
+        return [rows for number, rows in inputs if number <= 0]
 
     def _store_lists(self) -> None:
         for each in self._lists.values():

@@ -22,15 +22,15 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.columns import python_values
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, Timers
 from holdfast.functions.process.cells import Cells
 from holdfast.functions.process.function_operator import FunctionOperator
 from holdfast.functions.process.keyed_states import AnyCells, keyed
 from holdfast.functions.process.output import OutputMismatch, Row, RowFitter, yielded
 from holdfast.functions.process.sweeping import ExpirySweeper, with_sweep
-from holdfast.functions.running import Cursor, bad_row, named_tuples, raised, where_of
+from holdfast.functions.running import Cursor, bad_row, named_tuples, raised, set_apart, where_of
 from holdfast.functions.timing.timers import EVENT, PROCESSING, TIMERS, TimerTable, to_datetime
+from holdfast.python_values import python_values, shown_rows
 from holdfast.state.physical import Slots
 
 if TYPE_CHECKING:
@@ -86,12 +86,13 @@ class ProcessOperator(FunctionOperator):
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
-        inputs = self._begin(inputs, context)
+        batches = self._begin(inputs, context, result)
+        pieces = self._representable(batches, context, result)
         timers: Timers | None = None
         if self._timers is not None:
             self._timers.begin()
         try:
-            self._take_rows(inputs, context, result)
+            self._take_rows(pieces, context, result)
             if self._timers is not None:
                 self._fire(self._timers, context, result)
                 timers = self._timers.store()
@@ -102,17 +103,28 @@ class ProcessOperator(FunctionOperator):
             self._forget()
         return replace(result, timers=timers)
 
+    def _representable(
+        self, batches: list[pa.RecordBatch], context: BatchContext, result: OperatorResult
+    ) -> list[tuple[int, pa.RecordBatch]]:
+        """Return the rows that can be Python objects, in pieces, each with the number of its first row."""
+        pieces: list[tuple[int, pa.RecordBatch]] = []
+        first_row = 0
+        for rows in batches:
+            pieces += set_apart(self._spec.name, rows, first_row, self._spec.bad_records, context, result)
+            first_row += rows.num_rows
+        return pieces
+
     def _take_rows(
-        self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult
+        self, pieces: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult
     ) -> None:
         """Take all rows of the batch; again from its beginning when a first row fails that may fail."""
-        first_row, self._careful = 0, max(0, self._careful - 1)
+        self._careful = max(0, self._careful - 1)
+        known = len(result.bad)
         try:
-            for _, rows in inputs:
+            for first_row, rows in pieces:
                 for start in range(0, rows.num_rows, SLICE_ROWS):
                     part = rows.slice(start, SLICE_ROWS)
                     self._run(part, self._look_up(part).tolist(), first_row + start, context, result)
-                first_row += rows.num_rows
         except UserFunctionError:
             if self._spec.bad_records == "fail":
                 raise
@@ -121,8 +133,8 @@ class ProcessOperator(FunctionOperator):
                 each.reset()
             result.output.clear()
             self._careful = CAREFUL_BATCHES + 1
-            self._take_rows(inputs, context, result)
-        if result.bad:
+            self._take_rows(pieces, context, result)
+        if len(result.bad) > known:
             self._careful = CAREFUL_BATCHES
 
     def _forget(self) -> None:
@@ -207,7 +219,7 @@ class ProcessOperator(FunctionOperator):
         self, slot: int, timestamp: datetime, context: BatchContext, error: Exception
     ) -> tuple[str, str, dict[str, Any]]:
         """Return the place of a failed timer, the reason, and its key and timestamp."""
-        key = self._table.keys_of(np.array([slot], np.int32)).to_pylist()[0]
+        key = shown_rows(self._table.keys_of(np.array([slot], np.int32)))[0]
         place = f"timer {timestamp.isoformat()} in batch {context.batch}, subtask {context.subtask}"
         reason = raised(self._spec.name, key, place, error, "on_timer")
         return place, reason, {**key, "timestamp": timestamp}
@@ -316,7 +328,7 @@ class ProcessOperator(FunctionOperator):
                 rows += [fitter.fitted(fitter.shape(item)) for item in yielded(self._process_row(row, ctx))]
             except Exception as error:  # user code may raise anything
                 self._undo_log.back_to(mark)
-                values = part.slice(number, 1).to_pylist()[0]
+                values = shown_rows(part.slice(number, 1))[0]
                 reason = str(self._error(part, number, first_row, context, error))
                 result.bad.append(bad_row(self._spec.name, where_of(context, first_row + number), reason, values))
         if rows:
@@ -325,7 +337,7 @@ class ProcessOperator(FunctionOperator):
     def _error(
         self, part: pa.RecordBatch, number: int, first_row: int, context: BatchContext, error: Exception
     ) -> UserFunctionError:
-        values = part.slice(number, 1).to_pylist()[0]
+        values = shown_rows(part.slice(number, 1))[0]
         key = {name: values[name] for name in self._spec.key_columns}
         return UserFunctionError(raised(self._spec.name, key, where_of(context, first_row + number), error))
 

@@ -19,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.functions.columns import BoolArray, python_values
+from holdfast.functions.columns import BoolArray
 from holdfast.functions.operator import OperatorInput
 from holdfast.functions.process.broadcast import BroadcastState, broadcast_schema, broadcast_table
 from holdfast.functions.running import named_tuples
 from holdfast.functions.timing.time_index import concatenated
+from holdfast.python_values import exact_values
 from holdfast.schema import CHANGE_TYPE, REMOVING_CHANGES
 from holdfast.state.changes import DELETED, KEY_GROUP
 from holdfast.state.table import StateTable
@@ -145,12 +146,12 @@ class BroadcastEntries(BroadcastState):
         return self.table.snapshot().drop_columns([KEY_GROUP, DELETED])
 
     def _pairs(self, rows: pa.RecordBatch) -> Iterator[tuple[Any, Any]]:
-        columns = [python_values(rows.column(name)) for name in self.table.value_schema.names]
+        columns = [exact_values(rows.column(name)) for name in self.table.value_schema.names]
         values = zip(*columns, strict=True) if columns else [()] * rows.num_rows
         return zip(self._keys(rows), map(self._value_of, values), strict=True)
 
     def _keys(self, rows: pa.RecordBatch) -> Iterator[Any]:
-        columns = [python_values(rows.column(name)) for name in self.table.key_schema.names]
+        columns = [exact_values(rows.column(name)) for name in self.table.key_schema.names]
         return iter(columns[0]) if len(columns) == 1 else map(self._key_of, zip(*columns, strict=True))
 
 
@@ -166,11 +167,10 @@ class Broadcasts:
     def memory_bytes(self) -> int:
         return sum(state.memory_bytes for state in self._states)
 
-    def take(self, inputs: list[tuple[int, pa.RecordBatch]]) -> list[tuple[int, pa.RecordBatch]]:
-        """Take the broadcast rows of a batch, and return the other rows."""
+    def take(self, inputs: list[tuple[int, pa.RecordBatch]]) -> None:
+        """Take the broadcast rows of a batch."""
         for number, state in enumerate(self._states, 1):
             state.begin([rows for found, rows in inputs if found == number])
-        return [each for each in inputs if each[0] <= 0] if self._states else inputs
 
 
 def _mask(found: Any) -> BoolArray:

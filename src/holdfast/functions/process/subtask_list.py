@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.columns import python_values
 from holdfast.functions.process.entries import POSITION, VALUE
 from holdfast.functions.process.list_states import SubtaskListState, UnionListState
 from holdfast.functions.process.values import Misfit
 from holdfast.functions.undo_log import UndoLog
+from holdfast.python_values import exact_values
 from holdfast.state.seats import SEAT, key_group_of, seats_of
 from holdfast.state.table import StateTable
 
@@ -183,7 +183,7 @@ class OpenedUnionList(OpenedList):
     def union(self) -> list[Any]:
         if self.all_rows is None:
             self._refuse_union()
-        return _given(self._own, python_values(_sorted(self.all_rows).column(VALUE)))
+        return _given(self._own, exact_values(_sorted(self.all_rows).column(VALUE)))
 
     def _refuse_union(self) -> NoReturn:
         raise UserFunctionError(
@@ -204,7 +204,7 @@ def _given(own: SubtaskList, kept: list[Any]) -> list[Any]:
 def _in_order(rows: pa.RecordBatch) -> list[tuple[Place, Any]]:
     """Places and kept values of rows in the stored schema."""
     rows = _sorted(rows)
-    positions, seats, values = (python_values(rows.column(name)) for name in (POSITION, SEAT, VALUE))
+    positions, seats, values = (exact_values(rows.column(name)) for name in (POSITION, SEAT, VALUE))
     return list(zip(zip(positions, seats, strict=True), values, strict=True))
 
 

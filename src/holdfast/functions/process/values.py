@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import SettingsError
+from holdfast.python_values import python_values
 from holdfast.state.widening import packed_field
 
 Fit = Callable[[Any], Any]
@@ -94,7 +95,7 @@ def _fit_by_arrow(kind: pa.DataType, accepted: tuple[type, ...]) -> Fit:
         if not isinstance(value, accepted) or isinstance(value, bool):
             raise Misfit(value, str(kind))
         try:
-            return pa.scalar(value, type=kind).as_py()
+            return python_values(pa.array([value], type=kind))[0]
         except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
             raise Misfit(value, f"{kind} ({error})") from error
 

@@ -9,6 +9,7 @@ from holdfast.functions.columns import BoolArray
 from holdfast.functions.operator import COMBINED_INPUT, BatchContext, OperatorResult
 from holdfast.functions.running import RESERVED_PREFIX, bad_row, where_of
 from holdfast.functions.timing.timers import to_datetime
+from holdfast.python_values import shown_rows
 
 WhichAreLate = Callable[[pa.RecordBatch], BoolArray | None]
 """Function from rows to the mask of late rows; None if no row is late."""
@@ -66,5 +67,5 @@ class LateRows:
             watermark = "" if context.closed_us is None else to_datetime(context.closed_us).isoformat()
             reason = f"operator {self._operator!r}: late: the watermark {watermark} says that its time was complete"
             places = np.flatnonzero(late).tolist()
-            for place, values in zip(places, found.to_pylist(), strict=True):
+            for place, values in zip(places, shown_rows(found), strict=True):
                 result.bad.append(bad_row(self._operator, where_of(context, first_row + place), reason, values))

@@ -9,6 +9,7 @@ from holdfast.functions.aggregates.checked_sums import overflowing_rows, try_all
 from holdfast.functions.aggregates.table import AggregateTable
 from holdfast.functions.operator import BatchContext, OperatorResult
 from holdfast.functions.running import RESERVED_PREFIX, bad_row
+from holdfast.python_values import shown_rows
 
 
 def merge_states(
@@ -40,7 +41,7 @@ def _without_overflow(
     bad = overflowing_rows(into.of_combined.sums, chunk)
     names = into.table.key_schema.names
     for row, culprit in bad.items():
-        values = chunk.rows.slice(row, 1).to_pylist()[0]
+        values = shown_rows(chunk.rows.slice(row, 1))[0]
         key = {name: values[name] for name in names if not name.startswith(RESERVED_PREFIX)}
         where = f"window that starts at {values[names[-1]]} µs, in batch {context.batch}, subtask {context.subtask}"
         reason = (

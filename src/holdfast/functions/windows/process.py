@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.errors import JobRefused, UserFunctionError
-from holdfast.functions.columns import python_values
 from holdfast.functions.operator import (
     BatchContext,
     OperatorInput,
@@ -27,11 +26,12 @@ from holdfast.functions.process.broadcast import check_broadcasts
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec, check_function
 from holdfast.functions.process.output import RowFitter, fit_batches, yielded
 from holdfast.functions.process.states import declared_states
-from holdfast.functions.running import bad_row, named_tuples, raised
+from holdfast.functions.running import bad_row, named_tuples, raised, set_apart
 from holdfast.functions.timing.timers import to_datetime
 from holdfast.functions.windows.row_windows import RowWindowsSpec
 from holdfast.functions.windows.rows_operator import WindowFinish
 from holdfast.functions.windows.windowed import FINAL, Windowing
+from holdfast.python_values import python_values, shown_rows
 from holdfast.state.physical import Integers
 
 ROWS_AT_ONCE_MAX = 1 << 17
@@ -130,6 +130,8 @@ class FunctionFinish(WindowFinish):
         ctx = self._ctx
         ctx.batch_time = to_datetime(context.batch_time_us)
         ctx.watermark = None if context.watermark_us is None else to_datetime(context.watermark_us)
+        if isinstance(self._function, ProcessFunction):
+            rows, groups = self._representable(rows, groups, context, result)
         bounds = np.searchsorted(groups, np.arange(keys.num_rows + 1))
         if isinstance(self._function, ProcessFunction):
             for window in range(keys.num_rows):
@@ -141,6 +143,17 @@ class FunctionFinish(WindowFinish):
             stop = min(keys.num_rows, max(stop, first + 1))
             self._call(rows, keys, groups, bounds, (first, stop), context, result)
             first = stop
+
+    def _representable(
+        self, rows: pa.RecordBatch, groups: Integers, context: BatchContext, result: OperatorResult
+    ) -> tuple[pa.RecordBatch, Integers]:
+        """Return the rows that can be Python objects, and their groups; the others are bad records."""
+        pieces = set_apart(self._spec.name, rows, 0, self._spec.windowing.bad_records, context, result)
+        if len(pieces) == 1 and pieces[0][1].num_rows == rows.num_rows:
+            return rows, groups
+        kept = [np.arange(first, first + piece.num_rows) for first, piece in pieces]
+        numbers = np.concatenate(kept) if kept else np.empty(0, np.int64)
+        return rows.take(pa.array(numbers)), groups[numbers]
 
     def _call(
         self,
@@ -159,7 +172,7 @@ class FunctionFinish(WindowFinish):
         try:
             result.output.extend(self._made(part, own, groups[start:end] - first))
         except Exception as error:  # user code may raise anything
-            key = own.to_pylist()[0]
+            key = shown_rows(own.slice(0, 1))[0]
             more = "" if stop == first + 1 else f" and {stop - first - 1} more"
             where = f"window{more} in batch {context.batch}, subtask {context.subtask}"
             reason = raised(self._spec.name, key, where, error)
@@ -175,7 +188,7 @@ class FunctionFinish(WindowFinish):
     def _made(self, rows: pa.RecordBatch, keys: pa.RecordBatch, groups: Integers) -> list[pa.RecordBatch]:
         if not isinstance(self._function, ProcessFunction):
             return fit_batches(self._function.process(rows, keys, groups, self._ctx), self._spec.schema)
-        self._ctx.key = self._key_of([column[0].as_py() for column in keys.columns])
+        self._ctx.key = self._key_of([python_values(column)[0] for column in keys.columns])
         columns = [python_values(column) for column in rows.columns]
         made = self._function.process([self._row_of(row) for row in zip(*columns, strict=True)], self._ctx)
         out = [self._fitter.shape(item) for item in yielded(made)]

@@ -13,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from holdfast.equality import normalised_keys
 from holdfast.errors import BadRecord
+from holdfast.python_values import shown_rows
 from holdfast.schema import CHANGE_TYPE
 
 UPSERTS = ("insert", "update_postimage")
@@ -37,7 +38,7 @@ def check_changes(rows: pa.Table, sink: str) -> None:
     if pc.any(unknown).as_py():
         index = pc.index(unknown, True).as_py()
         raise BadRecord(
-            f"sink {sink!r}: row {rows.slice(index, 1).to_pylist()[0]} has {CHANGE_TYPE} "
+            f"sink {sink!r}: row {shown_rows(rows.slice(index, 1))[0]} has {CHANGE_TYPE} "
             f"{rows.column(CHANGE_TYPE)[index].as_py()!r}; expected one of {', '.join(allowed)}"
         )
 

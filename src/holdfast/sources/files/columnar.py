@@ -3,18 +3,16 @@
 Arrow files are here; Parquet files are in `parquet_format`.
 """
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from holdfast.casts import cast_in_range
 from holdfast.errors import BadRecord, StorageError
+from holdfast.python_values import payload_of, shown_rows
 from holdfast.sources.files.file_format import PAYLOAD_CHARS_MAX, BadPiece, FileFormat, FileShape, Piece
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, columns_problem, conformed, forbidden_nulls, types_problem
@@ -151,17 +149,7 @@ def selected(batch: pa.RecordBatch, columns: list[str] | None) -> pa.RecordBatch
 
 
 def row_as_json(batch: pa.RecordBatch, index: int) -> str:
-    """Return a row as JSON. Times that Python has no object for, such as those past the year 9999, become texts."""
-    row = {name: as_python(column.slice(index, 1)) for name, column in zip(batch.schema.names, batch, strict=True)}
-    return json.dumps(row, default=str)
-
-
-def as_python(value: pa.Array) -> Any:
-    """Return the only value of an array as an object of Python."""
-    try:
-        return value[0].as_py()
-    except (OverflowError, ValueError):
-        return cast_in_range(value, _with_times_as_text(value.type)).values[0].as_py()
+    return payload_of(shown_rows(batch.slice(index, 1))[0])
 
 
 def _with_times_as_text(type_: pa.DataType) -> pa.DataType:

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.casts import cast_in_range
-from holdfast.sources.files.columnar import BATCH_ROWS, ColumnarFormat, PlacedRows, as_python, clip, readable, shape_of
+from holdfast.python_values import exact_values
+from holdfast.sources.files.columnar import BATCH_ROWS, ColumnarFormat, PlacedRows, clip, readable, shape_of
 from holdfast.sources.files.file_format import FileShape
 from holdfast.sources.files.trees import FileInfo, FileTree
 
@@ -107,6 +108,6 @@ def unlike(fine: pa.Array, seconds: pa.Array) -> list[int]:
         if end - begin > 1:
             middle = (begin + end) // 2
             ranges += [(middle, end), (begin, middle)]
-        elif repr(as_python(one)) != repr(as_python(other)):  # A NaN beside a time equals nothing.
+        elif repr(exact_values(one)) != repr(exact_values(other)):  # A NaN beside a time equals nothing.
             found.append(begin)
     return found

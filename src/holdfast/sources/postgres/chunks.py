@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.python_values import exact_values
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sources.postgres.columns import XID, Ints, PublishedColumn, TableColumns
 from holdfast.sources.postgres.pgoutput import EPOCH_US, stored_schema
@@ -216,7 +217,7 @@ def _latest(chunk: SnapshotChunk, lsn: int) -> pa.RecordBatch:
     read = copied_batch(chunk.table, chunk.rows, lsn, at_us, np.zeros(len(chunk.rows), np.int64))
     unseen = [each.filter(pa.array(~chunk.saw.saw(each.column(XID).to_numpy()))) for each in chunk.changes]
     rows = pa.Table.from_batches([read, *unseen], schema=stored_schema(chunk.table)).combine_chunks()
-    keys = [rows.column(name).to_pylist() for name in chunk.table.keys]
+    keys = [exact_values(rows.column(name).combine_chunks()) for name in chunk.table.keys]
     present: dict[tuple[object, ...], int] = {}
     for place, (kind, *key) in enumerate(zip(rows.column(CHANGE_TYPE).to_pylist(), *keys, strict=True)):
         if kind == "delete":
