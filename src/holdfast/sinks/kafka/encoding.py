@@ -6,6 +6,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.json_rows.values import unfit_columns
+from holdfast.json_rows.writer import row_texts
 from holdfast.sinks.kafka.transactions import Message
 from holdfast.sources.kafka.avro import AvroSchema, encode, frame
 
@@ -33,6 +35,8 @@ def unfit(schema: pa.Schema, key: str | None, value: str, avro: AvroSchema | Non
             return f"value='bytes': expected a column 'value', the rows have {schema.names}"
         if not is_bytes(schema.field("value").type):
             return f"value='bytes': column 'value' is {schema.field('value').type}, expected binary or string"
+    if value == "json" and (reason := unfit_columns(schema)) is not None:
+        return f"value='json': {reason}: cast the column"
     return None if avro is None else unfit_for_avro(schema, avro)
 
 
@@ -61,8 +65,7 @@ def values_of(batch: pa.RecordBatch, layout: MessageLayout, avro: AvroSchema | N
         return [first + value for value in encode(batch, avro)]
     if layout.value == "bytes":
         return as_bytes(batch.column("value"))
-    encoder = msgspec.json.Encoder()
-    return [encoder.encode(row) for row in batch.to_pylist()]
+    return row_texts(batch)
 
 
 def as_bytes(column: pa.Array) -> Sequence[bytes | None]:

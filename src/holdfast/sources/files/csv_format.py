@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from holdfast.errors import JobRefused
+from holdfast.json_rows.leaves import advised
 from holdfast.sources.files import lines
 from holdfast.sources.files.text_format import (
     BlockParser,
@@ -28,7 +29,6 @@ from holdfast.sources.files.text_format import (
     one_batch,
     ranges,
     records_of,
-    timestamp_advice,
 )
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, columns_problem, conform, forbidden_nulls
@@ -265,7 +265,7 @@ class CsvParser(BlockParser):
         assert found is not None
         column = "" if found["column"] is None else f"column {self._columns[int(found['column'])]!r}: "
         row = None if found["row"] is None else int(found["row"]) - 1
-        return Unconverted(column + timestamp_advice(found["problem"]), row)
+        return Unconverted(column + advised(found["problem"]), row)
 
 
 def record_pattern(options: CsvOptions) -> re.Pattern[bytes]:

@@ -1,30 +1,30 @@
-"""JSON lines: a JSON object in each line, decoded by msgspec and converted column by column.
+"""JSON lines: a JSON object in each line."""
 
-PyArrow's JSON reader is not used, because it ends the process on a line that is `null` (PyArrow 26).
-"""
-
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused
+from holdfast.json_rows.nesting import TOO_DEEP, is_too_deep
+from holdfast.json_rows.reader import JsonReader
+from holdfast.json_rows.values import unfit_columns
 from holdfast.sources.files import lines
 from holdfast.sources.files.text_format import (
     BlockParser,
     ParsedBlock,
-    Salvaged,
     TextFormat,
     TextHead,
     TextRecord,
     bad_text,
     records_of,
-    timestamp_advice,
 )
 from holdfast.sources.files.trees import FileInfo, FileTree
-from holdfast.sources.schema_fit import EvolutionPolicy, forbidden_nulls, new_columns
+from holdfast.sources.schema_fit import EvolutionPolicy, new_columns
+
+BLANKS = list(b" \t\r\n\v\f")
 
 
 class JsonFormat(TextFormat):
@@ -36,11 +36,18 @@ class JsonFormat(TextFormat):
     def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
         decoder = msgspec.json.Decoder(dict[str, Any])
         data = self.first_bytes(tree, file).removeprefix(lines.BYTE_ORDER_MARK)
+        records = [record.data for record in records_of(data) if not record.data.isspace()]
+        if any(is_too_deep(record) for record in records):
+            raise JobRefused(f"{file.path}: the schema cannot be inferred: a line {TOO_DEEP}: give schema=")
         try:
-            rows = [decoder.decode(record.data) for record in records_of(data) if not record.data.isspace()]
+            rows = [decoder.decode(record) for record in records]
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise JobRefused(f"{file.path}: the schema cannot be inferred: {error}: give schema=") from error
         return inferred_schema(file.path, rows)
+
+    def check(self, schema: pa.Schema) -> None:
+        if (reason := unfit_columns(schema)) is not None:
+            raise JobRefused(f"schema: {reason}: declare the column as STRING")
 
     def head(self, tree: FileTree, file: FileInfo, start: int) -> TextHead | None:
         if start > 0:
@@ -52,98 +59,37 @@ class JsonFormat(TextFormat):
         return TextHead(None, len(lines.BYTE_ORDER_MARK) if data.startswith(lines.BYTE_ORDER_MARK) else 0)
 
     def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
-        return JsonParser(file.path, schema, policy)
+        return JsonParser(schema, policy)
 
 
 class JsonParser(BlockParser):
     """Parses blocks of JSON lines."""
 
-    def __init__(self, path: str, schema: pa.Schema, policy: EvolutionPolicy) -> None:
-        self._path = path
-        self._schema = schema
-        self._policy = policy
-        self._names = frozenset(schema.names) | policy.elsewhere
-        self._carriers = [(column, carrier(column.type)) for column in schema]
-        self._decoder = msgspec.json.Decoder(dict[str, Any])
+    def __init__(self, schema: pa.Schema, policy: EvolutionPolicy) -> None:
+        refused = (lambda names: new_columns(names, schema)) if policy.on_new_column == "fail" else None
+        self._reader = JsonReader(schema, refused=refused, known=policy.elsewhere)
 
     def parse(self, data: bytes) -> ParsedBlock:
-        return self.parse_records(record for record in records_of(data) if not record.data.isspace()).block(
-            self._schema
+        starts, records = lines_of(data)
+        rows, bad = self._reader.read(records)
+        return ParsedBlock(
+            rows, [bad_text(TextRecord(int(starts[n]), records[n].as_py()), reason) for n, reason in bad]
         )
 
-    def parse_records(self, given: Iterable[TextRecord]) -> Salvaged:
-        """Parse records that were divided already; each is a JSON object, or bad."""
-        found = Salvaged([], [])
-        records: list[TextRecord] = []
-        rows: list[dict[str, Any]] = []
-        for record in given:
-            try:
-                row = self._decoder.decode(record.data)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                found.bad.append(bad_text(record, f"not a JSON object: {error}"))
-                continue
-            if self._policy.on_new_column == "fail" and not row.keys() <= self._names:
-                found.bad.append(bad_text(record, new_columns(sorted(row.keys() - self._names), self._schema)))
-                continue
-            rows.append(row)
-            records.append(record)
-        if rows:
-            self._salvage(rows, records, found)
-        return found
 
-    def _salvage(self, rows: list[dict[str, Any]], records: list[TextRecord], found: Salvaged) -> None:
-        """Convert the rows; halve them if that fails, until each bad row stands alone."""
-        batch = self._convert(rows)
-        if isinstance(batch, pa.RecordBatch):
-            found.batches.append(batch)
-        elif len(rows) == 1:
-            found.bad.append(bad_text(records[0], batch))
-        else:
-            half = len(rows) // 2
-            self._salvage(rows[:half], records[:half], found)
-            self._salvage(rows[half:], records[half:], found)
-
-    def _convert(self, rows: list[dict[str, Any]]) -> pa.RecordBatch | str:
-        """Return the rows as a batch, or the reason why that is impossible."""
-        columns = []
-        for column, carried in self._carriers:
-            try:
-                values = [row.get(column.name) for row in rows]
-                if pa.types.is_floating(carried):
-                    values = [float(value) if type(value) is int else value for value in values]
-                columns.append(cast_nested(pa.array(values, type=carried), column.type))
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                return f"column {column.name!r} is no {column.type}: {timestamp_advice(str(error))}"
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        nulls = forbidden_nulls(batch)
-        return f"column {nulls[1]!r} is null" if nulls else batch
-
-
-def carrier(type_: pa.DataType) -> pa.DataType:
-    """Return the type that JSON values take before they are cast: text, if JSON has no value of the type."""
-    if pa.types.is_temporal(type_) or pa.types.is_decimal(type_) or pa.types.is_binary(type_):
-        return pa.string()
-    if pa.types.is_struct(type_):
-        return pa.struct([pa.field(child.name, carrier(child.type)) for child in type_])
-    if pa.types.is_list(type_):
-        return pa.list_(carrier(type_.value_type))
-    return type_
-
-
-def cast_nested(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Cast an array, and the children of structs and lists by themselves.
-
-    `pc.cast` also casts values below a null struct, which may hold anything, and fails there.
-    """
-    if array.type == type_:
-        return array
-    if pa.types.is_struct(type_):
-        children = [cast_nested(child, field.type) for child, field in zip(array.flatten(), type_, strict=True)]
-        return pa.StructArray.from_arrays(children, fields=list(type_), mask=array.is_null())
-    if pa.types.is_list(type_):
-        values = cast_nested(array.values, type_.value_type)
-        return pa.ListArray.from_arrays(array.offsets, values, type=type_, mask=array.is_null())
-    return pc.cast(array, type_)
+def lines_of(data: bytes) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """Return the lines of a block that are not blank: their offsets, and their bytes."""
+    starts, ends = lines.line_ranges(data)
+    visible = np.ones(len(starts), bool)
+    for number in np.flatnonzero(np.isin(np.frombuffer(data, np.uint8)[starts], BLANKS)).tolist():
+        visible[number] = not data[starts[number] : ends[number]].isspace()
+    starts, ends = starts[visible], ends[visible]
+    offsets = np.union1d(starts, ends).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    pieces = pa.Array.from_buffers(pa.binary(), max(0, len(offsets) - 1), buffers)
+    if len(pieces) == len(starts):
+        return starts, pieces
+    return starts, pieces.filter(pa.array(np.isin(offsets[:-1], starts)))
 
 
 def inferred_schema(path: str, rows: list[dict[str, Any]]) -> pa.Schema:

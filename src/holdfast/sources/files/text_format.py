@@ -180,17 +180,3 @@ def records_of(data: bytes) -> list[TextRecord]:
 def one_batch(table: pa.Table) -> pa.RecordBatch:
     combined = table.combine_chunks().to_batches()
     return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
-def timestamp_advice(reason: str) -> str:
-    """Return a conversion error, with advice in Holdfast's words if a time zone is missing or too much."""
-    if "expected a zone offset" in reason:
-        return reason.partition("expected a zone offset")[0] + (
-            "the value has no time zone, and TIMESTAMP (an instant) needs a zone: declare the column as "
-            "TIMESTAMP_NTZ, or write a zone such as Z or +01:00 into the file"
-        )
-    if "expected no zone offset" in reason:
-        return reason.partition("expected no zone offset")[0] + (
-            "the value has a time zone, and TIMESTAMP_NTZ takes none: declare the column as TIMESTAMP"
-        )
-    return reason

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError, StorageError
 from holdfast.ids import SplitPosition
+from holdfast.json_rows.values import unfit_columns
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
 from holdfast.sources.kafka.avro import AvroSchema
@@ -239,7 +240,10 @@ class KafkaSource(Source):
         if ids is not None and (value != "avro" or not ids):
             raise SettingsError(f"{self!r}: schema_ids={ids!r}: expected ids and Avro schemas, with value='avro'")
         if value == "json":
-            return JsonValues(to_arrow_schema(schema))
+            declared = to_arrow_schema(schema)
+            if (reason := unfit_columns(declared)) is not None:
+                raise SettingsError(f"{self!r}: schema: {reason}: declare the column as STRING")
+            return JsonValues(declared)
         if value == "avro":
             writers = {id_: AvroSchema(one, f"{self!r}: schema_ids[{id_}]") for id_, one in (ids or {}).items()}
             return AvroValues(AvroSchema(schema, f"{self!r}: schema"), writers or None)

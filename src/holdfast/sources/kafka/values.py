@@ -1,9 +1,5 @@
 """Rows made of messages: the value as it is, as text, or as the columns of a JSON object or an Avro record, and the
 metadata beside it.
-
-JSON has two parsers that give the same rows. PyArrow's is fast, and takes batches in which every message is an object
-of plain columns. As soon as it refuses a message, or could misunderstand it, the whole batch goes through the parser
-of JSON files, which sets bad messages apart.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,13 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
-from holdfast.sources.files.json_format import JsonParser
-from holdfast.sources.files.text_format import TextRecord
+from holdfast.json_rows.reader import JsonReader
 from holdfast.sources.kafka.avro import FRAME_BYTES, AvroSchema, decoder, frame
 from holdfast.sources.kafka.messages import HEADERS, Messages
-from holdfast.sources.schema_fit import EvolutionPolicy, forbidden_nulls
 
 METADATA = pa.schema(
     [
@@ -34,8 +27,6 @@ METADATA = pa.schema(
 )
 TIME_MS_MAX = (2**63 - 1) // 1000
 """The last time in milliseconds that a column of microseconds can hold."""
-PLAIN = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()}
-"""Types whose JSON both parsers read alike."""
 
 
 class BadMessage(NamedTuple):
@@ -90,49 +81,20 @@ class TextValues(ValueFormat):
 class JsonValues(ValueFormat):
     """The value as a JSON object, whose fields are columns; a message without a value is a bad record."""
 
-    line_feeds = True
-
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._plain = all(field.type in PLAIN for field in schema)
-        self._careful = JsonParser("", schema, EvolutionPolicy("ignore", "null"))
+        self._reader = JsonReader(schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to tasks as the schema alone: parsers cannot be pickled."""
+        """Travel to tasks as the schema alone: decoders cannot be pickled."""
         return JsonValues, (self.schema,)
 
     def narrowed(self, names: Collection[str]) -> ValueFormat:
         return JsonValues(pa.schema([field for field in self.schema if field.name in names]))
 
     def parse(self, values: pa.Array) -> Parsed:
-        if self._plain and are_objects(values):
-            found = self._fast(values)
-            if found is not None:
-                return Parsed(found.columns, [])
-        records = [TextRecord(place, value or b"null") for place, value in enumerate(values.to_pylist())]
-        salvaged = self._careful.parse_records(records)
-        rows = pa.Table.from_batches(salvaged.batches, self.schema).combine_chunks()
-        columns = [as_array(column) for column in rows.columns]
-        return Parsed(columns, sorted(BadMessage(bad.offset, bad.reason) for bad in salvaged.bad))
-
-    def _fast(self, values: pa.Array) -> pa.RecordBatch | None:
-        """Parse all messages at once; None if that is not possible.
-
-        Each message begins with `{` and ends with `}`, so that it gives a row at least, or an error. If there are as
-        many rows as messages, each message has therefore given a single row.
-        """
-        joined = content(values)
-        options = pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore")
-        try:
-            table = pj.read_json(
-                pa.BufferReader(joined), pj.ReadOptions(use_threads=False, block_size=joined.size + 1), options
-            )
-            (batch,) = table.select(self.schema.names).combine_chunks().to_batches()
-            batch = pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
-            batch.validate(full=True)
-        except (pa.ArrowException, ValueError, KeyError):
-            return None
-        return batch if batch.num_rows == len(values) and forbidden_nulls(batch) is None else None
+        rows, bad = self._reader.read(values)
+        return Parsed(rows.columns, [BadMessage(*each) for each in bad])
 
 
 class AvroValues(ValueFormat):
@@ -216,29 +178,6 @@ class AvroRows(NamedTuple):
 
 def as_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def are_objects(values: pa.Array) -> bool:
-    """Return whether each value begins with a brace, and ends with a brace and a line feed."""
-    if len(values) == 0 or values.null_count:
-        return False
-    offsets, data = parts(values)
-    if not (np.diff(offsets) >= 3).all():
-        return False
-    return bool((data[offsets[:-1]] == ord("{")).all() and (data[offsets[1:] - 2] == ord("}")).all())
-
-
-def content(values: pa.Array) -> pa.Buffer:
-    """Return the bytes of all values, without a copy."""
-    offsets, _ = parts(values)
-    return values.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-
-
-def parts(values: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Return the offsets and bytes of a binary array."""
-    _, offsets, data = values.buffers()
-    found = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
-    return found, np.frombuffer(data, np.uint8)
 
 
 def metadata_columns(messages: Messages, topic: str, partition: int, names: Sequence[str]) -> list[pa.Array]:

@@ -1,0 +1,33 @@
+"""Looks at the text of a JSON record before a parser does: its levels, and floats that are no numbers in JSON.
+
+Parsers recurse, and the stack of Python is bounded, so that levels have a bound of their own.
+"""
+
+import re
+
+DEPTH_MAX = 256
+"""Levels of arrays and objects in a record. A higher value comes closer to Python's limit of 1,000 calls."""
+TOO_DEEP = f"has more than {DEPTH_MAX} levels of arrays and objects"
+
+STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+"""A text in JSON, or the rest of a record in which a text does not end. Linear in the length of the record."""
+BARE_NOT_FINITE = re.compile(rb"-?(?:NaN|Inf(?:inity)?)(?=[ \t\r\n]*[],}])")
+TEXT_OR_NOT_FINITE = re.compile(STRING.pattern + rb"|(" + BARE_NOT_FINITE.pattern + rb")", re.DOTALL)
+BETWEEN = re.compile(rb"[^][{}]+")
+
+
+def is_too_deep(record: bytes) -> bool:
+    """Return whether a record, which need not be valid JSON, has more than `DEPTH_MAX` levels."""
+    if len(record) <= DEPTH_MAX or record.count(b"[") + record.count(b"{") <= DEPTH_MAX:
+        return False
+    level = 0
+    for bracket in BETWEEN.sub(b"", STRING.sub(b"", record)):
+        level += 1 if bracket in b"[{" else -1
+        if level > DEPTH_MAX:
+            return True
+    return False
+
+
+def quote_not_finite(record: bytes) -> bytes:
+    """Make texts of NaN and Infinity, which Python and Java write into JSON: as texts they fit the same types."""
+    return TEXT_OR_NOT_FINITE.sub(lambda found: b'"%b"' % found[1] if found[1] else found[0], record)
