@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, str] = {
     "maintenance": "formats journal recovery sinks sources storage",
     # Data: sources, exchange, TaskManager, state, changelog, uploads, formats, storage.
     "exchange": "functions graph protocol sinks sources state storage taskmanager",
-    "taskmanager": "formats functions graph materialize protocol recovery sources state storage uploads",
+    "taskmanager": "formats functions graph materialize protocol recovery settings sources state storage uploads",
     "graph": "functions settings sinks sources",
     "functions": "sources state",
     "sinks": "sources storage",

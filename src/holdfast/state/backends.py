@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from holdfast.settings import RocksDBState, StateBackend
 from holdfast.state.base_rocksdb import RocksDBBase
+from holdfast.state.rocksdb_memory import RocksDBMemory
 from holdfast.state.table import StateTable
 
 
@@ -15,19 +16,25 @@ def new_table(
     key_schema: pa.Schema,
     value_schema: pa.Schema,
     max_parallelism: int,
+    memory: RocksDBMemory | None = None,
 ) -> StateTable:
-    """An empty table. Rows out of memory lie in a fresh folder below `local_dir` until the table is closed."""
+    """An empty table. Rows out of memory lie in a fresh folder below `local_dir` until the table is closed.
+
+    `memory`: the memory that RocksDB shares with other tables; None: memory of its own.
+    """
     if not isinstance(backend, RocksDBState):
         return StateTable(key_schema, value_schema, max_parallelism)
     return StateTable(
         key_schema,
         value_schema,
         max_parallelism,
-        base=RocksDBBase(local_dir),
+        base=RocksDBBase(local_dir, memory),
         cache_max_entries=backend.cache_max_entries,
     )
 
 
-def tables_of(backend: StateBackend, local_dir: str | None) -> "partial[StateTable]":
-    """`new_table` for a given backend and place."""
-    return partial(new_table, backend, local_dir)
+def tables_of(
+    backend: StateBackend, local_dir: str | None, memory: RocksDBMemory | None = None
+) -> "partial[StateTable]":
+    """`new_table` for a given backend, place and memory."""
+    return partial(new_table, backend, local_dir, memory=memory)

@@ -30,14 +30,11 @@ from rocksdict import (
 
 from holdfast.state.local_disk import on_disk
 from holdfast.state.own_folder import OwnFolder
+from holdfast.state.rocksdb_memory import WRITE_BUFFER_BYTES_MAX, RocksDBMemory
 
 log = logging.getLogger(__name__)
 
 FOLDER_PREFIX = "holdfast-state-"
-WRITE_BUFFER_BYTES = 24 * 1024 * 1024
-"""Size of a write buffer, and so of a flushed file. Up to four of these lie unmerged when a materialization links the
-files, and a restart reads them as well: tables of 1.2 GB take 50 MB less than with buffers of 32 MB at 10,000 rows of
-1 kB a second. With 16 MB a table of small rows without a cache took 7 % longer."""
 WRITE_BUFFERS_MAX = 4
 FILE_BYTES = 24 * 1024 * 1024
 """The size of a merged file. A materialization reads each file into memory, and RocksDB's own 64 MB are more than
@@ -53,13 +50,16 @@ ACTIVE, IMMUTABLE, AT_LEVEL_0 = (
 BEHIND_FILES = 8
 """The number of unmerged files from which on RocksDB soon holds up a flush."""
 MERGING = ("rocksdb.num-running-compactions", "rocksdb.compaction-pending")
-BLOCK_CACHE_BYTES = 64 * 1024 * 1024
+SCAN_CACHE_BYTES = 8 * 1024 * 1024
+"""Blocks that are kept while the files of a checkpoint are read in order: each is needed once."""
 SYNC_BYTES = 1024 * 1024
 """Files are given to the disk so much at a time while they are written. Given all of it at their end, 64 MB and more,
 the disk holds up the small objects of checkpoints for tens of milliseconds."""
 BACKGROUND_JOBS = 3
 """Jobs that run at a time: a flush and two merges. A single merge falls behind where rows are overwritten as fast as
 two processors can: files of 1.2 GB grew to 2.2 GB within minutes, all of which a restart reads."""
+LOG_BYTES_MAX = 256 * 1024
+"""Bound in bytes on RocksDB's report of itself, of which the newest file is kept."""
 BLOOM_BITS = 10
 MEMTABLE_BLOOM_SHARE = 0.02
 """Share of a write buffer that its Bloom filter takes: about 12 bits for each row if rows are as small as can be. A
@@ -76,15 +76,18 @@ class RocksDBBase:
     ----------
     local_dir
         The folder in which its folder is made; None: the process's temporary folder.
+    memory
+        The memory that it shares with other tables; None: memory of its own.
     """
 
-    def __init__(self, local_dir: str | None = None) -> None:
+    def __init__(self, local_dir: str | None = None, memory: RocksDBMemory | None = None) -> None:
         self._own = OwnFolder(FOLDER_PREFIX, local_dir)
         self.folder = self._own.path
         self.is_empty = True
-        self._cache = Cache(BLOCK_CACHE_BYTES)
+        self._memory = memory or RocksDBMemory()
+        self._buffer_bytes = self._memory.open()
         with on_disk(self.folder):
-            self._db: Any = Rdict(str(self.folder / "db"), _options(self._cache))
+            self._db: Any = Rdict(str(self.folder / "db"), self._options())
         self._checkpoints = 0
         self._closing = threading.Lock()
         self._held_bytes = 0
@@ -99,7 +102,7 @@ class RocksDBBase:
         if self._db is None:
             return 0
         tables = self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
-        return int(tables) + int(self._cache.get_usage())
+        return int(tables) + self._memory.block_bytes
 
     @property
     def settled(self) -> bool:
@@ -138,7 +141,7 @@ class RocksDBBase:
             held, waiting = (int(self._db.property_int_value(each) or 0) for each in (ACTIVE, IMMUTABLE))
             grown, self._held_bytes = held - self._held_bytes, held
             keeps_up = not waiting and int(self._db.property_value(AT_LEVEL_0) or 0) < BEHIND_FILES
-            if keeps_up and grown > 0 and held + grown > WRITE_BUFFER_BYTES:
+            if keeps_up and grown > 0 and held + grown > self._buffer_bytes:
                 self._db.flush(wait=False)
                 self._held_bytes = 0
 
@@ -155,7 +158,7 @@ class RocksDBBase:
         self._db.close()
         shutil.rmtree(place)
         shutil.move(folder, place)
-        self._db = Rdict(str(place), _options(self._cache))
+        self._db = Rdict(str(place), self._options())
         self.is_empty = False
 
     def close(self) -> None:
@@ -163,16 +166,22 @@ class RocksDBBase:
             db, self._db = self._db, None
         if db is None:
             return
+        self._memory.close()
         try:
             db.close()
         except Exception as error:  # closing first writes out the rows in memory; a full disk has no room for them
             log.warning("%s: RocksDB could not write its last rows, which nobody needs: %s", self.folder, error)
         self._own.close()
 
+    def _options(self) -> Any:
+        options = _options(self._memory.blocks, self._buffer_bytes)
+        options.set_write_buffer_manager(self._memory.buffers)
+        return options
+
 
 def scan_folder(folder: Path, start: bytes, stop: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Keys in `[start, stop)` and their records, in order, some at a time, from the files of a checkpoint."""
-    db: Any = Rdict(str(folder), _options(Cache(BLOCK_CACHE_BYTES)), access_type=AccessType.read_only())
+    db: Any = Rdict(str(folder), _options(Cache(SCAN_CACHE_BYTES)), access_type=AccessType.read_only())
     try:
         yield from _chunks(takewhile(lambda item: item[0] < stop, db.items(from_key=start)))
     finally:
@@ -188,7 +197,7 @@ def _chunks(
         yield list(keys), list(records)
 
 
-def _options(blocks: Any) -> Any:
+def _options(blocks: Any, buffer_bytes: int = WRITE_BUFFER_BYTES_MAX) -> Any:
     table = BlockBasedOptions()
     table.set_block_cache(blocks)
     table.set_bloom_filter(BLOOM_BITS, False)
@@ -198,7 +207,7 @@ def _options(blocks: Any) -> Any:
     options.set_block_based_table_factory(table)
     options.set_compression_type(DBCompressionType.none())
     options.set_bottommost_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_write_buffer_size(buffer_bytes)
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
     options.set_target_file_size_base(FILE_BYTES)
     options.set_memtable_whole_key_filtering(True)
@@ -209,6 +218,9 @@ def _options(blocks: Any) -> Any:
     options.set_bytes_per_sync(SYNC_BYTES)
     options.set_max_background_jobs(BACKGROUND_JOBS)
     options.set_keep_log_file_num(1)
+    # RocksDB's own report of itself, which nobody reads here: bounded, since empty tables write megabytes in hours.
+    options.set_max_log_file_size(LOG_BYTES_MAX)
+    options.set_stats_dump_period_sec(0)
     # Blocks are read out of the system's page cache, which saves a copy: 3.6 instead of 6 µs for a row of 1 kB.
     options.set_allow_mmap_reads(True)
     return options

@@ -36,6 +36,7 @@ from holdfast.recovery.local import LocalCopies
 from holdfast.recovery.restore import ranges_of, restore_table
 from holdfast.recovery.whole import TableName, read_whole
 from holdfast.state.backends import tables_of
+from holdfast.state.rocksdb_memory import ALONE_BYTES, RocksDBMemory
 from holdfast.state.table import StateTable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
@@ -190,11 +191,13 @@ def host(
     pool: ThreadPoolExecutor,
     local_dir: str | None = None,
     copies: LocalCopies | None = None,
+    state_bytes: int = ALONE_BYTES,
 ) -> Hosted:
     """Build and restore everything that `deployment` names; `pool` runs the restores.
 
     State that is not in memory lies in fresh folders below `local_dir`, deleted by `Hosted.close`. Uploaded and
-    downloaded objects are also given to `copies`, which are read in place of the store.
+    downloaded objects are also given to `copies`, which are read in place of the store. State may take `state_bytes` of
+    memory.
 
     Raises
     ------
@@ -207,6 +210,7 @@ def host(
     checkpoints = CheckpointWork(deployment, retrying, uploader, job_master, answers)
     hosted = Hosted(program, {}, uploader, checkpoints, deployment, copies)
     begun_s = clock.monotonic()
+    memory = RocksDBMemory(state_bytes, len(deployment.subtasks))
     if copies is not None:
         copies.refresh()
     with ObjectCache(retrying, copies=copies) as fetch:
@@ -214,7 +218,7 @@ def host(
         # First, since subtasks wait for it in threads of the same pool.
         whole = pool.submit(_whole, deployment, fetch)
         built: list[Future[Subtask]] = [
-            pool.submit(_restored, each, deployment, program, uploader, fetch, whole, clock, local_dir)
+            pool.submit(_restored, each, deployment, program, uploader, fetch, whole, clock, local_dir, memory)
             for each in deployment.subtasks
         ]
         reading: list[Future[Any]] = [*built, whole]
@@ -335,9 +339,10 @@ def _restored(
     whole: Future[dict[TableName, pa.RecordBatch]],
     clock: Clock,
     local_dir: str | None,
+    memory: RocksDBMemory,
 ) -> Subtask:
     start, stop = subtask.key_group_start, subtask.key_group_stop
-    new_table = tables_of(program.state, local_dir)
+    new_table = tables_of(program.state, local_dir, memory)
     operator = program.operators[subtask.operator].create(subtask.subtask, deployment.max_parallelism, new_table)
     states: dict[str, KeyedState | Replica] = {}
     try:

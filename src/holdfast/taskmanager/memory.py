@@ -12,11 +12,12 @@ uploaded, which have a bound of their own.
 from collections.abc import Sequence
 
 from holdfast.errors import StateTooLarge
+from holdfast.settings import RocksDBState, StateBackend
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.subtask import Subtask
 
 
-def check_state(settings: TaskManagerSettings, subtasks: Sequence[Subtask]) -> None:
+def check_state(settings: TaskManagerSettings, subtasks: Sequence[Subtask], backend: StateBackend) -> None:
     """Check the memory that the state takes while a batch is in flight. Raises `StateTooLarge`."""
     tables = sum(each.memory_bytes for each in subtasks)
     undo = sum(each.undo_in_flight_bytes for each in subtasks)
@@ -25,9 +26,23 @@ def check_state(settings: TaskManagerSettings, subtasks: Sequence[Subtask]) -> N
         raise StateTooLarge(
             f"TaskManager {settings.process.number}: its state takes {tables + undo:,} bytes of memory, {tables:,} in "
             f"tables and caches and {undo:,} to undo the batch; of TaskManagerConfig(memory=…), "
-            f"{settings.memory_bytes:,} bytes, {allowed:,} are for that. Give it more memory, use more TaskManagers "
-            "or RocksDBState(cache_max_entries=…), or make batches smaller (max_rows_per_batch)"
+            f"{settings.memory_bytes:,} bytes, {allowed:,} are for that. {_advice(backend)}"
         )
+
+
+def _advice(backend: StateBackend) -> str:
+    if not isinstance(backend, RocksDBState):
+        return (
+            "Give it more memory, use more TaskManagers or RocksDBState(cache_max_entries=…), or make batches smaller "
+            "(max_rows_per_batch)"
+        )
+    lower = f"keep fewer rows in memory (cache_max_entries={backend.cache_max_entries:,} now), " * bool(
+        backend.cache_max_entries
+    )
+    return (
+        f"RocksDB's own memory keeps within its part: rows of the batch and of the cache are the rest. So {lower}make "
+        "batches smaller (max_rows_per_batch), give it more memory, or use more TaskManagers"
+    )
 
 
 def give_up_undo(settings: TaskManagerSettings, subtasks: Sequence[Subtask]) -> None:

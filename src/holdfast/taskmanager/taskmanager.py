@@ -129,6 +129,7 @@ class TaskManager:
                 self._pool,
                 self._settings.local_dir,
                 self._copies,
+                self._settings.state_memory_bytes_max,
             )
             with self._numbers:
                 self._hosted = hosted
@@ -171,7 +172,7 @@ class TaskManager:
             results = self._each(
                 subtasks, lambda each: self._process(each, request, taken.get((each.name, each.subtask), []))
             )
-            check_state(self._settings, list(hosted.subtasks.values()))
+            check_state(self._settings, list(hosted.subtasks.values()), hosted.program.state)
             hit("taskmanager.process.after")
             return ProcessResult(results)
 
