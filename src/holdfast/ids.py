@@ -1,21 +1,37 @@
 """Identifiers of the project, as separate types so that they cannot be mixed up.
 
-Most are plain integers at run time. An identifier is never used twice within the scope named beside it.
+Most are plain integers at run time. An identifier is never used twice within the scope named beside it. The types say
+the form of their values, too: where msgspec decodes an identifier, from storage or network, another value is refused.
 """
 
 from enum import StrEnum
-from typing import NamedTuple, NewType
+from typing import Annotated, NamedTuple, NewType
 
-Epoch = NewType("Epoch", int)
+from msgspec import Meta
+
+NUMBERS_MAX = 10**12
+"""Numbers are below this: names of objects have room for 12 digits."""
+
+_Number = Annotated[int, Meta(ge=0, lt=NUMBERS_MAX)]
+_NumberOrNone = Annotated[int, Meta(ge=-1, lt=NUMBERS_MAX)]
+_Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+
+JobId = NewType("JobId", _Hex)
+"""Identity of a job's storage, random."""
+
+SavepointId = NewType("SavepointId", _Hex)
+"""Identity of a savepoint, random."""
+
+Epoch = NewType("Epoch", _Number)
 """Number of the living JobMaster's takeover record; scope: a job's storage."""
 
-JournalNumber = NewType("JournalNumber", int)
+JournalNumber = NewType("JournalNumber", _Number)
 """Place of a record in the journal, gapless; scope: a job's storage."""
 
-CheckpointId = NewType("CheckpointId", int)
+CheckpointId = NewType("CheckpointId", _NumberOrNone)
 """A triggered checkpoint, completed or not (not a journal number); scope: an epoch."""
 
-BatchNumber = NewType("BatchNumber", int)
+BatchNumber = NewType("BatchNumber", _NumberOrNone)
 """A planned batch; scope: an epoch."""
 
 FIRST_BATCH = BatchNumber(0)
@@ -24,10 +40,10 @@ FIRST_BATCH = BatchNumber(0)
 NO_BATCH = BatchNumber(-1)
 """Number below those of all batches: before the first."""
 
-RunNumber = NewType("RunNumber", int)
+RunNumber = NewType("RunNumber", _NumberOrNone)
 """An attempt at processing; grows with every retry, restart and cancellation; scope: an epoch."""
 
-Incarnation = NewType("Incarnation", int)
+Incarnation = NewType("Incarnation", _NumberOrNone)
 """A start of a process, numbered by the JobMaster; scope: an epoch and a role."""
 
 

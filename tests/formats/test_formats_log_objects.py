@@ -137,9 +137,9 @@ def test_change_sets_outside_the_pieces_sqn_range_are_dropped():
 def test_a_merged_change_set_is_replayed_whole_from_below_and_never_divided_from_above():
     merged = [ChangeSet(1, 3, 7, 9, changes([(0, False, 1, 1, None, None)]))]
     data, [piece] = stored(list(encode_pieces(LOG, merged)))
-    assert len(rows_of(read(data, LogPiece(piece.object, piece.offset, piece.length, 2, 4, 0, 16)))) == 1
+    assert len(rows_of(read(data, LogPiece(piece.object, piece.offset, piece.length, 2, 3, 0, 16)))) == 1
     with pytest.raises(CorruptObject, match=r"dstl/o.*SQN 2.*1 to 3"):
-        read(data, LogPiece(piece.object, piece.offset, piece.length, 0, 2, 0, 16))
+        read(data, LogPiece(piece.object, piece.offset, piece.length, 1, 2, 0, 16))
 
 
 def test_key_groups_outside_the_pieces_own_are_dropped_whatever_is_asked_for():

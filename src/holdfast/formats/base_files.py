@@ -15,11 +15,12 @@ import msgspec
 import numpy as np
 
 from holdfast.errors import CorruptObject
-from holdfast.formats.blocks import read_framed_directory
+from holdfast.formats.blocks import check_head, read_framed_directory
 from holdfast.formats.handles import FILE, HEADING, MaterializedPart
 from holdfast.formats.log_objects import LogId
 from holdfast.storage import checksum
-from holdfast.storage.framing import frame, unframe
+from holdfast.storage.framing import checksum_in, frame, unframe
+from holdfast.storage.reading import decode
 
 FILES_MAGIC = b"HFBF"
 VERSION = 2
@@ -77,7 +78,9 @@ def read_files(
         The bytes are damaged, or belong to another table.
     """
     what = f"{part.object}, part at {part.offset}"
-    directory, offset = read_framed_directory(what, data, part.length, FILES_MAGIC, VERSION, FilesDirectory)
+    directory, offset = read_framed_directory(
+        what, data, part.length, FILES_MAGIC, VERSION, FilesDirectory, part.head_crc
+    )
     _of_table(what, directory, operator, table)
     return directory, _checked(what, directory.blocks, data[offset:])
 
@@ -91,10 +94,9 @@ def read_files_head(part: MaterializedPart, head: bytes, operator: str, table: s
         As `read_files`.
     """
     what = f"{part.object}, part at {part.offset}"
-    try:
-        directory = msgspec.msgpack.decode(unframe(what, head, FILES_MAGIC, VERSION), type=FilesDirectory)
-    except msgspec.MsgspecError as error:
-        raise CorruptObject(f"{what}: its directory cannot be read: {error}") from error
+    payload = unframe(what, head, FILES_MAGIC, VERSION)
+    check_head(what, head, part.head_crc)
+    directory = decode(what, payload, _DIRECTORY, "its directory cannot be read")
     return _of_table(what, directory, operator, table)
 
 
@@ -140,7 +142,11 @@ def _encode(
     head = head_of(checksums)
     stored = data[room - len(head) :]
     stored[: len(head)] = head
-    return stored, MaterializedPart("", 0, len(stored), log.key_group_start, log.key_group_stop, kind)
+    crc = checksum_in(head)
+    return stored, MaterializedPart("", 0, len(stored), log.key_group_start, log.key_group_stop, kind, crc)
+
+
+_DIRECTORY = msgspec.msgpack.Decoder(FilesDirectory)
 
 
 def _read_into(file: Path, content: memoryview) -> None:

@@ -21,7 +21,8 @@ import pyarrow.ipc
 
 from holdfast.errors import CorruptObject
 from holdfast.storage import checksum
-from holdfast.storage.framing import HEADER_BYTES, unframe
+from holdfast.storage.framing import HEADER_BYTES, checksum_in, unframe
+from holdfast.storage.reading import decode, read_batches
 
 KEY_GROUP_COLUMN = "__key_group"
 BLOCK_BYTES = 1024 * 1024
@@ -105,17 +106,13 @@ def encode_blocks(
         yield _encode(slices, int(start), int(stop), compression)
 
 
-_ALONE = pa.ipc.IpcReadOptions(use_threads=False)
-"""Blocks are decoded side by side. Handing the columns of a small block to other threads takes longer than decoding."""
-
-
 def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -> list[pa.RecordBatch]:
     """The record batches of a block, exactly `batches` of them.
 
     Raises
     ------
     CorruptObject
-        The checksum differs, or the bytes are no block of that kind; `what` names the object.
+        The checksum differs, or the bytes are no block of these key groups; `what` names the object.
     """
     if len(data) != entry.length or checksum.crc32(data) != entry.crc:
         raise CorruptObject(
@@ -123,38 +120,50 @@ def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -
             f"(expected {entry.length} bytes with checksum {entry.crc:#010x}, found {len(data)} bytes); "
             "restore the object from a copy"
         )
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(data), options=_ALONE) as reader:
-            found: list[pa.RecordBatch] = list(reader)
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptObject(f"{what}: a block is no Arrow stream: {error}") from error
+    found = read_batches(f"{what}: a block", data)
     if len(found) != batches:
         raise CorruptObject(f"{what}: a block has {len(found)} change sets, expected {batches}")
+    for rows in found:
+        _check_key_groups(what, entry, rows)
     return found
 
 
 def read_framed_directory(
-    what: str, data: memoryview, length: int, magic: bytes, version: int, kind: type[D]
+    what: str, data: memoryview, length: int, magic: bytes, version: int, kind: type[D], head_crc: int | None = None
 ) -> tuple[D, int]:
-    """The directory in front of blocks, and where the blocks start.
+    """The directory in front of blocks, and where the blocks start. `head_crc`: the checksum that a handle names.
 
     Raises
     ------
     CorruptObject
-        The bytes are not `length` long, are no frame of this kind, or the directory describes another length.
+        The bytes are not `length` long, are no frame of this kind, or others than those that the handle names, or the
+        directory describes another length.
     """
     if len(data) != length or length < HEADER_BYTES:
         raise CorruptObject(f"{what}: truncated: expected {length} bytes, found {len(data)}")
     stop = HEADER_BYTES + int.from_bytes(data[_LENGTH_OFFSET:HEADER_BYTES], "little")
     payload = unframe(what, bytes(data[:stop]), magic, version)
-    try:
-        directory = msgspec.msgpack.decode(payload, type=kind)
-    except msgspec.MsgspecError as error:
-        raise CorruptObject(f"{what}: its directory cannot be read: {error}") from error
+    check_head(what, data, head_crc)
+    directory = decode(what, payload, msgspec.msgpack.Decoder(kind), "its directory cannot be read")
+    if any(entry.length < 0 for entry in directory.blocks):
+        raise CorruptObject(f"{what}: its directory describes blocks of less than no bytes")
     found = stop + sum(entry.length for entry in directory.blocks)
     if found != length:
         raise CorruptObject(f"{what}: its directory describes {found} bytes, the handle {length}")
     return directory, stop
+
+
+def check_head(what: str, head: bytes | memoryview, expected: int | None) -> None:
+    """Compare the checksum in a frame with that in the handle (None: it has none). Raises `CorruptObject`.
+
+    The frame's checksum covers the directory, with the checksums of all blocks or files.
+    """
+    found = checksum_in(head)
+    if expected is not None and found != expected:
+        raise CorruptObject(
+            f"{what}: holds other bytes than the checkpoint refers to (checksum {found:#010x}, expected "
+            f"{expected:#010x}): objects were exchanged, or this one was overwritten; restore the object from a copy"
+        )
 
 
 def within(rows: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> pa.RecordBatch:
@@ -162,6 +171,17 @@ def within(rows: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> p
     groups = rows.column(KEY_GROUP_COLUMN).to_numpy()
     start, stop = np.searchsorted(groups, np.array([key_group_start, key_group_stop], np.int32))
     return rows.slice(int(start), int(max(stop - start, 0)))
+
+
+def _check_key_groups(what: str, entry: BlockEntry, rows: pa.RecordBatch) -> None:
+    """Check the column that `within` searches. Raises `CorruptObject`."""
+    at = rows.schema.get_all_field_indices(KEY_GROUP_COLUMN)
+    if len(at) != 1 or rows.schema.field(at[0]).type != pa.int32() or rows.column(at[0]).null_count:
+        raise CorruptObject(f"{what}: a block has no column {KEY_GROUP_COLUMN!r} of key groups (int32, never null)")
+    try:
+        _key_groups(rows, entry.key_group_start, entry.key_group_stop)
+    except ValueError as error:
+        raise CorruptObject(f"{what}: a block's {error}") from error
 
 
 def _key_groups(rows: pa.RecordBatch, start: int, stop: int) -> npt.NDArray[np.int32]:

@@ -9,7 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.ids import BatchNumber, CheckpointId, Epoch, Incarnation
+from holdfast.errors import CorruptObject
+from holdfast.ids import BatchNumber, CheckpointId, Epoch, Incarnation, JobId
+from holdfast.storage import names
 
 ROWS, HEADING, FILE = "rows", "heading", "file"
 
@@ -28,6 +30,8 @@ class LogPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sqn_stop: int
     key_group_start: int
     key_group_stop: int
+    head_crc: int | None = None
+    """The checksum in the frame at its start, by which it is known again. None: written before handles had it."""
 
 
 class MaterializedPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -44,6 +48,8 @@ class MaterializedPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key_group_start: int
     key_group_stop: int
     kind: str = ROWS
+    head_crc: int | None = None
+    """See `LogPiece.head_crc`."""
 
 
 class TableHandle(msgspec.Struct, frozen=True):
@@ -98,6 +104,19 @@ class Manifest(msgspec.Struct, frozen=True):
     incarnation: Incarnation
     batch: BatchNumber
     tables: list[TableHandle]
+    job: JobId | None = None
+    """Id of the job whose TaskManager wrote it. None: written before manifests had it."""
+
+
+def check_handle(what: str, handle: TableHandle) -> None:
+    """Check that a handle refers to ranges of objects that hold state, and of nothing else. Raises `CorruptObject`."""
+    for each in handle.ranges():
+        if not each.object.startswith((names.CHANGELOG, names.SHARED)) or min(each.offset, each.length) < 0:
+            raise CorruptObject(
+                f"{what}: the table {handle.operator}.{handle.table} refers to bytes {each.offset} to "
+                f"{each.offset + each.length} of {each.object!r}, expected an object below {names.CHANGELOG} or "
+                f"{names.SHARED}"
+            )
 
 
 Ranged = TypeVar("Ranged", LogPiece, MaterializedPart)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.errors import CorruptObject
-from holdfast.ids import BatchNumber, CheckpointId, Epoch, SplitPosition
+from holdfast.ids import BatchNumber, CheckpointId, Epoch, JobId, SplitPosition
 from holdfast.storage.framing import frame, unframe
-from holdfast.storage.names import HistoryName, history, parse
+from holdfast.storage.names import HistoryName, check_same, check_writer, history, parse
+from holdfast.storage.reading import decode
 from holdfast.storage.store import ObjectStore
 
-HISTORY_MAGIC, HISTORY_VERSION = b"HFCH", 2
+HISTORY_MAGIC, HISTORY_VERSION, HISTORY_VERSION_MIN = b"HFCH", 3, 2
 
 NO_EPOCH = Epoch(0)
 """The epoch of entries that were written before histories named it."""
@@ -154,21 +154,29 @@ class StoredHistory:
     checkpoints: list[CheckpointStats]
     losses: list[LostRows]
     savepoints: list[SavepointStats] = field(default_factory=list)
+    job: JobId | None = None
+    """Id of the job. This and the epoch are None in objects from before histories said so."""
+    epoch: Epoch | None = None
 
 
 def encode_history(
-    entries: Sequence[CheckpointStats], losses: Sequence[LostRows] = (), savepoints: Sequence[SavepointStats] = ()
+    entries: Sequence[CheckpointStats],
+    losses: Sequence[LostRows] = (),
+    savepoints: Sequence[SavepointStats] = (),
+    job: JobId | None = None,
+    epoch: Epoch | None = None,
 ) -> bytes:
-    stored = StoredHistory(list(entries), list(losses), list(savepoints))
+    stored = StoredHistory(list(entries), list(losses), list(savepoints), job, epoch)
     return frame(HISTORY_MAGIC, HISTORY_VERSION, msgspec.msgpack.encode(stored))
 
 
 def decode_history(name: str, data: bytes) -> StoredHistory:
     """Raises `CorruptObject`."""
-    try:
-        return _HISTORY.decode(unframe(name, data, HISTORY_MAGIC, HISTORY_VERSION))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptObject(f"{name}: the payload does not have the form of its format version: {error}") from error
+    payload = unframe(name, data, HISTORY_MAGIC, HISTORY_VERSION, HISTORY_VERSION_MIN)
+    stored = decode(name, payload, _HISTORY, "the payload does not have the form of its format version")
+    if isinstance(parse(name), HistoryName) and stored.epoch is not None:
+        check_same(name, history(stored.epoch))
+    return stored
 
 
 def stored_epochs(store: ObjectStore) -> list[Epoch]:
@@ -177,13 +185,16 @@ def stored_epochs(store: ObjectStore) -> list[Epoch]:
     return sorted(each.epoch for each in found if isinstance(each, HistoryName))
 
 
-def read_stored(store: ObjectStore) -> StoredHistory:
-    """The newest history of a storage, oldest entry first; empty where there is none. Raises `CorruptObject`."""
+def read_stored(store: ObjectStore, job: JobId | None = None) -> StoredHistory:
+    """The newest history of a storage, oldest entry first; empty where there is none. Raises `CorruptObject`, also if
+    it is not that of `job` (None: of any)."""
     epochs = stored_epochs(store)
     if not epochs:
         return StoredHistory([], [])
     name = history(epochs[-1])
-    return decode_history(name, store.get(name))
+    stored = decode_history(name, store.get(name))
+    check_writer(name, stored.job, [] if job is None else [job])
+    return stored
 
 
 def read_history(store: ObjectStore) -> list[CheckpointStats]:

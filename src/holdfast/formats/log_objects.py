@@ -31,7 +31,7 @@ from holdfast.formats.blocks import (
     within,
 )
 from holdfast.formats.handles import LogPiece
-from holdfast.storage.framing import HEADER_BYTES, frame, unframe
+from holdfast.storage.framing import HEADER_BYTES, checksum_in, frame, unframe
 
 OBJECT_MAGIC = b"HFDS"
 PIECE_MAGIC = b"HFLP"
@@ -94,11 +94,19 @@ class EncodedPiece:
     sqn_stop: int
     key_group_start: int
     key_group_stop: int
+    head_crc: int
 
     def at(self, name: str, offset: int) -> LogPiece:
         """The handle's piece, once the object has a name."""
         return LogPiece(
-            name, offset, self.length, self.sqn_start, self.sqn_stop, self.key_group_start, self.key_group_stop
+            name,
+            offset,
+            self.length,
+            self.sqn_start,
+            self.sqn_stop,
+            self.key_group_start,
+            self.key_group_stop,
+            self.head_crc,
         )
 
 
@@ -156,7 +164,7 @@ def read_piece(
         block in question is returned.
     """
     what = f"{piece.object}, piece at {piece.offset}"
-    directory, blocks_start = read_directory(what, data, piece.length)
+    directory, blocks_start = read_directory(what, data, piece.length, piece.head_crc)
     if (directory.operator, directory.table) != (operator, table):
         raise CorruptObject(
             f"{what}: holds the log of {directory.operator}.{directory.table}, expected the log of {operator}.{table}"
@@ -174,9 +182,9 @@ def read_piece(
         offset += entry.length
 
 
-def read_directory(what: str, data: memoryview, length: int) -> tuple[Directory, int]:
+def read_directory(what: str, data: memoryview, length: int, head_crc: int | None = None) -> tuple[Directory, int]:
     """A piece's directory, and where its blocks start. Raises `CorruptObject`."""
-    return read_framed_directory(what, data, length, PIECE_MAGIC, VERSION, Directory)
+    return read_framed_directory(what, data, length, PIECE_MAGIC, VERSION, Directory, head_crc)
 
 
 def _piece(log: LogId, entries: list[ChangeSetEntry], blocks: list[Block]) -> EncodedPiece:
@@ -196,6 +204,7 @@ def _piece(log: LogId, entries: list[ChangeSetEntry], blocks: list[Block]) -> En
         entries[-1].sqn_stop,
         directory.key_group_start,
         directory.key_group_stop,
+        checksum_in(head),
     )
 
 
@@ -205,6 +214,7 @@ def _wanted(what: str, directory: Directory, piece: LogPiece) -> list[int]:
     A change set that begins before the range is replayed whole, because it is merged with changes that the range needs.
     The part that the handle names before this piece contains the changes before the range.
     """
+    _check_holds(what, directory, piece)
     wanted = []
     for index, entry in enumerate(directory.change_sets):
         if entry.sqn_stop <= piece.sqn_start or entry.sqn_start >= piece.sqn_stop:
@@ -216,3 +226,19 @@ def _wanted(what: str, directory: Directory, piece: LogPiece) -> list[int]:
             )
         wanted.append(index)
     return wanted
+
+
+def _check_holds(what: str, directory: Directory, piece: LogPiece) -> None:
+    """Check that all changes to which the handle refers are there. Raises `CorruptObject`."""
+    sqns = [each for entry in directory.change_sets for each in (entry.sqn_start, entry.sqn_stop)]
+    groups = directory.key_group_start, directory.key_group_stop
+    if not sqns or sqns != sorted(sqns) or not (sqns[0] <= piece.sqn_start <= piece.sqn_stop <= sqns[-1]):
+        raise CorruptObject(
+            f"{what}: the handle refers to SQNs {piece.sqn_start} to {piece.sqn_stop}, and the piece holds change sets "
+            f"with the bounds {sqns[:6]}: objects were exchanged; restore the object from a copy"
+        )
+    if not groups[0] <= piece.key_group_start <= piece.key_group_stop <= groups[1]:
+        raise CorruptObject(
+            f"{what}: the handle refers to key groups {piece.key_group_start} to {piece.key_group_stop}, and the piece "
+            f"holds {groups[0]} to {groups[1]}: objects were exchanged; restore the object from a copy"
+        )

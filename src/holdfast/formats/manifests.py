@@ -7,20 +7,22 @@ manifest of 24 logs with 64 pieces each shrinks to a sixth. A reader refuses unk
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from holdfast.errors import CorruptObject
-from holdfast.formats.handles import Manifest
+from holdfast.formats.handles import Manifest, check_handle
+from holdfast.storage import names
 from holdfast.storage.framing import frame, unframe
+from holdfast.storage.reading import decode, inflate
 from holdfast.storage.store import ObjectStore
 
 MAGIC = b"HFMF"
-VERSION = 2
+VERSION, VERSION_MIN = 3, 2
 COMPRESSION = 1
 DOWNLOADS_MAX = 8
+_PROBLEM = "is no manifest of this version"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -30,20 +32,33 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def decode_manifest(name: str, data: bytes) -> Manifest:
     """The manifest stored as the object `name`. Raises `CorruptObject`."""
-    payload = unframe(name, data, MAGIC, VERSION)
-    try:
-        return msgspec.msgpack.decode(zlib.decompress(payload), type=Manifest)
-    except (zlib.error, msgspec.MsgspecError) as error:
-        raise CorruptObject(f"{name}: is no manifest of this version: {error}") from error
+    payload = inflate(name, unframe(name, data, MAGIC, VERSION, VERSION_MIN), _PROBLEM)
+    manifest = decode(name, payload, _MANIFEST, _PROBLEM)
+    if isinstance(names.parse(name), names.ManifestName):
+        names.check_same(name, names.manifest(manifest.epoch, manifest.checkpoint_id, manifest.task_manager))
+    for table in manifest.tables:
+        check_handle(name, table)
+    return manifest
 
 
-def load_manifests(store: ObjectStore, names: Sequence[str]) -> list[Manifest]:
+def load_manifests(store: ObjectStore, wanted: Sequence[str], writers: Collection[str] = frozenset()) -> list[Manifest]:
     """The manifests of these names, in their order, fetched in parallel.
+
+    `writers`: ids of the jobs that may have written them; empty if any job may.
 
     Raises
     ------
     StorageError, CorruptObject
-        A manifest is missing or cannot be read.
+        A manifest is missing, cannot be read, or is another job's.
     """
-    with ThreadPoolExecutor(min(DOWNLOADS_MAX, max(1, len(names))), thread_name_prefix="holdfast-manifests") as pool:
-        return list(pool.map(lambda name: decode_manifest(name, store.get(name)), names))
+
+    def load(name: str) -> Manifest:
+        manifest = decode_manifest(name, store.get(name))
+        names.check_writer(name, manifest.job, writers)
+        return manifest
+
+    with ThreadPoolExecutor(min(DOWNLOADS_MAX, max(1, len(wanted))), thread_name_prefix="holdfast-manifests") as pool:
+        return list(pool.map(load, wanted))
+
+
+_MANIFEST = msgspec.msgpack.Decoder(Manifest)

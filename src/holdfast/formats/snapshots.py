@@ -26,7 +26,7 @@ from holdfast.formats.blocks import (
 from holdfast.formats.handles import MaterializedPart
 from holdfast.formats.log_objects import LogId
 from holdfast.ids import BatchNumber
-from holdfast.storage.framing import frame
+from holdfast.storage.framing import checksum_in, frame
 
 PART_MAGIC = b"HFMP"
 VERSION = 1
@@ -83,7 +83,7 @@ def encode_part(
     directory = PartDirectory(log.operator, log.table, start, stop, sqn, batch, entries)
     head = frame(PART_MAGIC, VERSION, msgspec.msgpack.encode(directory))
     data = b"".join([head, *(block.data for block in blocks)])
-    return data, MaterializedPart("", 0, len(data), start, stop)
+    return data, MaterializedPart("", 0, len(data), start, stop, head_crc=checksum_in(head))
 
 
 def read_part(
@@ -99,7 +99,9 @@ def read_part(
         The bytes are damaged, or belong to another table.
     """
     what = f"{part.object}, part at {part.offset}"
-    directory, offset = read_framed_directory(what, data, part.length, PART_MAGIC, VERSION, PartDirectory)
+    directory, offset = read_framed_directory(
+        what, data, part.length, PART_MAGIC, VERSION, PartDirectory, part.head_crc
+    )
     if (directory.operator, directory.table) != (operator, table):
         raise CorruptObject(
             f"{what}: holds the table {directory.operator}.{directory.table}, expected {operator}.{table}"

@@ -104,7 +104,7 @@ class Control:
         """Refusals that make a checkpoint wait for a later batch boundary; empty if no checkpoint waits."""
         self._closing = threading.Event()
         layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
-        self.history = History(store, facts.epoch, clock)
+        self.history = History(store, facts.epoch, clock, facts.job_id)
         self._recorder = Recorder(journal, store, facts, layouts, self.post, listeners.failed, self._closing, outages)
         self._disposer = Disposer(store, publishers, self.post)
         self._gatherer = Gatherer(store, facts.job_id, facts.epoch, self.post)

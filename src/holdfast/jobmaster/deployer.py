@@ -149,7 +149,7 @@ class Deployer:
         """Table handles of the base, without the state that the user gave up."""
         if base is None:
             return list(self._job.initial)
-        manifests = load_manifests(self._job.store, base.manifests)
+        manifests = load_manifests(self._job.store, base.manifests, base.writers())
         drop = self._job.settings.drop_state
         return [table for manifest in manifests for table in manifest.tables if table.operator not in drop]
 

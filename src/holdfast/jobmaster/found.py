@@ -48,7 +48,7 @@ def _found(
 def objects_of(store: ObjectStore, record: CheckpointRecord) -> frozenset[str]:
     """Names of all objects that a restart reads: manifests, the objects that they name, and objects of sources."""
     objects = {*record.manifests, *(name for found in record.source_objects.values() for name in found)}
-    for manifest in load_manifests(store, record.manifests):
+    for manifest in load_manifests(store, record.manifests, record.writers()):
         for table in manifest.tables:
             objects.update(table.objects())
     return frozenset(objects)

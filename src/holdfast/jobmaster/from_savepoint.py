@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.errors import CorruptObject, HoldfastError, JobRefused, ObjectNotFound
-from holdfast.ids import JournalNumber
+from holdfast.ids import JobId, JournalNumber
 from holdfast.journal import rules
 from holdfast.journal.codec import StoredSavepoint
 from holdfast.journal.fence import settle
@@ -48,8 +48,13 @@ class OpenedSavepoint:
 
     @property
     def record(self) -> CheckpointRecord:
-        """The record as the new journal has it."""
-        return msgspec.structs.replace(self.stored.record, nonce=self.stored.id, started_from=self.stored.id)
+        """The record as the job's own journal has it."""
+        record, writer = self.stored.record, self.stored.job.job_id
+        origins = record.origins if self.mode == CLAIM else list(dict.fromkeys([*record.origins, writer]))
+        job = writer if self.mode == CLAIM else None
+        return msgspec.structs.replace(
+            record, nonce=self.stored.id, started_from=self.stored.id, job=job, origins=origins
+        )
 
     def is_in(self, newest: CheckpointRecord) -> bool:
         """True if the checkpoint is the savepoint's own, or follows from an earlier start from the savepoint."""
@@ -129,7 +134,9 @@ def copy_here(savepoint: OpenedSavepoint, store: ObjectStore) -> None:
     copy_objects(savepoint.store, store, list(expected), expected=expected)
 
 
-def begin_from(store: ObjectStore, savepoint: OpenedSavepoint, copy_back: CopyBack = copy_here) -> None:
+def begin_from(
+    store: ObjectStore, savepoint: OpenedSavepoint, copy_back: CopyBack = copy_here, job: JobId | None = None
+) -> None:
     """Fill a new storage with the savepoint: objects first, its record last. May be repeated after an error.
 
     Raises
@@ -138,9 +145,9 @@ def begin_from(store: ObjectStore, savepoint: OpenedSavepoint, copy_back: CopyBa
         An object cannot be copied, or is not as it was when the savepoint was written.
     """
     copy_back(savepoint, store)
-    record, number = savepoint.record, JournalNumber(savepoint.stored.number)
+    record, number = msgspec.structs.replace(savepoint.record, job=job), JournalNumber(savepoint.stored.number)
     patience = Patience(ATTEMPTS_MAX, back_off)
-    takeover = Takeover(record.epoch, savepoint.stored.id)
+    takeover = Takeover(record.epoch, savepoint.stored.id, job)
     for place, each in ((JournalNumber(record.epoch), takeover), (number, record)):
         if settle(store, place, each, patience) is rules.PutOutcome.TAKEN:
             raise HoldfastError(f"{store.url}: the journal has a record {place} already; name a new, empty storage")

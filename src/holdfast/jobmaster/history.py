@@ -23,7 +23,7 @@ from holdfast.formats.history import (
     read_stored,
     stored_epochs,
 )
-from holdfast.ids import Epoch
+from holdfast.ids import Epoch, JobId
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
@@ -41,9 +41,10 @@ SAVE_EVERY_S = 10.0
 class History:
     """`add` and `is_due` belong to the control thread; `load` and `save` do I/O, on another thread. Thread-safe."""
 
-    def __init__(self, store: ObjectStore, epoch: Epoch, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, epoch: Epoch, clock: Clock, job: JobId | None = None) -> None:
         self._store = store
         self.epoch = epoch
+        self._job = job
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: deque[CheckpointStats] = deque(maxlen=ENTRIES_MAX)
@@ -57,7 +58,7 @@ class History:
         """Go on from the history that earlier epochs wrote."""
         try:
             self._older = [names.history(epoch) for epoch in stored_epochs(self._store) if epoch != self.epoch]
-            found = read_stored(self._store)
+            found = read_stored(self._store, self._job)
         except (StorageError, CorruptObject) as error:
             log.warning("the history of checkpoints begins anew: %s", error)
             return
@@ -121,7 +122,9 @@ class History:
         if not changed:
             return
         try:
-            self._store.put(names.history(self.epoch), encode_history(entries, losses, savepoints))
+            self._store.put(
+                names.history(self.epoch), encode_history(entries, losses, savepoints, self._job, self.epoch)
+            )
             if self._older:
                 self._store.delete(self._older)
                 self._older = []

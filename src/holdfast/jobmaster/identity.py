@@ -20,6 +20,7 @@ from holdfast.recovery.schema import check_kinds, check_schema
 from holdfast.sinks.base import Sink
 from holdfast.state.changes import stored_schema
 from holdfast.state.keys import check_key_types
+from holdfast.storage.reading import read_schema
 
 DIGEST_DIGITS = 16
 """Hexadecimal digits of a description's digest. More digits make equal digests of different descriptions rarer."""
@@ -121,7 +122,8 @@ def _check_operator(name: str, stored: OperatorIdentity, program: Program) -> No
             f"key_by({', '.join(spec.declared_keys)}). State cannot be keyed anew: keep the key columns, give the "
             f"operator another name, or give up its state with Job(drop_state=[{name!r}])"
         )
-    before = {table: pa.ipc.read_schema(pa.py_buffer(schema)) for table, schema in stored.tables.items()}
+    what = f"the checkpoint's record, operator {name!r}"
+    before = {table: read_schema(what, schema) for table, schema in stored.tables.items()}
     declared = _stored_schemas(spec)
     check_kinds(before, declared, name)
     for table, schema in declared.items():

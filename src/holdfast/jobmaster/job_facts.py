@@ -9,7 +9,7 @@ from holdfast.behind import Behind, recorded
 from holdfast.checkpoint.events import Position, RecordAgain, StoreAndRecord
 from holdfast.checkpoint.updates import in_words
 from holdfast.graph.program import SinkWatermark
-from holdfast.ids import Epoch, JournalNumber
+from holdfast.ids import Epoch, JobId, JournalNumber
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, PartIdentity
 from holdfast.watermarks import END_US
 
@@ -18,7 +18,7 @@ from holdfast.watermarks import END_US
 class JobFacts:
     """Facts fixed for a job's start."""
 
-    job_id: str
+    job_id: JobId
     epoch: Epoch
     operators: dict[str, OperatorIdentity]
     parallelism: int
@@ -29,6 +29,8 @@ class JobFacts:
     parts: dict[str, PartIdentity] = field(default_factory=dict)
     given_up: tuple[str, ...] = ()
     """Names whose stored state this start gave up."""
+    origins: tuple[JobId, ...] = ()
+    """Ids of the jobs from whose savepoints this job began."""
 
     def watermark_us(self, sink: str, position: Position) -> int | None:
         """Return the time up to which a sink's rows are complete at a position; None if there is none yet.
@@ -80,6 +82,8 @@ class JobFacts:
             behind=_behind(command.position, number, before),
             parts=self.parts,
             given_up=list(self.given_up),
+            job=self.job_id,
+            origins=list(self.origins),
         )
 
     def again(self, record: CheckpointRecord, command: RecordAgain) -> CheckpointRecord:
@@ -87,6 +91,7 @@ class JobFacts:
         return msgspec.structs.replace(
             record,
             epoch=self.epoch,
+            job=self.job_id,
             checkpoint_id=command.checkpoint_id,
             groups={},
             nonce="",

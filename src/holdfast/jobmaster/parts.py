@@ -78,6 +78,7 @@ def facts_of(job: StartedJob, base: CheckpointRecord | None) -> JobFacts:
         job.program.sink_watermarks,
         part_identities(job.program),
         job.settings.drop_state,
+        () if base is None else tuple(base.origins),
     )
 
 

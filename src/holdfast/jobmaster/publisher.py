@@ -11,9 +11,10 @@ from holdfast.availability import Refusal, ask
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
 from holdfast.errors import CorruptObject, ObjectNotFound, PublishFailed, StorageError
-from holdfast.journal.codec import decode_committables
+from holdfast.journal.codec import StoredCommittables, decode_committables
 from holdfast.sinks.base import Gone, PublishContext, Sink
 from holdfast.sinks.gathered import Expanded, gathered_names
+from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Publisher:
     def discard(self, name: str) -> None:
         """Delete the staged files of a stored group."""
         failpoints.hit("jobmaster.discard.before")
-        self.drop(decode_committables(name, self._store.get(name)).committables)
+        self.drop(self._read(name).committables)
 
     def drop(self, committables: list[bytes]) -> None:
         """Delete the staged files of these committables, and then the objects of gathered committables.
@@ -86,9 +87,16 @@ class Publisher:
         self._sink.sweep(gone, named, self._context)
 
     def _load(self, name: str) -> tuple[Expanded, PublishContext]:
-        stored = decode_committables(name, self._store.get(name))
+        stored = self._read(name)
         context = replace(self._context, layout=stored.layout, watermark_us=stored.watermark_us)
         return Expanded(stored.committables, self._store, context.sink), context
+
+    def _read(self, name: str) -> StoredCommittables:
+        stored = decode_committables(name, self._store.get(name))
+        names.check_writer(name, stored.job, [self._context.job_id])
+        if stored.sink != self._context.sink:
+            raise CorruptObject(f"{name}: holds output of sink {stored.sink!r}, expected sink {self._context.sink!r}")
+        return stored
 
     def close(self) -> None:
         """Wait for the group being published; drop the others, which the record still holds."""

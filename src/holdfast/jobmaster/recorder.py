@@ -94,7 +94,16 @@ class Recorder:
                 stored[sink] = names.committables(self._facts.epoch, command.checkpoint_id, sink)
                 watermark_us = self._facts.watermark_us(sink, command.position)
                 self._store.put(
-                    stored[sink], encode_committables(sink, committables, self._layouts[sink], watermark_us)
+                    stored[sink],
+                    encode_committables(
+                        sink,
+                        committables,
+                        self._layouts[sink],
+                        watermark_us,
+                        self._facts.job_id,
+                        self._facts.epoch,
+                        command.checkpoint_id,
+                    ),
                 )
                 failpoints.hit("jobmaster.record.stored")
             failpoints.hit("jobmaster.record.before")

@@ -24,7 +24,7 @@ from holdfast import failpoints
 from holdfast.checkpoint.holding import LetGo
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, StorageError
-from holdfast.ids import JournalNumber
+from holdfast.ids import JournalNumber, SavepointId
 from holdfast.jobmaster.control import Control
 from holdfast.jobmaster.copying import Copiers, SpreadCopy
 from holdfast.jobmaster.deployer import StartedJob
@@ -164,8 +164,10 @@ class SavepointWriter:
         wanted = sorted(objects_of(self._job.store, record))
         progress.begin_copies(number, len(wanted))
         objects = self._copy(target, wanted, progress)
-        plain = msgspec.structs.replace(record, groups={}, retains=[])
-        stored = StoredSavepoint(uuid4().hex, self._job.stored, self._job.store.url, number, plain, objects)
+        plain = msgspec.structs.replace(record, groups={}, retains=[], number=number)
+        stored = StoredSavepoint(
+            SavepointId(uuid4().hex), self._job.stored, self._job.store.url, number, plain, objects
+        )
         failpoints.hit("jobmaster.savepoint.before")
         with _discarded_after_an_error(target, [names.savepoint(), *wanted]):
             target.store.put(names.savepoint(), encode_savepoint(stored))

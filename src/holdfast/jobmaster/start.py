@@ -36,7 +36,7 @@ from holdfast.jobmaster.set_back import check_not_set_back, epochs_above, last_n
 from holdfast.jobmaster.unnamed import warn_unnamed
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import TakenOver, find_base, list_journal, read_record, read_retained, take_over
-from holdfast.journal.job import open_job
+from holdfast.journal.job import check_job, open_job
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.settings import TaskManagerConfig
@@ -135,6 +135,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     _check_regions(start)
     refuse_shared_targets(start.store.url, start.storage_options, publishing(start.program))
     number, newest = _newest_checkpoint(start.store)
+    check_job(start.store.url, job, newest)
     base = _chosen(start, number, newest)
     check_dropped(base, start.program, settings.drop_state)
     if base is not None:
@@ -143,7 +144,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     initial = _initial_rows(start, job, base)
     passed_over = _compared_with_targets(start, _prepare_sinks(start, job), number)
     if start.savepoint is not None and newest is None:
-        begin_from(start.store, start.savepoint, start.copy_back)
+        begin_from(start.store, start.savepoint, start.copy_back, job.job_id)
     for name, spec in start.program.operators.items():
         if spec.grows:
             log.warning("%s: operator %r: %s", settings.name, name, spec.grows)
@@ -181,7 +182,9 @@ def _take_over(
 ) -> JobMaster:
     """Take over the storage, and make the JobMaster."""
     settings = start.settings
-    taken = with_older(start.store, take_over(start.store))
+    taken = with_older(start.store, take_over(start.store, job=job.job_id))
+    for record in (taken.base, *(older for _, older in taken.older)):
+        check_job(start.store.url, job, record)
     base = _chosen(start, taken.base_number, taken.base)
     if base is not None:
         check_identity(base, start.program, settings.drop_state)

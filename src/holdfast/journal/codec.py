@@ -7,8 +7,8 @@
     HFCM   manifests/<epoch>/<checkpoint>/sink-… StoredCommittables
     HFSP   savepoint                             StoredSavepoint
 
-A reader refuses an unknown version, an unknown field and a damaged object with `CorruptObject`, which names the object.
-Stored data is never unpickled.
+A reader refuses an unknown version, an unknown field, a damaged object, and an object that says that it is another
+than its name says, with `CorruptObject`, which names the object. Stored data is never unpickled.
 """
 
 from typing import TypeVar
@@ -16,15 +16,18 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import CorruptObject
-from holdfast.journal.records import CheckpointRecord, Record
+from holdfast.ids import CheckpointId, Epoch, JobId, JournalNumber, SavepointId
+from holdfast.journal.records import CheckpointRecord, Record, Takeover
+from holdfast.storage import names
 from holdfast.storage.copying import CopiedObject
 from holdfast.storage.framing import frame, unframe
+from holdfast.storage.reading import decode
 
 JOB_MAGIC, JOB_VERSION = b"HFJB", 1
-RECORD_MAGIC, RECORD_VERSION, RECORD_VERSION_MIN = b"HFJR", 8, 7
+RECORD_MAGIC, RECORD_VERSION, RECORD_VERSION_MIN = b"HFJR", 9, 7
 BEGUN_MAGIC, BEGUN_VERSION = b"HFJM", 1
-COMMITTABLES_MAGIC, COMMITTABLES_VERSION = b"HFCM", 2
-SAVEPOINT_MAGIC, SAVEPOINT_VERSION, SAVEPOINT_VERSION_MIN = b"HFSP", 3, 2
+COMMITTABLES_MAGIC, COMMITTABLES_VERSION, COMMITTABLES_VERSION_MIN = b"HFCM", 3, 2
+SAVEPOINT_MAGIC, SAVEPOINT_VERSION, SAVEPOINT_VERSION_MIN = b"HFSP", 4, 2
 
 T = TypeVar("T")
 
@@ -32,7 +35,7 @@ T = TypeVar("T")
 class StoredJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Values fixed for the life of a job's storage. `layout_version` is the version of the storage as a whole."""
 
-    job_id: str
+    job_id: JobId
     layout_version: int
     max_parallelism: int
     name: str = ""
@@ -61,6 +64,10 @@ class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     committables: list[bytes]
     layout: bytes
     watermark_us: int | None = None
+    job: JobId | None = None
+    """The job's id. This and the numbers of the checkpoint are None in objects from before they said so."""
+    epoch: Epoch | None = None
+    checkpoint: CheckpointId | None = None
 
 
 class StoredSavepoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +76,7 @@ class StoredSavepoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `storage` is the URL from which it was copied, for people. `record` holds no groups of output.
     """
 
-    id: str
+    id: SavepointId
     job: StoredJob
     storage: str
     number: int
@@ -82,7 +89,12 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(name: str, data: bytes) -> Record:
-    return _decode(name, unframe(name, data, RECORD_MAGIC, RECORD_VERSION, RECORD_VERSION_MIN), _RECORD)
+    record = _decode(name, unframe(name, data, RECORD_MAGIC, RECORD_VERSION, RECORD_VERSION_MIN), _RECORD)
+    parsed = names.parse(name)
+    number = record.epoch if isinstance(record, Takeover) else record.number
+    if isinstance(parsed, names.JournalName) and number is not None:
+        names.check_same(name, names.journal(JournalNumber(number)))
+    return record
 
 
 def encode_job(job: StoredJob) -> bytes:
@@ -90,7 +102,8 @@ def encode_job(job: StoredJob) -> bytes:
 
 
 def decode_job(name: str, data: bytes) -> StoredJob:
-    return _decode(name, unframe(name, data, JOB_MAGIC, JOB_VERSION), _JOB)
+    payload = unframe(name, data, JOB_MAGIC, JOB_VERSION)
+    return decode(name, payload, _JOB, "the payload does not fit its format version, or its job id is no job id")
 
 
 def encode_begun(begun: StoredBegun) -> bytes:
@@ -102,14 +115,27 @@ def decode_begun(name: str, data: bytes) -> StoredBegun:
 
 
 def encode_committables(
-    sink: str, committables: list[bytes], layout: bytes = b"", watermark_us: int | None = None
+    sink: str,
+    committables: list[bytes],
+    layout: bytes = b"",
+    watermark_us: int | None = None,
+    job: JobId | None = None,
+    epoch: Epoch | None = None,
+    checkpoint: CheckpointId | None = None,
 ) -> bytes:
-    stored = StoredCommittables(sink, committables, layout, watermark_us)
+    stored = StoredCommittables(sink, committables, layout, watermark_us, job, epoch, checkpoint)
     return frame(COMMITTABLES_MAGIC, COMMITTABLES_VERSION, msgspec.msgpack.encode(stored, order="deterministic"))
 
 
 def decode_committables(name: str, data: bytes) -> StoredCommittables:
-    return _decode(name, unframe(name, data, COMMITTABLES_MAGIC, COMMITTABLES_VERSION), _COMMITTABLES)
+    payload = unframe(name, data, COMMITTABLES_MAGIC, COMMITTABLES_VERSION, COMMITTABLES_VERSION_MIN)
+    stored = _decode(name, payload, _COMMITTABLES)
+    parsed = names.parse(name)
+    if isinstance(parsed, names.CommittablesName):
+        epoch = parsed.epoch if stored.epoch is None else stored.epoch
+        checkpoint = parsed.checkpoint if stored.checkpoint is None else stored.checkpoint
+        names.check_same(name, names.committables(epoch, checkpoint, stored.sink))
+    return stored
 
 
 def encode_savepoint(savepoint: StoredSavepoint) -> bytes:
@@ -118,7 +144,13 @@ def encode_savepoint(savepoint: StoredSavepoint) -> bytes:
 
 def decode_savepoint(name: str, data: bytes) -> StoredSavepoint:
     payload = unframe(name, data, SAVEPOINT_MAGIC, SAVEPOINT_VERSION, SAVEPOINT_VERSION_MIN)
-    return _decode(name, payload, _SAVEPOINT)
+    stored = _decode(name, payload, _SAVEPOINT)
+    if stored.record.job not in (None, stored.job.job_id) or stored.record.number not in (None, stored.number):
+        raise CorruptObject(
+            f"{name}: a savepoint of checkpoint {stored.number} of job id {stored.job.job_id} holds the record "
+            f"{stored.record.number} of job id {stored.record.job}; restore the object from a copy"
+        )
+    return stored
 
 
 _RECORD: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
@@ -129,7 +161,4 @@ _SAVEPOINT = msgspec.msgpack.Decoder(StoredSavepoint)
 
 
 def _decode(name: str, payload: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
-    try:
-        return decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptObject(f"{name}: the payload does not fit its format version: {error}") from error
+    return decode(name, payload, decoder, "the payload does not fit its format version")

@@ -16,9 +16,11 @@ from contextlib import suppress
 from typing import NamedTuple
 from uuid import uuid4
 
+import msgspec
+
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.failpoints import hit
-from holdfast.ids import Epoch, JournalNumber
+from holdfast.ids import Epoch, JobId, JournalNumber
 from holdfast.journal import rules
 from holdfast.journal.codec import StoredBegun, decode_record, encode_begun, encode_record
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
@@ -41,7 +43,9 @@ class TakenOver(NamedTuple):
     """Retained checkpoints older than the base, oldest first."""
 
 
-def take_over(store: ObjectStore, *, attempts_max: int = ATTEMPTS_MAX, wait: rules.Wait = back_off) -> TakenOver:
+def take_over(
+    store: ObjectStore, *, job: JobId | None = None, attempts_max: int = ATTEMPTS_MAX, wait: rules.Wait = back_off
+) -> TakenOver:
     """Fence every earlier JobMaster.
 
     The whole journal is read before anything is written, so that a journal which this version cannot read stays
@@ -58,7 +62,7 @@ def take_over(store: ObjectStore, *, attempts_max: int = ATTEMPTS_MAX, wait: rul
     patience = Patience(attempts_max, wait)
     while True:
         try:
-            taken = _attempt(store, patience)
+            taken = _attempt(store, job, patience)
         except ObjectNotFound as error:
             patience.spend(f"{store.url}: the journal kept changing while it was read", error)
             continue
@@ -188,7 +192,8 @@ def settle(store: ObjectStore, number: JournalNumber, own: Record, patience: Pat
 
     Raises `StorageError` if the outcome is not known; the caller may try again with the same record.
     """
-    name, data = names.journal(number), encode_record(own)
+    numbered = own if isinstance(own, Takeover) else msgspec.structs.replace(own, number=number)
+    name, data = names.journal(number), encode_record(numbered)
     while True:
         cause: StorageError
         try:
@@ -216,13 +221,13 @@ def _read_back(store: ObjectStore, number: JournalNumber, own: Record) -> rules.
         return rules.PutOutcome.TAKEN
 
 
-def _attempt(store: ObjectStore, patience: Patience) -> TakenOver | None:
+def _attempt(store: ObjectStore, job: JobId | None, patience: Patience) -> TakenOver | None:
     listed, base_number, base = find_base(
         lambda: _listed(store, patience), lambda each: _read_patiently(store, each, patience), store.url, patience.wait
     )
     number = rules.number_for_put(listed.numbers)
     hit("journal.takeover.listed")
-    if settle(store, number, Takeover(Epoch(number), uuid4().hex), patience) is rules.PutOutcome.TAKEN:
+    if settle(store, number, Takeover(Epoch(number), uuid4().hex, job), patience) is rules.PutOutcome.TAKEN:
         return None
     hit("journal.takeover.put")
     after = _listed(store, patience)

@@ -3,9 +3,11 @@
 from uuid import uuid4
 
 from holdfast.errors import CorruptObject, JobRefused, ObjectNotFound, StorageError
+from holdfast.ids import JobId
 from holdfast.journal.codec import StoredJob, decode_job, encode_job
 from holdfast.journal.fence import journal_numbers
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
+from holdfast.journal.records import CheckpointRecord
 from holdfast.journal.rules import Wait
 from holdfast.storage import names
 from holdfast.storage.reach import check_put_if_absent
@@ -38,7 +40,7 @@ def open_job(
         The store did not answer `attempts_max` times.
     """
     patience = Patience(attempts_max, wait)
-    wanted = StoredJob(uuid4().hex, LAYOUT_VERSION, max_parallelism, name)
+    wanted = StoredJob(JobId(uuid4().hex), LAYOUT_VERSION, max_parallelism, name)
     while True:
         try:
             job = _checked(store, _read_or_create(store, wanted), wanted, explicit)
@@ -62,6 +64,13 @@ def is_job(store: ObjectStore) -> bool:
     except ObjectNotFound:
         return False
     return True
+
+
+def check_job(url: str, job: StoredJob, record: CheckpointRecord | None) -> None:
+    """Check that a record of a storage's journal is the storage's own. Raises `CorruptObject`."""
+    if record is not None:
+        number = "a record" if record.number is None else names.journal(record.number)
+        names.check_writer(f"{url}: {number}", record.job, [job.job_id])
 
 
 def _read_or_create(store: ObjectStore, wanted: StoredJob) -> StoredJob:

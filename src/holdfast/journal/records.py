@@ -3,16 +3,17 @@
 import msgspec
 
 from holdfast.behind import Behind
-from holdfast.ids import BatchNumber, CheckpointId, Epoch, RunNumber
+from holdfast.ids import BatchNumber, CheckpointId, Epoch, JobId, JournalNumber, RunNumber
 from holdfast.watermarks import SourceTime
 
 
 class Takeover(msgspec.Struct, frozen=True, tag="takeover", tag_field="kind", forbid_unknown_fields=True):
     """Record of a takeover by a JobMaster. `epoch` is the record's own number; `nonce` tells it from any other
-    JobMaster's."""
+    JobMaster's, `job` is the id of the job."""
 
     epoch: Epoch
     nonce: str
+    job: JobId | None = None
 
 
 class GroupRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,8 +51,8 @@ class PartIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field="kind", forbid_unknown_fields=True):
     """A completed checkpoint: the position of every source, and the objects that a restart reads.
 
-    The journal fills in `nonce`. `offsets` and `source_objects` are by source; `groups` are by sink, in the order of
-    their numbers.
+    The journal fills in `nonce` and `number`. `offsets` and `source_objects` are by source; `groups` are by sink, in
+    the order of their numbers.
     """
 
     epoch: Epoch
@@ -83,6 +84,16 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     """All sources, operators and sinks by name; empty in records before version 8."""
     given_up: list[str] = []
     """Names whose stored state the start that wrote the record gave up (`drop_state`)."""
+    job: JobId | None = None
+    """The job's id. None: written before records had it."""
+    origins: list[JobId] = []
+    """Ids of the jobs from whose savepoints this job began: objects that it names may be theirs."""
+    number: JournalNumber | None = None
+    """The record's own number. None: written before records had it."""
+
+    def writers(self) -> frozenset[JobId]:
+        """The jobs that may have written the objects in this record; empty if it does not say so."""
+        return frozenset() if self.job is None else frozenset([self.job, *self.origins])
 
     def objects(self) -> list[str]:
         """Names of all objects in this record, without doubles, in order."""

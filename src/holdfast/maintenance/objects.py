@@ -18,6 +18,7 @@ from holdfast.recovery.schema import check_schema
 from holdfast.sinks.staging import StagedRows, open_rows
 from holdfast.storage import checksum
 from holdfast.storage.copying import CopiedObject
+from holdfast.storage.reading import read_schema
 
 Key = tuple[object, ...]
 
@@ -74,7 +75,7 @@ def part_check(kind: str, handle: TableHandle, part: MaterializedPart, referrer:
         for _ in files:
             continue  # reading a file compares its checksum
         if directory.schema:
-            _check_schema(pa.ipc.read_schema(pa.py_buffer(directory.schema)), handle)
+            _check_schema(read_schema(part.object, directory.schema), handle)
 
     return Check(kind, part.object, what, part.length, (handle.operator, handle.table, part), _guarded(run, what))
 
@@ -135,7 +136,7 @@ def _check_rows(rows: pa.RecordBatch, handle: TableHandle) -> None:
 def _check_schema(found: pa.Schema, handle: TableHandle) -> None:
     """Compare the schema of stored rows with the declared one. Rows older than the job's last change may have columns
     of narrower types."""
-    declared = pa.ipc.read_schema(pa.py_buffer(handle.schema))
+    declared = read_schema(_table(handle), handle.schema)
     if not found.equals(declared):
         check_schema(found, declared, handle.operator, handle.table)
 

@@ -16,7 +16,7 @@ from holdfast.changelog_config import DEFAULTS, ChangelogSettings
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.history import SubtaskPart
 from holdfast.functions.operator import Timers
-from holdfast.ids import FIRST_BATCH, BatchNumber, CheckpointId, Epoch, Incarnation, ProcessId, RunNumber
+from holdfast.ids import FIRST_BATCH, BatchNumber, CheckpointId, Epoch, Incarnation, JobId, ProcessId, RunNumber
 from holdfast.protocol.streams import Streams
 from holdfast.sources.base import BadRow
 from holdfast.storage.copying import CopiedObject, CopyOrder
@@ -43,7 +43,7 @@ class BaseCheckpoint(msgspec.Struct, frozen=True):
 class Deployment(msgspec.Struct, frozen=True):
     """Everything a TaskManager needs to (re)start its subtasks; replaces all subtasks that it hosted before."""
 
-    job_id: str
+    job_id: JobId
     epoch: Epoch
     run: RunNumber
     task_manager: int

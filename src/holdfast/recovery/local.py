@@ -97,10 +97,12 @@ class LocalCopies:
     Raises
     ------
     OSError
-        The folder cannot be made, or belongs to another user.
+        The folder cannot be made, or belongs to another user, or `job_id` is no job id.
     """
 
     def __init__(self, local_dir: str | None, job_id: str, task_manager: int, bytes_max: int) -> None:
+        if not names.is_id(job_id):
+            raise PermissionError(f"the job id {job_id!r} is no job id, and names no folder")
         self._root = Path(local_dir or tempfile.gettempdir()) / f"holdfast-copies-{os.geteuid()}"
         self._job = self._root / job_id
         self._folder = self._job / f"tm-{task_manager}"

@@ -24,8 +24,10 @@ from holdfast.formats.snapshots import read_part
 from holdfast.recovery.downloads import ObjectCache, StoredRange
 from holdfast.recovery.local import Copy
 from holdfast.state.base_rocksdb import scan_folder
+from holdfast.state.changes import check_rows
 from holdfast.state.local_disk import on_disk
 from holdfast.state.table import StateTable
+from holdfast.storage.reading import read_schema
 
 
 def select(
@@ -77,8 +79,12 @@ def read_range(handle: TableHandle, each: StoredRange, copy: Copy) -> list[pa.Re
     tail = (handle.operator, handle.table, handle.key_group_start, handle.key_group_stop)
     if isinstance(each, LogPiece):
         check_object(each.object, data)
-        return list(read_piece(own, each, *tail))
-    return list(read_part(own, each, *tail))
+        found = list(read_piece(own, each, *tail))
+    else:
+        found = list(read_part(own, each, *tail))
+    for rows in found:
+        check_rows(each.object, rows)
+    return found
 
 
 def restore_table(
@@ -168,7 +174,7 @@ class _Restoration:
             folder.mkdir()
             directories = list(self.fetch.ahead(parts, partial(self._lay_out, folder)))
             heading = directories[0]
-            schema = pa.ipc.read_schema(pa.py_buffer(heading.schema))
+            schema = read_schema(parts[0].object, heading.schema)
             rows = self._rows_with(parts[0], heading)
             if rows is not None and self.table.adopt(schema, folder):
                 self._rows_materialized = rows

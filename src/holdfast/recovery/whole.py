@@ -19,6 +19,7 @@ from holdfast.recovery.downloads import ObjectCache, StoredRange
 from holdfast.recovery.local import Copy
 from holdfast.recovery.restore import read_range
 from holdfast.state.changes import DELETED, merge_changes
+from holdfast.storage.reading import read_schema
 
 BATCHES_MAX = 256
 """Decoded batches that wait to be joined. A higher value joins less often, and holds more: a batch of a few rows takes
@@ -48,7 +49,8 @@ def _rows(handles: Sequence[TableHandle], fetch: ObjectCache) -> pa.RecordBatch:
     def decoded(each: StoredRange, copy: Copy) -> list[pa.RecordBatch]:
         return _of_range(owners[each], each, copy)
 
-    joined = [pa.RecordBatch.from_pylist([], pa.ipc.read_schema(pa.py_buffer(handles[-1].schema)))]
+    schema = read_schema(f"the table {handles[-1].operator}.{handles[-1].table}", handles[-1].schema)
+    joined = [pa.RecordBatch.from_pylist([], schema)]
     waiting: list[pa.RecordBatch] = []
     for batches in fetch.ahead(list(owners), decoded):
         waiting += batches

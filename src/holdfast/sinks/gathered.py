@@ -17,6 +17,7 @@ import msgspec
 from holdfast.errors import CorruptObject
 from holdfast.sinks.staging import StagedCommittables, StagedRows, check, decode_one, encode
 from holdfast.storage import checksum, names
+from holdfast.storage.reading import decode
 from holdfast.storage.store import ObjectStore
 
 _NAME = re.compile(rf"[^/]+/gathered-(\d{{{names.DIGITS}}})", re.ASCII)
@@ -70,7 +71,7 @@ class Expanded(Iterable[bytes]):
 def _read(gathered: StagedCommittables, store: ObjectStore) -> list[bytes]:
     data = store.get(gathered.name)
     check(data, gathered.size_bytes, gathered.crc32, f"{store.url}: {gathered.name}")
-    found = _decoder.decode(data)
+    found = decode(gathered.name, data, _decoder, "holds no committables that can be read")
     if len(found) != gathered.count:
         raise CorruptObject(f"{gathered.name}: {len(found)} committables found, {gathered.count} were stored")
     return found

@@ -20,7 +20,7 @@ import pyarrow as pa
 from holdfast.errors import CorruptObject, ObjectNotFound, PublishFailed
 from holdfast.failpoints import hit
 from holdfast.sinks.base import PublishContext, StageContext
-from holdfast.storage import checksum, names
+from holdfast.storage import checksum, names, reading
 from holdfast.storage.reach import check_put_if_absent
 from holdfast.storage.store import ObjectStore
 
@@ -154,13 +154,12 @@ def decode_one(data: bytes, sink: str, *kinds: type[Committable]) -> Committable
     CorruptObject
         The committable cannot be read, has a version unknown to this release, or was made by another kind of sink.
     """
-    try:
-        committable: Committable = _decoder.decode(data)
-    except msgspec.MsgspecError as error:
-        raise CorruptObject(
-            f"a committable of sink {sink!r} ({len(data)} bytes) cannot be read: {error}; expected a committable "
-            "written by this or an earlier release of Holdfast"
-        ) from error
+    what = f"a committable of sink {sink!r} ({len(data)} bytes)"
+    problem = "cannot be read; expected a committable written by this or an earlier release of Holdfast"
+    committable: Committable = reading.decode(what, data, _decoder, problem)
+    name = committable.name if isinstance(committable, StagedRows | StagedCommittables) else None
+    if name is not None and not name.startswith(names.STAGING):
+        raise CorruptObject(f"{what} names the object {name!r}, expected an object below {names.STAGING}")
     if kinds and not isinstance(committable, kinds):
         raise CorruptObject(
             f"a committable of sink {sink!r} is a {type(committable).__name__}, expected {kinds[-1].__name__}: a sink "
@@ -251,7 +250,7 @@ def _read_table(staged: StagedRows, context: PublishContext) -> pa.Table:
 def open_rows(data: bytes, staged: StagedRows, where: str) -> pa.Table:
     """Open the table in an Arrow stream that `stage_rows` wrote."""
     check(data, staged.size_bytes, staged.crc32, where)
-    table = pa.ipc.open_stream(data).read_all()
+    table = reading.read_table(where, data)
     if table.num_rows != staged.rows:
         raise CorruptObject(f"{where}: {table.num_rows} rows found, {staged.rows} were staged")
     return table

@@ -35,6 +35,23 @@ def stored_schema(key_schema: pa.Schema, value_schema: pa.Schema) -> pa.Schema:
     return pa.schema([*_LEADING, *key_schema, *value_schema], metadata=metadata)
 
 
+def check_rows(what: str, rows: pa.RecordBatch) -> None:
+    """Check the leading columns of stored rows, and that names are not doubled. Raises `CorruptObject`."""
+    names: list[str] = rows.schema.names
+    leading = [rows.schema.field(at).type for at in range(min(2, len(names)))]
+    if (
+        names[:2] != [KEY_GROUP, DELETED]
+        or leading != [field.type for field in _LEADING]
+        or len(set(names)) < len(names)
+        or rows.column(0).null_count
+        or rows.column(1).null_count
+    ):
+        raise CorruptObject(
+            f"{what}: its rows have the columns {names}; expected {KEY_GROUP!r} (int32), {DELETED!r} (bool), neither "
+            "of them ever null, and further columns, none of them twice"
+        )
+
+
 def key_schema_of(stored: pa.Schema) -> pa.Schema:
     """The key columns of a stored schema.
 

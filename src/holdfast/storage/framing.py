@@ -60,5 +60,10 @@ def unframe(name: str, data: bytes, magic: bytes, version: int, version_min: int
     return payload
 
 
+def checksum_in(data: bytes | memoryview) -> int:
+    """The checksum in a frame's header."""
+    return int(_HEADER.unpack_from(data)[3])
+
+
 def _checksum(head: bytes, payload: bytes) -> int:
     return checksum.crc32(payload, checksum.crc32(head[:8]))

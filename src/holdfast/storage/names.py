@@ -25,10 +25,11 @@ that object alone.
 
 import re
 import string
+from collections.abc import Collection
 from typing import NamedTuple
 from uuid import uuid4
 
-from holdfast.errors import SettingsError
+from holdfast.errors import CorruptObject, SettingsError
 from holdfast.ids import Epoch, Incarnation, JournalNumber, RunNumber
 
 DIGITS = 12
@@ -210,9 +211,14 @@ def segment_part(segment: str) -> str:
 
 def staging_folder(job_id: str, epoch: Epoch, run: RunNumber) -> str:
     """The folder of a run's staged output, without a slash at its end."""
-    if not _HEX.fullmatch(job_id):
+    if not is_id(job_id):
         raise ValueError(f"a job id is 32 hexadecimal digits, not {job_id!r}")
     return f"{STAGING}{job_id}/{_number(epoch)}/{_number(run)}"
+
+
+def is_id(text: str) -> bool:
+    """True if a text has the form of a job's or savepoint's id."""
+    return _HEX.fullmatch(text) is not None
 
 
 def staging_epoch_folder(job_id: str, epoch: Epoch) -> str:
@@ -283,6 +289,25 @@ def parse(name: str) -> Name | None:
     if match is None:
         return None
     return _build(area + "/", match.groupdict())
+
+
+def check_same(name: str, said: str) -> None:
+    """Check that an object says the name under which it is stored. Raises `CorruptObject`."""
+    if name != said:
+        raise CorruptObject(
+            f"{name}: holds the object {said}: the two were exchanged, or this one was copied to the wrong name; "
+            "restore the object from a copy"
+        )
+
+
+def check_writer(name: str, said: str | None, jobs: Collection[str]) -> None:
+    """Check the id of the job that wrote an object. `said`: None in old objects; `jobs`: empty if any job may have
+    written it. Raises `CorruptObject`."""
+    if said is not None and jobs and said not in jobs:
+        raise CorruptObject(
+            f"{name}: was written by job id {said}, expected {' or '.join(sorted(jobs))}: it belongs to the storage of "
+            "another job; restore the object from a copy"
+        )
 
 
 def epoch_of(name: str) -> int | None:

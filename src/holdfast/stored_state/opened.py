@@ -90,7 +90,7 @@ def open_checkpoint(store: ObjectStore, checkpoint: int | str = LATEST) -> Opene
     record = records[number]
 
     def load() -> tuple[TableHandle, ...]:
-        manifests = load_manifests(store, record.manifests)
+        manifests = load_manifests(store, record.manifests, record.writers())
         return tuple(handle for manifest in manifests for handle in manifest.tables)
 
     return OpenedCheckpoint(store, number, record, while_retained(store, number, load))

@@ -18,6 +18,7 @@ from holdfast.recovery.restore import restore_table, select
 from holdfast.state.changes import key_schema_of, value_schema_of
 from holdfast.state.keys import encode_keys, grouped_by, key_groups
 from holdfast.state.table import StateTable
+from holdfast.storage.reading import read_schema
 from holdfast.storage.store import ObjectStore
 from holdfast.stored_state.opened import OpenedCheckpoint, open_storage, while_retained
 from holdfast.stored_state.states import ReadableState, find_state, shown
@@ -106,7 +107,7 @@ def scan(
             f"{opened.store.url}, checkpoint {opened.number}: there is no operator {operator!r}; there are {there}"
         )
     found = find_state(operator, identity.tables, state)
-    stored = pa.ipc.read_schema(pa.py_buffer(identity.tables[found.table]))
+    stored = read_schema(f"{opened.store.url}, checkpoint {opened.number}", identity.tables[found.table])
     handles = tuple(each for each in opened.handles if (each.operator, each.table) == (operator, found.table))
     return StateScan(
         storage=opened.store.url,

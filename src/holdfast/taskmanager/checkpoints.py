@@ -78,6 +78,7 @@ class CheckpointWork:
         job_master: JobMasterGateway,
         answers: Answers,
     ) -> None:
+        self._job_id = deployment.job_id
         self._epoch = deployment.epoch
         self._task_manager = deployment.task_manager
         self._incarnation = deployment.incarnation
@@ -167,7 +168,9 @@ class CheckpointWork:
         )
 
     def _store_manifest(self, cut: LocalCheckpoint, tables: list[TableHandle]) -> str:
-        manifest = Manifest(self._epoch, cut.checkpoint_id, self._task_manager, self._incarnation, cut.batch, tables)
+        manifest = Manifest(
+            self._epoch, cut.checkpoint_id, self._task_manager, self._incarnation, cut.batch, tables, self._job_id
+        )
         name = names.manifest(self._epoch, cut.checkpoint_id, self._task_manager)
         try:
             self._store.put(name, encode_manifest(manifest))

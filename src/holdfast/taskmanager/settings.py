@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.ids import Epoch, ProcessId
+from holdfast.ids import Epoch, JobId, ProcessId
 
 MEBIBYTE = 1024 * 1024
 EXCHANGE_SHARE = 4
@@ -16,7 +16,7 @@ class ProcessSettings(msgspec.Struct, frozen=True):
     (`bind_host` unless given). `port_range` is (first, last), both included; without it any free port.
     """
 
-    job_id: str
+    job_id: JobId
     epoch: Epoch
     process: ProcessId
     job_master: str

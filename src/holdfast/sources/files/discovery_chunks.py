@@ -1,6 +1,6 @@
 """Discovery chunks: immutable objects that list the files that a source has seen, in order.
 
-    frame "HFSC" version 1 | zlib( msgpack { source, level, first, files: [[path, size, modified_us], …] } )
+    frame "HFSC" version 2 | zlib( msgpack { source, level, first, files: [[path, size, modified_us], …], object } )
 
 The file at place i of a chunk has number `first + i`. The chunks of a source, in order, cover the numbers from
 0 without a gap. When `FAN` chunks of the same level would stand side by side, the new chunk replaces them, so that n
@@ -16,11 +16,15 @@ import msgspec
 
 from holdfast.errors import CorruptObject
 from holdfast.sources.files.trees import FileInfo
+from holdfast.storage import names
 from holdfast.storage.framing import frame, unframe
+from holdfast.storage.reading import decode as decode_payload
+from holdfast.storage.reading import inflate
 
 MAGIC = b"HFSC"
-VERSION = 1
+VERSION, VERSION_MIN = 2, 1
 FAN = 8
+_PROBLEM = "not a discovery chunk"
 
 
 class ChunkContent(msgspec.Struct, frozen=True):
@@ -30,6 +34,8 @@ class ChunkContent(msgspec.Struct, frozen=True):
     level: int
     first: int
     files: list[tuple[str, int, int]]
+    object: str | None = None
+    """Name under which it is stored. None: written before chunks had it."""
 
 
 class DiscoveryChunk(msgspec.Struct, frozen=True):
@@ -47,11 +53,14 @@ def encode(content: ChunkContent) -> bytes:
 
 def decode(name: str, data: bytes) -> ChunkContent:
     """Return the content of a stored chunk. Raises `CorruptObject` naming the object."""
-    payload = unframe(name, data, MAGIC, VERSION)
-    try:
-        return msgspec.msgpack.decode(zlib.decompress(payload), type=ChunkContent)
-    except (zlib.error, msgspec.MsgspecError) as error:
-        raise CorruptObject(f"{name}: not a discovery chunk: {error}") from error
+    payload = inflate(name, unframe(name, data, MAGIC, VERSION, VERSION_MIN), _PROBLEM)
+    content = decode_payload(name, payload, _CHUNK, _PROBLEM)
+    if isinstance(names.parse(name), names.SourceName) and content.object is not None:
+        names.check_same(name, content.object)
+    return content
+
+
+_CHUNK = msgspec.msgpack.Decoder(ChunkContent)
 
 
 def replaced_by_next(levels: list[int]) -> tuple[int, int]:

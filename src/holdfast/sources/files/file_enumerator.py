@@ -176,7 +176,7 @@ class FileEnumerator(Enumerator):
         files = [*known[first:], *new]
         name = names.source_chunk(self._context.epoch)
         content = ChunkContent(
-            self._context.source, level, first, [(file.path, file.size, file.modified_us) for file in files]
+            self._context.source, level, first, [(file.path, file.size, file.modified_us) for file in files], name
         )
         self._context.store.put(name, encode(content))
         replaced = [chunk.name for chunk in self._chunks[kept:]]

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -77,10 +78,10 @@ class SegmentWriter:
             chunks=dict(piece.chunks if piece.chunks is not None else {} if before is None else before.head.chunks),
         )
         tables = {table: pa.Table.from_batches(batches) for table, batches in piece.tables.items() if batches}
-        data = encode_segment(head, tables)
         while True:
             # A new name for each attempt, because a put that was reported as failed may land later.
             name = new_name(self._epoch, self._source, head.number)
+            data = encode_segment(msgspec.structs.replace(head, named=name), tables)
             try:
                 self._store.put(name, data)
                 break

@@ -110,7 +110,7 @@ class EpochWriter:
         parts = {str(place): part_of(row) for place, row in enumerate(stored)}
         count = sum(part.rows for part in parts.values())
         ends = np.array([count], np.int32).tobytes()
-        head = EpochHead(number=batch_id, sequences=count, ends=ends, parts=parts, query=self._query)
+        head = EpochHead(number=batch_id, sequences=count, ends=ends, parts=parts, query=self._query, named=name)
         data = encode_segment(head, {})
         if self._stopping.is_set():
             raise EpochNotStored("the reader ends")

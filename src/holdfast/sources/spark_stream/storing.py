@@ -48,7 +48,9 @@ class StoreParts:
 
     def _encoded(self, name: str, rows: pa.Table) -> tuple[bytes, SegmentPart]:
         ends = np.array([rows.num_rows], np.int32).tobytes()
-        head = EpochHead(number=self._number, sequences=rows.num_rows, ends=ends, parts={}, query=self._query)
+        head = EpochHead(
+            number=self._number, sequences=rows.num_rows, ends=ends, parts={}, query=self._query, named=name
+        )
         data = encode_segment(head, {ROWS: rows})
         return data, decode_head(name, data, EpochHead).parts[ROWS]
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from holdfast.errors import CorruptObject
 from holdfast.ids import Epoch
-from holdfast.storage import checksum, framing, names
+from holdfast.storage import checksum, framing, names, reading
 from holdfast.storage.store import ObjectStore
 
-MAGIC, VERSION = b"HFPG", 1
+MAGIC, VERSION, VERSION_MIN = b"HFPG", 2, 1
 TAIL_BYTES = 65_536
 """Bytes that are read of a segment's end to find its head. A lower value reads twice more often."""
 CACHED_PARTS_MAX = 4
@@ -54,6 +54,8 @@ class SegmentHead(msgspec.Struct, frozen=True, kw_only=True):
     ends: bytes
     parts: dict[str, SegmentPart]
     snapshot: str = ""
+    named: str | None = None
+    """Name under which the segment is stored. None: written before heads had it."""
 
     def follows(self, before: "Segment[Any] | None") -> bool:
         """Return whether this segment, whose number is the next, goes on where another ends. None: it is the first."""
@@ -134,11 +136,17 @@ def decode_head(name: str, tail: bytes, head: type[H]) -> H:
     length = int.from_bytes(tail[-4:], "little")
     if len(tail) < length + 4 or not length:
         raise CorruptObject(f"{name}: damaged: its end tells of a head of {length} bytes")
-    payload = framing.unframe(name, tail[-4 - length : -4], MAGIC, VERSION)
-    try:
-        return msgspec.msgpack.decode(payload, type=head)
-    except msgspec.DecodeError as error:
-        raise CorruptObject(f"{name}: its head cannot be read: {error}") from error
+    payload = framing.unframe(name, tail[-4 - length : -4], MAGIC, VERSION, VERSION_MIN)
+    found = reading.decode(name, payload, msgspec.msgpack.Decoder(head), "its head cannot be read")
+    said = names.parse(name)
+    if isinstance(said, names.SegmentName):
+        if found.named is not None:
+            names.check_same(name, found.named)
+        if found.number != said.number:
+            raise CorruptObject(f"{name}: holds segment {found.number}: objects were exchanged; restore it from a copy")
+    if len(found.ends) % 4 or any(min(part.offset, part.length, part.rows) < 0 for part in found.parts.values()):
+        raise CorruptObject(f"{name}: its head describes places that no segment has")
+    return found
 
 
 def check_segment(name: str, data: bytes) -> None:
@@ -155,7 +163,9 @@ def read_part(store: ObjectStore, name: str, table: str, part: SegmentPart) -> p
     if found is None:
         data = store.get_range(part.object or name, part.offset, part.length)
         _check_part(part.object or name, table, data, part)
-        found = pa.ipc.open_stream(data).read_all().combine_chunks()
+        found = reading.read_table(f"{part.object or name}: the rows of {table}", data).combine_chunks()
+        if found.num_rows != part.rows:
+            raise CorruptObject(f"{name}: {table} has {found.num_rows} rows, its head tells of {part.rows}")
         _cached[key] = found
         while len(_cached) > CACHED_PARTS_MAX:
             _cached.popitem(last=False)

@@ -1,0 +1,204 @@
+"""Reading of stored bytes that somebody else may have written: bounded, checked, and refused by name.
+
+    payload ──inflate──► decode ──► msgspec data           Arrow stream ──read_batches──► record batches, checked fully
+
+Whoever may write to a storage can make checksums right. Readers therefore hold for every content: memory is in
+proportion to the stored bytes (`inflated_bytes_max`), nesting ends with Python's own bound, and Arrow data points into
+its own buffers alone. The only error that a content can cause is `CorruptObject`, which names the object. This module
+does not know the meaning of what it reads.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from holdfast.errors import CorruptObject
+
+INFLATED_BYTES = 64 * 1024 * 1024
+INFLATED_RATIO = 100
+"""Bytes that stored bytes may take once they are inflated: `INFLATED_BYTES`, and `INFLATED_RATIO` for each stored byte.
+Keys, paths and names differ from each other, so that real objects shrink to a twentieth at best. A higher value lets a
+crafted object take more memory."""
+STEP_BYTES = 1024 * 1024
+
+T = TypeVar("T")
+
+_ALONE = pa.ipc.IpcReadOptions(use_threads=False)
+"""Streams are decoded side by side. Handing columns of a small batch to other threads takes longer than decoding."""
+_CONTINUATION = 0xFFFFFFFF
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_CUSTOM_METADATA = 4
+_PLAIN = -1
+"""Said in place of a compressed buffer's inflated length: the buffer is not compressed."""
+
+
+def inflated_bytes_max(stored_bytes: int) -> int:
+    """The most bytes that so many stored bytes may take once they are inflated."""
+    return INFLATED_BYTES + INFLATED_RATIO * stored_bytes
+
+
+def inflate(what: str, payload: bytes, problem: str) -> bytes:
+    """Inflate zlib's bytes. Raises `CorruptObject` for other bytes, and if they take more than is allowed, as `decode`
+    does."""
+    bytes_max, inflated, rest = inflated_bytes_max(len(payload)), bytearray(), payload
+    stream = zlib.decompressobj()
+    try:
+        while not stream.eof and (rest or not inflated):
+            inflated += stream.decompress(rest, STEP_BYTES)
+            rest = stream.unconsumed_tail
+            if len(inflated) > bytes_max:
+                raise CorruptObject(
+                    f"{what}: {len(payload)} bytes inflate to more than the {bytes_max} that are allowed"
+                )
+        inflated += stream.flush()
+    except zlib.error as error:
+        raise CorruptObject(f"{what}: {problem}: {error}") from error
+    if not stream.eof or stream.unused_data:
+        raise CorruptObject(f"{what}: {problem}: it ends too early, or other bytes follow")
+    return bytes(inflated)
+
+
+def decode(what: str, payload: bytes, decoder: "msgspec.msgpack.Decoder[T]", problem: str) -> T:
+    """Decode msgpack. Raises `CorruptObject`, which says `what` has which `problem`."""
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise CorruptObject(f"{what}: {problem}: {error}") from error
+
+
+def read_schema(what: str, data: bytes) -> pa.Schema:
+    """Read a stored Arrow schema. Raises `CorruptObject`."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(data))
+    except Exception as error:  # nothing but the bytes can be wrong
+        raise CorruptObject(f"{what}: a stored schema cannot be read: {error}") from error
+
+
+def read_batches(what: str, data: bytes | memoryview | pa.Buffer) -> list[pa.RecordBatch]:
+    """The record batches of a stored Arrow stream, without a copy where they are not compressed.
+
+    Raises
+    ------
+    CorruptObject
+        The bytes are no Arrow stream, a buffer lies outside of them or inflates to too much, or a value refers to bytes
+        outside of its column.
+    """
+    buffer = pa.py_buffer(data)
+    try:
+        _check_sizes(memoryview(buffer))
+        with pa.ipc.open_stream(buffer, options=_ALONE) as reader:
+            found: list[pa.RecordBatch] = list(reader)
+        for rows in found:
+            rows.validate(full=True)
+    except Exception as error:  # nothing but the bytes can be wrong
+        raise CorruptObject(f"{what} is no Arrow stream that can be used: {error}") from error
+    return found
+
+
+def read_table(what: str, data: bytes | memoryview | pa.Buffer) -> pa.Table:
+    """The table in a stored Arrow stream. Raises `CorruptObject`, as `read_batches` does."""
+    batches = read_batches(what, data)
+    if batches:
+        return pa.Table.from_batches(batches)
+    try:
+        return pa.ipc.open_stream(pa.py_buffer(data), options=_ALONE).read_all()
+    except Exception as error:
+        raise CorruptObject(f"{what} is no Arrow stream that can be used: {error}") from error
+
+
+def _check_sizes(data: memoryview) -> None:
+    """Check that each buffer lies within its message, and that all together inflate to no more than is allowed.
+
+    Arrow allocates the inflated size that a buffer claims before it looks at the buffer. Raises `ValueError`,
+    `IndexError` or `struct.error`.
+    """
+    left = inflated_bytes_max(len(data))
+    for metadata, body in _messages(data):
+        message = _Table(metadata, _u32(metadata, 0))
+        kind = message.scalar("<B", 1)
+        if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+            continue
+        if message.has(_CUSTOM_METADATA):
+            raise ValueError("a batch has metadata of its own, in which old versions of Arrow told of compression")
+        batch = message.table(2)
+        if kind == _DICTIONARY_BATCH and batch is not None:
+            batch = batch.table(1)
+        if batch is None:
+            raise ValueError("a batch without a description")
+        buffers = batch.buffers()
+        starts, lengths = buffers[:, 0], buffers[:, 1]
+        if len(buffers) and (buffers.min() < 0 or (starts > len(body)).any() or (lengths > len(body) - starts).any()):
+            raise ValueError(f"a buffer lies outside of the {len(body)} bytes of its batch")
+        if batch.table(3) is None:
+            continue
+        for start, length in buffers.tolist():
+            claimed = _PLAIN if length < 8 else struct.unpack_from("<q", body, start)[0]
+            left -= length if claimed == _PLAIN else max(claimed, 0)
+        if left < 0:
+            raise ValueError(f"{len(data)} bytes inflate to more than the {inflated_bytes_max(len(data))} allowed")
+
+
+def _messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
+    """The metadata and the body of each message of a stream."""
+    at = 0
+    while at + 4 <= len(data):
+        length = _u32(data, at)
+        at += 4
+        if length == _CONTINUATION:
+            length = _u32(data, at)
+            at += 4
+        if not length:
+            return
+        metadata = data[at : at + length]
+        at += length
+        body_length = _Table(metadata, _u32(metadata, 0)).scalar("<q", 3)
+        if body_length < 0 or at + body_length > len(data):
+            raise ValueError(f"a message of {body_length} bytes does not fit into {len(data)} bytes")
+        yield metadata, data[at : at + body_length]
+        at += body_length
+
+
+class _Table:
+    """A table of FlatBuffers, in which Arrow's messages describe themselves. Fields have numbers."""
+
+    def __init__(self, data: memoryview, at: int) -> None:
+        self._data = data
+        self._at = at
+        self._fields = at - struct.unpack_from("<i", data, at)[0]
+        if self._fields < 0:
+            raise ValueError("a message describes itself outside of its bytes")
+        self._fields_length = struct.unpack_from("<H", data, self._fields)[0]
+
+    def _place(self, field: int) -> int | None:
+        entry = 4 + 2 * field
+        offset = struct.unpack_from("<H", self._data, self._fields + entry)[0] if entry < self._fields_length else 0
+        return self._at + offset if offset else None
+
+    def has(self, field: int) -> bool:
+        return self._place(field) is not None
+
+    def scalar(self, form: str, field: int) -> int:
+        place = self._place(field)
+        return 0 if place is None else int(struct.unpack_from(form, self._data, place)[0])
+
+    def table(self, field: int) -> "_Table | None":
+        place = self._place(field)
+        return None if place is None else _Table(self._data, place + _u32(self._data, place))
+
+    def buffers(self) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
+        """Start and length of each buffer of a record batch."""
+        place = self._place(2)
+        if place is None:
+            return np.empty((0, 2), np.int64)
+        start = place + _u32(self._data, place)
+        return np.frombuffer(self._data, "<i8", 2 * _u32(self._data, start), start + 4).reshape(-1, 2)
+
+
+def _u32(data: memoryview, at: int) -> int:
+    return int(struct.unpack_from("<I", data, at)[0])
