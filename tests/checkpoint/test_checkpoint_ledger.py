@@ -56,7 +56,7 @@ class Driver:
         if self.failing:
             self.tell(GatherFailed(command.sink, command.gathering))
             return
-        one = gather(command.committables, f"gathered-{command.gathering}", self.store)
+        one = gather(command.committables, f"staging/gathered-{command.gathering}", self.store)
         self.tell(Gathered(command.sink, command.gathering, one))
 
     def wait(self, seconds: float) -> None:

@@ -47,7 +47,7 @@ def test_copies_for_recovery_also_in_a_folder_that_was_there_with_other_rights(l
     folder = local / f"holdfast-copies-{os.geteuid()}"
     folder.mkdir(parents=True)
     local.chmod(0o755)
-    copies = open_copies(str(local), "job", 0, 1_000_000)
+    copies = open_copies(str(local), "0f" * 16, 0, 1_000_000)
     assert copies is not None
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert open_to_others(folder) == []

@@ -171,7 +171,7 @@ class _Verification:
             self._read_chunks(source, chunks, referrer)
         for sink, groups in record.groups.items():
             for group in groups:
-                self._read_group(sink, group.object, referrer)
+                self._read_group(sink, group.object, record, referrer)
         self._report.checkpoints.append(
             CheckpointSummary(
                 number,
@@ -191,6 +191,7 @@ class _Verification:
             return None
         try:
             manifest = decode_manifest(name, data)
+            names.check_writer(name, manifest.job, record.writers())
         except CorruptObject as error:
             self._report.wrong(kinds.MANIFESTS, name, str(error), expected)
             return None
@@ -241,13 +242,14 @@ class _Verification:
         except CorruptObject as error:
             self._report.wrong(kinds.SOURCES, chunks[0], str(error), expected)
 
-    def _read_group(self, sink: str, name: str, referrer: str) -> None:
+    def _read_group(self, sink: str, name: str, record: CheckpointRecord, referrer: str) -> None:
         expected = f"what sink {sink!r} has still to publish, named by {referrer}"
         data = self._get(kinds.COMMITTABLES, name, expected)
         if data is None:
             return
         try:
             stored = decode_committables(name, data)
+            names.check_writer(name, stored.job, [record.job] if record.job is not None else [])
             committables = [decode_one(each, sink) for each in Expanded(stored.committables, self._store, sink)]
         except (CorruptObject, ObjectNotFound) as error:
             self._report.wrong(kinds.COMMITTABLES, name, str(error), expected)

@@ -54,7 +54,7 @@ def inflate(what: str, payload: bytes, problem: str) -> bytes:
             rest = stream.unconsumed_tail
             if len(inflated) > bytes_max:
                 raise CorruptObject(
-                    f"{what}: {len(payload)} bytes inflate to more than the {bytes_max} that are allowed"
+                    f"{what}: {problem}: {len(payload)} bytes inflate to more than the {bytes_max} allowed"
                 )
         inflated += stream.flush()
     except zlib.error as error:
