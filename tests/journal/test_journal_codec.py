@@ -1,7 +1,6 @@
 """The bytes of the journal's objects. `REWRITE_GOLDEN=1` writes the golden files anew: only for a new version."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
