@@ -2,11 +2,19 @@
 
 import threading
 import time
+from pathlib import Path
 from typing import Protocol
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""File in which Linux names the present run of the machine."""
 
 
 class Clock(Protocol):
-    """Wall-clock and monotonic time in seconds."""
+    """Wall-clock and monotonic time in seconds.
+
+    A clock may also have `elapsed()`, which is monotonic and counts the time for which the machine was suspended, and
+    `identity`, a text: readings of `elapsed()` are comparable between all processes whose clocks have the same.
+    """
 
     def now(self) -> float:
         """Seconds since the Unix epoch; may jump."""
@@ -19,6 +27,20 @@ class Clock(Protocol):
 
 class SystemClock:
     """The machine's own clock."""
+
+    _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
+
+    @property
+    def identity(self) -> str:
+        """Name of the machine's present run; empty where the machine does not tell it."""
+        try:
+            return BOOT_ID.read_text().strip() if self._BOOTTIME is not None else ""
+        except OSError:
+            return ""
+
+    def elapsed(self) -> float:
+        """Seconds since the machine started, including those for which it was suspended."""
+        return time.monotonic() if self._BOOTTIME is None else time.clock_gettime(self._BOOTTIME)
 
     def now(self) -> float:
         return time.time()

@@ -51,6 +51,13 @@ SplitPosition = int | float | str | bool | None
 """A position in a split of a source, by the source's own rule; None before the first row."""
 
 
+class ClockReading(NamedTuple):
+    """A reading of a clock that counts all time that passes; comparable with readings of the same `clock`."""
+
+    clock: str
+    elapsed_us: int
+
+
 class Role(StrEnum):
     """Purpose of a process that the JobMaster started. The value is its name in messages. Hashed as text, since `Enum`
     would hash in Python each time that a process is looked up."""

@@ -113,6 +113,11 @@ class Job:
     restore_mode
         With the URL of a savepoint: `"no_claim"` (the default) begins a new job, with an id of its own, on a storage
         without checkpoints; `"claim"` takes the job of this storage back to the savepoint, as a number does.
+    clock
+        The time of the job, by which state expires, timers of processing time fire and windows of batch time close.
+        `"steady"`: it follows the wall clock, but no jump of it beyond some seconds: it goes on as time passes then. A
+        start takes a wall clock that fits the time that has passed since the checkpoint; on another machine, or after
+        a reboot, that is at most 7 days past it. `"wall"`: this start takes the wall clock as it is.
     initial_state
         Rows from which operators of a new storage begin, by operator: an Arrow table or a DataFrame with the key
         columns and the state's columns, as `read_state` gives them; or a dict of these by state, for maps and lists. A
@@ -163,6 +168,7 @@ class Job:
         start_from: int | str | None = None,
         restore_mode: str | None = None,
         publish_again: bool = False,
+        clock: str = "steady",
         initial_state: "Mapping[str, pa.Table | DataFrame | Mapping[str, pa.Table | DataFrame]] | None" = None,
         ship_modules: Sequence[ModuleType] = (),
         metrics_port: int | None = None,
@@ -196,6 +202,7 @@ class Job:
         self.combine = combine
         self.drop_state = tuple(drop_state)
         self.start_from, self.publish_again = start_from, publish_again
+        self.clock = clock
         self.restore_mode = checked_restore_mode(start_from, restore_mode)
         self.ship_modules = tuple(ship_modules)
         self.metrics_port = metrics_port
@@ -214,6 +221,8 @@ class Job:
             optional = field in ("parallelism", "max_parallelism")
             if not (value is None and optional) and (not isinstance(value, int) or value < 1):
                 raise SettingsError(f"{field}={value!r} is not allowed: a whole number from 1")
+        if self.clock not in ("steady", "wall"):
+            raise SettingsError(f"clock={self.clock!r} is not allowed: 'steady' or 'wall'")
         standby = self.standby_task_managers
         if not isinstance(standby, int) or isinstance(standby, bool) or standby < 0:
             raise SettingsError(f"standby_task_managers={standby!r} is not allowed: a whole number from 0")

@@ -125,11 +125,11 @@ class CheckpointConfig:
         limit = self.tolerable_failure_timeout
         return None if limit is None else duration_s(limit, "tolerable_failure_timeout")
 
-    def retention(self, wall_s: float) -> tuple[int, float]:
+    def retention(self, job_s: float) -> tuple[int, float]:
         """Number of the newest checkpoints that are kept, and the time in seconds from which all are kept (infinite if
         only their number counts)."""
         limit = self.retained_for
-        return self.retained, (math.inf if limit is None else wall_s - duration_s(limit, "retained_for"))
+        return self.retained, (math.inf if limit is None else job_s - duration_s(limit, "retained_for"))
 
     @property
     def retains_older(self) -> bool:

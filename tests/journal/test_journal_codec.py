@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.behind import SplitBehind
 from holdfast.errors import CorruptObject
+from holdfast.ids import ClockReading
 from holdfast.journal import codec
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, PartIdentity, Takeover
 from holdfast.storage.copying import CopiedObject
@@ -49,6 +50,7 @@ CHECKPOINT = CheckpointRecord(
     job=JOB,
     origins=["fedcba9876543210" * 2],
     number=18,
+    clock=ClockReading("0d0e", 1_234_567),
 )
 COMMITTABLES = codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how", 5, JOB, 17, 3)
 SAVEPOINT = codec.StoredSavepoint(
@@ -78,7 +80,7 @@ ENCODED = {
     "committables-3.bin": COMMITTABLES,
     "savepoint-4.bin": SAVEPOINT,
 }
-WITH_PARTS = msgspec.structs.replace(CHECKPOINT, job=None, origins=[], number=None)
+WITH_PARTS = msgspec.structs.replace(CHECKPOINT, job=None, origins=[], number=None, clock=None)
 PLAIN = msgspec.structs.replace(WITH_PARTS, parts={}, given_up=[])
 OLDER = {
     "takeover-7.bin": (Takeover(17, TAKEOVER.nonce), codec.decode_record),

@@ -169,7 +169,9 @@ def write_marks(rows: hf.Stream, refusals: int) -> None:
 
 
 class SimulatedClock:
-    """The clock of a machine; its wall clock may be set back."""
+    """The clock of a machine; its wall clock may be set by seconds, and now and then be wrong by days."""
+
+    identity = "the simulated machine"
 
     def __init__(self, runtime: Runtime, rng: random.Random, jumps: bool) -> None:
         self._runtime = runtime
@@ -179,7 +181,8 @@ class SimulatedClock:
 
     def now(self) -> float:
         if self._jumps and self._rng.random() < 0.01:
-            self._offset_s = self._rng.uniform(-2.0, 2.0)
+            offset_s = self._rng.uniform(-2.0, 2.0)
+            self._offset_s = offset_s * 86_400.0 if abs(offset_s) > 1.5 else offset_s
         return EPOCH_S + self._runtime.now_s + self._offset_s
 
     def monotonic(self) -> float:

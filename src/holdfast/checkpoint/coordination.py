@@ -40,6 +40,7 @@ class Coordination:
         self._committing = False
         self._now_s = 0.0
         self._wall_s = 0.0
+        self._job_s = 0.0
         self._ended_s: float | None = None
         self._run = RunNumber(0)
         self._live: dict[int, Incarnation] = {}

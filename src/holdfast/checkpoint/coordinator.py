@@ -145,17 +145,21 @@ class Coordinator(Cutting):
     # --- time, settings, requests -------------------------------------------------------------------------------------
 
     def _on_started(self, event: ev.CoordinatorStarted) -> None:
-        self._now_s, self._wall_s = event.now_s, event.wall_s
+        self._note_time(event)
         self._demand.started(event.wall_s)
         if event.base is not None:
             take_in(event.base, self._records, self._registry, self._publication)
 
     def _on_tick(self, event: ev.CoordinatorTick) -> None:
-        self._now_s, self._wall_s = event.now_s, event.wall_s
+        self._note_time(event)
         for pending in self._pending.expired(self._now_s, self._config.timeout_s):
             waiting = ", ".join(map(str, pending.missing())) or "none: its record was still to be written"
             reason = f"timed out after {self._config.timeout!r}; TaskManagers without answer: {waiting}"
             self._abort(pending, reason, Outcome.EXPIRED)
+
+    def _note_time(self, event: ev.CoordinatorStarted | ev.CoordinatorTick) -> None:
+        self._now_s, self._wall_s = event.now_s, event.wall_s
+        self._job_s = event.wall_s if event.job_s is None else event.job_s
 
     def _on_config_changed(self, event: ev.ConfigChanged) -> None:
         if event.config.trigger != self._config.trigger:
@@ -270,7 +274,7 @@ class Coordinator(Cutting):
     def _advance(self) -> None:
         """All that has become possible, in the order that `events.py` gives."""
         self._order_failover()
-        if self._quiet and (numbers := self._records.expire(self._now_s, *self._config.retention(self._wall_s))):
+        if self._quiet and (numbers := self._records.expire(self._now_s, *self._config.retention(self._job_s))):
             self._commands.append(ev.ExpireRecords(numbers))
         self._commands += self._publication.publish(self._now_s)
         self._serve()

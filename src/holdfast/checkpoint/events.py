@@ -75,17 +75,20 @@ class CoordinatorStarted:
     now_s: float
     wall_s: float
     base: BaseRecord | None
+    job_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTick:
-    """Time passed: `now_s` monotonic, for time-outs; `wall_s` since the Unix epoch, for trigger policies.
+    """Time passed: `now_s` monotonic, for time-outs; `wall_s` since the Unix epoch, for trigger policies; `job_s`, the
+    job's own time, for retention, which a wrong wall clock must not end (None: as `wall_s`).
 
     Time enters by this event alone, so a tick should precede every event that is far from the last event.
     """
 
     now_s: float
     wall_s: float
+    job_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class Recording(Coordination):
         if pending is None:
             return
         pending.sent = True
-        count, since_s = self._config.retention(self._wall_s)
+        count, since_s = self._config.retention(self._job_s)
         self._sent = ev.StoreAndRecord(
             pending.checkpoint_id,
             pending.run,
@@ -64,7 +64,7 @@ class Recording(Coordination):
         all_published = bool(self._records.groups_of_newest) and not self._publication.unpublished()
         if newest is not None and may_record and all_published:
             self._last_id = CheckpointId(self._last_id + 1)
-            kept = self._records.retained(*self._config.retention(self._wall_s))
+            kept = self._records.retained(*self._config.retention(self._job_s))
             self._again = ev.RecordAgain(self._last_id, newest, tuple(each for each in kept if each != newest))
             self._commands.append(self._again)
         else:
@@ -124,14 +124,14 @@ class Recording(Coordination):
         self._registry.hand_over(PendingHolder(event.checkpoint_id), record)
         self._registry.hold(record, objects)
         self._registry.acknowledge(event.stored.values())
-        self._records.written(event.number, frozenset(groups), self._wall_s)
+        self._records.written(event.number, frozenset(groups), self._job_s)
 
     def _recorded_again(self, again: ev.RecordAgain, number: JournalNumber) -> None:
         """Let the new record hold the objects of the old record, except its groups, which are published."""
         self._again = None
         groups = {group.object for _, group in self._publication.groups()}
         self._registry.hold(RecordHolder(number), self._registry.names(RecordHolder(again.number)) - groups)
-        self._records.written(number, frozenset(), self._wall_s)
+        self._records.written(number, frozenset(), self._job_s)
         self._records.repeated(again.number)
         self._resolve_close_requests()
         self._choose_base()

@@ -37,6 +37,7 @@ from holdfast.jobmaster.checkpoint_calls import CheckpointCalls
 from holdfast.jobmaster.gatherer import Gatherer
 from holdfast.jobmaster.history import History
 from holdfast.jobmaster.job_facts import JobFacts
+from holdfast.jobmaster.job_time import JobTime
 from holdfast.jobmaster.outages import CHECKPOINTS, Outages, says_outage
 from holdfast.jobmaster.promises import Promises, RestartCheckpoint
 from holdfast.jobmaster.publisher import Publisher
@@ -82,6 +83,7 @@ class Control:
         publishers: Mapping[str, Publisher],
         facts: JobFacts,
         clock: Clock,
+        time: JobTime,
         listeners: Listeners,
         outages: Outages,
         event_log: EventLog,
@@ -91,6 +93,7 @@ class Control:
         self._task_managers = task_managers
         self._publishers = publishers
         self._clock = clock
+        self._time = time
         self._listeners = listeners
         self._outages = outages
         self._events: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
@@ -119,7 +122,7 @@ class Control:
             self._recorder.found(number, record)
         self._sides.submit(Side.DELETIONS, self.history.load)
         self._thread.start()
-        self.post(events.CoordinatorStarted(self._clock.monotonic(), self._clock.now(), base))
+        self.post(events.CoordinatorStarted(self._clock.monotonic(), self._clock.now(), base, self._time.now()))
 
     def post(self, event: Event) -> None:
         self._events.put(event)
@@ -338,7 +341,7 @@ class Control:
         self._task_managers.check_heartbeats()
         self._calls.report_slow()
         now_s = self._clock.monotonic()
-        self._handle(events.CoordinatorTick(now_s, self._clock.now()))
+        self._handle(events.CoordinatorTick(now_s, self._clock.now(), self._time.now()))
         self._listeners.tick(now_s, self._coordinator.outstanding)
         self.backlog = dict(self._coordinator.backlog)
         if self.history.is_due():

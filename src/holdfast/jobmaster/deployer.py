@@ -49,6 +49,8 @@ class MasterSettings:
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
     start_from: int | None = None
     publish_again: bool = False
+    takes_wall: bool = False
+    """True: the start takes the wall clock as the job's time, however far it is from the checkpoint's."""
     regions: RegionConfig | None = None
 
     @property

@@ -1,6 +1,6 @@
 """Facts that every record of a job repeats, and records made from them and a checkpoint's own part."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -9,7 +9,7 @@ from holdfast.behind import Behind, recorded
 from holdfast.checkpoint.events import Position, RecordAgain, StoreAndRecord
 from holdfast.checkpoint.updates import in_words
 from holdfast.graph.program import SinkWatermark
-from holdfast.ids import Epoch, JobId, JournalNumber
+from holdfast.ids import ClockReading, Epoch, JobId, JournalNumber
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, PartIdentity
 from holdfast.watermarks import END_US
 
@@ -31,6 +31,8 @@ class JobFacts:
     """Names whose stored state this start gave up."""
     origins: tuple[JobId, ...] = ()
     """Ids of the jobs from whose savepoints this job began."""
+    reading: Callable[[int], ClockReading | None] = lambda _: None
+    """Function from a time of the job in microseconds to the elapsed clock's reading then."""
 
     def watermark_us(self, sink: str, position: Position) -> int | None:
         """Return the time up to which a sink's rows are complete at a position; None if there is none yet.
@@ -84,6 +86,7 @@ class JobFacts:
             given_up=list(self.given_up),
             job=self.job_id,
             origins=list(self.origins),
+            clock=self.reading(command.position.batch_time_us),
         )
 
     def again(self, record: CheckpointRecord, command: RecordAgain) -> CheckpointRecord:

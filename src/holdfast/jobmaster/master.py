@@ -34,6 +34,7 @@ from holdfast.jobmaster.control import Control, Listeners
 from holdfast.jobmaster.copying import Copiers
 from holdfast.jobmaster.deployer import Deployer, StartedJob
 from holdfast.jobmaster.found import found_records, records_of
+from holdfast.jobmaster.job_time import JobTime
 from holdfast.jobmaster.losses import LossLedger
 from holdfast.jobmaster.news import SourceNews
 from holdfast.jobmaster.outages import Outages
@@ -102,6 +103,7 @@ class JobMaster:
         # No process calls before the first is started, by which time every part is there.
         cluster = self._cluster = make_cluster(self)
         self._clock = clock
+        self._time = JobTime(job.settings.name, clock, taken.base, job.settings.takes_wall)
         self._closing = threading.Event()
         self._runs: Future[None] = Future()
         """Kept once everything was deployed for the first time; fails with the error that prevented it."""
@@ -122,7 +124,7 @@ class JobMaster:
         self._source_objects = SourceObjects(
             job.store, job.epoch, lambda gone: self._control.post(events.ObjectsFound(gone))
         )
-        self._planner: Planner = planner_of(job, self._source_objects, cluster.senders, clock)
+        self._planner: Planner = planner_of(job, self._source_objects, cluster.senders, clock, self._time)
         self._losses = LossLedger()
         self._weak_point: str | None = None
         self._control: Control = self._make_control(taken)
@@ -199,6 +201,7 @@ class JobMaster:
             paused_by=self._machine.paused_by,
             refused_by=self._control.refused_by,
             outage=self.outages.message,
+            clock=self._time.message if self.active else "",
             savepoints=self._savepoints.under_way,
             savepoint_history=self.savepoints,
             source_messages=self._planner.source_messages(),
@@ -492,7 +495,5 @@ class JobMaster:
             died=lambda dead, outstanding: self._sweeper.died(dead, outstanding),
             tick=self._on_tick,
         )
-        publishers, outages = self._publishers, self.outages
-        return control_of(
-            self.job, taken, self._task_managers, publishers, self._clock, listeners, outages, self._event_log
-        )
+        parts = (self._task_managers, self._publishers, self._clock, self._time, listeners)
+        return control_of(self.job, taken, *parts, self.outages, self._event_log)

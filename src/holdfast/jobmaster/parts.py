@@ -18,6 +18,7 @@ from holdfast.jobmaster.deployer import MasterSettings, StartedJob
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.identity import identities, part_identities
 from holdfast.jobmaster.job_facts import JobFacts
+from holdfast.jobmaster.job_time import JobTime
 from holdfast.jobmaster.outages import Outages
 from holdfast.jobmaster.planner import BatchLimits, Planner
 from holdfast.jobmaster.publisher import Publisher
@@ -63,10 +64,11 @@ def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSett
         start_from=job.start_from if isinstance(job.start_from, int) else None,
         publish_again=job.publish_again,
         regions=job.regions,
+        takes_wall=job.clock == "wall",
     )
 
 
-def facts_of(job: StartedJob, base: CheckpointRecord | None) -> JobFacts:
+def facts_of(job: StartedJob, base: CheckpointRecord | None, time: JobTime) -> JobFacts:
     layout = job.settings.layout
     return JobFacts(
         job.stored.job_id,
@@ -79,6 +81,7 @@ def facts_of(job: StartedJob, base: CheckpointRecord | None) -> JobFacts:
         part_identities(job.program),
         job.settings.drop_state,
         () if base is None else tuple(base.origins),
+        time.reading,
     )
 
 
@@ -97,7 +100,7 @@ def publishers_of(job: StartedJob) -> dict[str, Publisher]:
     return publishers
 
 
-def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clock) -> Planner:
+def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clock, time: JobTime) -> Planner:
     to_end = isinstance(job.settings.trigger, AvailableNow)
     goes_back, job_id = job.settings.checkpoint.retains_older, job.stored.job_id
     enumerators = {
@@ -112,7 +115,7 @@ def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clo
     regional = None
     if regions is not None:
         regional = RegionalPlanning(FailingSplits(regions, settings.failover, by_attempt=to_end), senders)
-    return Planner(enumerators, settings.limits, senders, clock, watermarks, timed, regional=regional)
+    return Planner(enumerators, settings.limits, senders, time, watermarks, timed, regional=regional)
 
 
 def log_restored(job: str, base: CheckpointRecord | None) -> None:
@@ -155,13 +158,14 @@ def control_of(
     task_managers: TaskManagers,
     publishers: dict[str, Publisher],
     clock: Clock,
+    time: JobTime,
     listeners: Listeners,
     outages: Outages,
     event_log: EventLog,
 ) -> Control:
     older = [number for number, _ in taken.older]
     journal = Journal(job.store, taken.epoch, taken.base_number, older=older, attempts_max=RECORD_ATTEMPTS_MAX)
-    coordinator, facts = Coordinator(job.settings.checkpoint), facts_of(job, taken.base)
+    coordinator, facts = Coordinator(job.settings.checkpoint), facts_of(job, taken.base, time)
     return Control(
-        coordinator, journal, job.store, task_managers, publishers, facts, clock, listeners, outages, event_log
+        coordinator, journal, job.store, task_managers, publishers, facts, clock, time, listeners, outages, event_log
     )

@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.behind import Behind
-from holdfast.ids import BatchNumber, CheckpointId, Epoch, JobId, JournalNumber, RunNumber
+from holdfast.ids import BatchNumber, CheckpointId, ClockReading, Epoch, JobId, JournalNumber, RunNumber
 from holdfast.watermarks import SourceTime
 
 
@@ -90,6 +90,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     """Ids of the jobs from whose savepoints this job began: objects that it names may be theirs."""
     number: JournalNumber | None = None
     """The record's own number. None: written before records had it."""
+    clock: ClockReading | None = None
+    """Reading of the elapsed clock at `batch_time_us`; None: unknown."""
 
     def writers(self) -> frozenset[JobId]:
         """The jobs that may have written the objects in this record; empty if it does not say so."""

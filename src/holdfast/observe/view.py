@@ -117,6 +117,8 @@ class JobView:
     refused_by: tuple[Refusal, ...]
     """Refusals that make a checkpoint wait for a later batch boundary."""
     outage: str | None
+    clock: str
+    """How the job's time differs from the wall clock; empty if it follows it."""
     savepoints: tuple[str, ...]
     """Progress of the savepoints that are being written."""
     savepoint_history: tuple[SavepointStats, ...]
@@ -181,7 +183,8 @@ class JobView:
         doing = f"Processing, without {self.splits_that_stand}" if self.splits_that_stand else "Processing"
         lost = sum(each.rows for each in self.losses if not each.acknowledged)
         ended = [f"exactly-once has ended: {lost:,} rows were lost (query.losses)"] if lost else []
-        return "; ".join([doing, *ended, *waits, *self.savepoints])
+        clock = [self.clock] if self.clock else []
+        return "; ".join([doing, *ended, *clock, *waits, *self.savepoints])
 
     @property
     def splits_that_stand(self) -> str:

@@ -72,8 +72,9 @@ def require_files(staged: Sequence[StagedDeltaFile], store: ObjectStore, sink: s
     PublishFailed
         A file is gone.
     """
-    oldest_ms = (time.time() - UNCHECKED_AGE_S) * 1000
-    transfer(lambda one: _require(one, store, sink), [one for one in staged if one.modification_time_ms < oldest_ms])
+    now_ms = time.time() * 1000
+    young = range(int(now_ms - UNCHECKED_AGE_S * 1000), int(now_ms) + 1)  # a time to come was told by a wrong clock
+    transfer(lambda one: _require(one, store, sink), [one for one in staged if one.modification_time_ms not in young])
 
 
 def _require(staged: StagedDeltaFile, store: ObjectStore, sink: str) -> None:
