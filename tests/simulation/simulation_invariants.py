@@ -6,8 +6,11 @@ Failures of its own (a thread started outside of every process, say) are other e
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import ObservedRules
 
+LEAD_S_MAX = 15.0
+"""Seconds by which the job's time may come to differ from the time that passed: wall clocks are set by seconds."""
 SHOWN_CHARACTERS_MAX = 1_000
 
 
@@ -26,6 +29,22 @@ def require_equal(found: Any, wanted: Any, what: str) -> None:
     if found != wanted:
         shown = (f"{each!r}"[:SHOWN_CHARACTERS_MAX] for each in (found, wanted))
         raise Broken("{}: found {}, wanted {}".format(what, *shown))
+
+
+class PassingTime:
+    """Time passes in a job as it does, however wrong the wall clock is: compared from record to record."""
+
+    def __init__(self) -> None:
+        self._lead_us: int | None = None
+        """Microseconds by which the job's time is ahead of the time that passed, in the first record."""
+
+    def recorded(self, number: int, record: CheckpointRecord) -> None:
+        """Compare a new record with the first. Raises `Broken`."""
+        assert record.clock is not None
+        lead_us = record.batch_time_us - record.clock.elapsed_us
+        self._lead_us = lead_us if self._lead_us is None else self._lead_us
+        apart_s = abs(lead_us - self._lead_us) / 1e6
+        require(apart_s <= LEAD_S_MAX, f"record {number}: the job's time is {apart_s:.0f} s from the time that passed")
 
 
 def validated(handle: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:

@@ -18,7 +18,7 @@ from simulation_cluster import Network, SimulatedCluster
 from simulation_disturbances import hit
 from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared, write_marks
 from simulation_going_back import Carrying, collect_garbage
-from simulation_invariants import Broken, require, require_equal, validated
+from simulation_invariants import Broken, PassingTime, require, require_equal, validated
 from simulation_joins import check_kept, write_joined
 from simulation_kit import KEYED, LEVELLED, MAX_PARALLELISM, by_level, keyed
 from simulation_lists import ListChecks, write_lists
@@ -48,8 +48,6 @@ from holdfast.testing.run import start_on
 
 Condition = Callable[[], object]
 LIFE_S_MAX = 3_000.0
-LEAD_S_MAX = 15.0
-"""Seconds by which the job's time may come to differ from the time that passed: wall clocks are set by seconds."""
 STATE_CHECKED_EVERY = 4
 """Number of records for each whose state is restored and compared: that takes longer than all else."""
 
@@ -127,16 +125,13 @@ class World:
         self.struck: set[str] = set()
         self.starts: list[Started] = []
         self.records = self.restored = 0
-        self._newest = 0
-        self._retained: frozenset[int] = frozenset()
+        self._newest, self._retained = 0, frozenset[int]()
         self._takeovers: list[int] = []
         self._needed: dict[int, set[str]] = {}
         """Names that each record in the journal needs, by its number."""
-        self._lead_us: int | None = None
-        """Microseconds by which the job's time is ahead of the time that passed, in the first record."""
         self.observer = runtime.process("observer")
         self.carrying = Carrying(self)
-        self.lists = ListChecks()
+        self.lists, self.passing = ListChecks(), PassingTime()
         self._is_stormy = False
         self._stormy = Weather(around.faults, around.delay_s, around.slow, around.late_s)
 
@@ -412,16 +407,8 @@ class World:
         else:
             self._recorded(parsed.number, record)
 
-    def _check_time(self, number: int, record: CheckpointRecord) -> None:
-        """Time passes in a job as it does, however wrong the wall clock is."""
-        assert record.clock is not None
-        lead_us = record.batch_time_us - record.clock.elapsed_us
-        self._lead_us = lead_us if self._lead_us is None else self._lead_us
-        apart_s = abs(lead_us - self._lead_us) / 1e6
-        require(apart_s <= LEAD_S_MAX, f"record {number}: the job's time is {apart_s:.0f} s from the time that passed")
-
     def _recorded(self, number: int, record: CheckpointRecord) -> None:
-        self._check_time(number, record)
+        self.passing.recorded(number, record)
         frozen = self.store.frozen()
         self._newest, self._retained = number, frozenset(record.retains)
         self.carrying.followed(number, record)

@@ -46,26 +46,11 @@ from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.gathering import Gather, GatherEvent
 from holdfast.checkpoint.holding import HoldEvent
 from holdfast.checkpoint.outcomes import Outcome
+from holdfast.checkpoint.positions import BaseRecord as BaseRecord
 from holdfast.checkpoint.positions import Group as Group
 from holdfast.checkpoint.positions import Position as Position
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
-
-
-@dataclass(frozen=True, slots=True)
-class BaseRecord:
-    """The checkpoint record the job starts from.
-
-    `objects`: manifests, objects they refer to, objects of sources. `groups`: per sink, not known to be published.
-    """
-
-    number: JournalNumber
-    objects: frozenset[str]
-    groups: Mapping[str, list[Group]]
-    written_s: float = 0.0
-    """Time since the Unix epoch."""
-    older: tuple["BaseRecord", ...] = ()
-    """Retained records below this record, oldest first. Their groups count as published unless this record has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +65,7 @@ class CoordinatorStarted:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTick:
-    """Time passed: `now_s` monotonic, for time-outs; `wall_s` since the Unix epoch, for trigger policies; `job_s`, the
-    job's own time, for retention, which a wrong wall clock must not end (None: as `wall_s`).
+    """Time passed: `now_s` monotonic; `wall_s` since the Unix epoch, for triggers; `job_s`, the job's, for retention.
 
     Time enters by this event alone, so a tick should precede every event that is far from the last event.
     """

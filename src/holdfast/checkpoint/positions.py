@@ -29,3 +29,19 @@ class Group:
 
     number: JournalNumber
     object: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRecord:
+    """The checkpoint record the job starts from.
+
+    `objects`: manifests, objects they refer to, objects of sources. `groups`: per sink, not known to be published.
+    """
+
+    number: JournalNumber
+    objects: frozenset[str]
+    groups: Mapping[str, list[Group]]
+    written_s: float = 0.0
+    """Time since the Unix epoch."""
+    older: tuple["BaseRecord", ...] = ()
+    """Retained records below this record, oldest first. Their groups count as published unless this record has them."""
