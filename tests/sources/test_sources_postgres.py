@@ -220,3 +220,19 @@ def test_a_chunked_snapshot_that_a_crash_ends_goes_on_at_the_chunk_under_way(dat
     assert ranges[4] == ranges[5], "the chunk under way is read again, and none before it"
     assert all(first[1] == second[0] for first, second in itertools.pairwise(ranges[5:]))
     assert len(ranges) >= 9
+
+
+@pytest.mark.parametrize("snapshot", ["initial", "chunked"])
+def test_who_waits_for_all_that_is_available_gets_all_that_was_committed_at_the_call(
+    database, tmp_path, monkeypatch, snapshot
+):
+    monkeypatch.setattr("holdfast.sources.postgres.reader.FLUSH_S", 60.0)
+    tables = database.create("a", columns="id int PRIMARY KEY, name text")
+    database.execute(f"INSERT INTO {tables[0]} SELECT n, 'a' FROM generate_series(1, 25) n")
+    with running(job_of(database.source(snapshot=snapshot, chunk_rows=5), tables, tmp_path)) as query:
+        query.processAllAvailable()
+        assert_equal(database, tmp_path)
+        for number in range(3):
+            database.execute(f"UPDATE {tables[0]} SET name = '{number}' WHERE id = {number}")
+            query.processAllAvailable()
+            assert_equal(database, tmp_path)

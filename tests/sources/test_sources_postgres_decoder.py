@@ -128,6 +128,12 @@ def test_a_changed_key_under_the_default_identity_is_a_delete_and_an_insert():
     assert [(row["_change_type"], row["id"]) for row in found] == [("delete", 1), ("insert", 2), ("delete", 2)]
 
 
+def test_a_value_that_a_changed_key_left_as_it_was_is_unknown_where_only_the_old_key_is_told():
+    changed = update(7, ["2", UNCHANGED, "x"], ["1", None, None], b"K")
+    decoded = pgoutput.decode(Scan([begin(5, 50), changed, commit(50, 60)], None), RELATION, TABLE)
+    assert {name: rows.tolist() for name, rows in decoded.unknown.items()} == {"v": [1]}
+
+
 @pytest.mark.parametrize(
     ("oid", "modifier", "text", "value"),
     [

@@ -130,7 +130,9 @@ class JobMaster:
         self._control: Control = self._make_control(taken)
         self.acknowledge, self.decline = self._control.acknowledge, self._control.decline
         self._news = SourceNews(job.settings.name, self._planner, self._control.request_checkpoint)
-        self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
+        self._waiters = Waiters(
+            self._planner.reached, self.trigger_checkpoint, self._control.published, self._planner.begin_looks
+        )
         self._work = self._make_work()
         copiers: list[Copiers] = [self._task_managers, self._senders]
         self._savepoints = SavepointWriter(job, self._control, copiers, clock, self._ended.is_set)

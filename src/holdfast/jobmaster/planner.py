@@ -147,6 +147,10 @@ class Planner:
         if base is not None:
             self._batch_time_us = max(self._batch_time_us, base.batch_time_us)
 
+    def begin_looks(self) -> list[Callable[[], bool]]:
+        """Have every source look for all that is there now; see `Enumerator.begin_look`."""
+        return [enumerator.begin_look() for enumerator in self._enumerators.values()]
+
     def latest(self, fresh: bool = False) -> AllOffsets:
         """Ends of the available data of every source, as of the last look; `fresh`: as of now."""
         return {name: look.latest(fresh) for name, look in self._looks.items()}
@@ -293,8 +297,7 @@ class Planner:
         if self._regional is not None:
             until = self._regional.without_parked(self.offsets, until)
         return not any(
-            enumerator.plan(self.offsets[name], until[name], 1, 1).reads
-            for name, enumerator in self._enumerators.items()
+            has_rows(enumerator, self.offsets[name], until[name]) for name, enumerator in self._enumerators.items()
         )
 
     def committed(
@@ -371,6 +374,15 @@ class Planner:
     def close(self) -> None:
         for enumerator in self._enumerators.values():
             enumerator.close()
+
+
+def has_rows(enumerator: Enumerator, at: Offsets, until: Offsets) -> bool:
+    """Return whether there are reads between two offsets, perhaps behind a range that has no rows."""
+    while not (plan := enumerator.plan(at, until, 1, 1)).reads:
+        if plan.to == at:
+            return False
+        at = plan.to
+    return True
 
 
 def _refusals(plans: Mapping[str, SourcePlan]) -> list[Refusal]:

@@ -50,6 +50,8 @@ class QueryEnd:
 @dataclass
 class _Waiter:
     promise: "Future[None]" = field(default_factory=Future)
+    looks: list[Callable[[], bool]] | None = None
+    """Answers of the sources, each of which tells if it has found all that was there; None: not asked yet."""
     until: AllOffsets | None = None
     checkpoint: "Future[JournalNumber | None] | None" = None
 
@@ -62,10 +64,12 @@ class Waiters:
         reached: Callable[[AllOffsets], bool],
         request_checkpoint: Callable[[], "Future[JournalNumber | None]"],
         published: Callable[[], bool],
+        begin_looks: Callable[[], list[Callable[[], bool]]] = list,
     ) -> None:
         self._reached = reached
         self._request_checkpoint = request_checkpoint
         self._published = published
+        self._begin_looks = begin_looks
         self._lock = threading.Lock()
         self._waiting: list[_Waiter] = []
 
@@ -80,19 +84,26 @@ class Waiters:
             return bool(self._waiting)
 
     def serve(self, look: Callable[[bool], AllOffsets]) -> AllOffsets:
-        """Serve requests and return the result of `look`, which looks anew (True) if a request has come since the last
-        call."""
+        """Serve requests and return the result of `look`. It looks anew (True) if all that was there at a request has
+        been found since the last call."""
         with self._lock:
             waiting = list(self._waiting)
-        latest = look(any(waiter.until is None for waiter in waiting))
+        found = [waiter for waiter in waiting if waiter.until is None and self._has_found(waiter)]
+        latest = look(bool(found))
+        for waiter in found:
+            waiter.until = latest
         for waiter in waiting:
-            self._serve(waiter, latest)
+            if waiter.until is not None:
+                self._serve(waiter, waiter.until)
         return latest
 
-    def _serve(self, waiter: _Waiter, latest: AllOffsets) -> None:
-        if waiter.until is None:
-            waiter.until = latest
-        if waiter.checkpoint is None and self._reached(waiter.until):
+    def _has_found(self, waiter: _Waiter) -> bool:
+        if waiter.looks is None:
+            waiter.looks = self._begin_looks()
+        return all(look() for look in waiter.looks)
+
+    def _serve(self, waiter: _Waiter, until: AllOffsets) -> None:
+        if waiter.checkpoint is None and self._reached(until):
             waiter.checkpoint = self._request_checkpoint()
         if waiter.checkpoint is None or not waiter.checkpoint.done():
             return

@@ -5,7 +5,7 @@ rows. Sources have no checkpoint logic of their own: the JobMaster asks them for
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -105,6 +105,14 @@ class Enumerator(ABC):
         from there.
         """
         return False
+
+    def begin_look(self) -> Callable[[], bool]:
+        """Begin to look for all data that is there at this moment; the answer tells whether `latest` has come so far.
+
+        For sources that store data in the background, of which `latest` tells what is stored. May do I/O, but does not
+        wait: batches go on meanwhile.
+        """
+        return lambda: True
 
     @abstractmethod
     def latest(self) -> Offsets:

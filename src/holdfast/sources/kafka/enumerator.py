@@ -192,12 +192,12 @@ class KafkaEnumerator(Enumerator):
                     "deleted the others"
                 )
                 at[split] = first
-        at |= self._cut_back(at, start, until)
+        at |= self._cut_back(at, start)
         return {split: self._starts.get(split, 0) for split in partitions(until)} | at
 
-    def _cut_back(self, at: Mapping[str, int], start: Offsets, until: Offsets) -> dict[str, int]:
+    def _cut_back(self, at: Mapping[str, int], start: Offsets) -> dict[str, int]:
         """Return new positions of the partitions whose logs became shorter than their positions."""
-        ends, before, now = partitions(until), epochs(start), epochs(until)
+        ends, before, now = partitions(self._latest), epochs(start), epochs(self._latest)
         reached = {split: ReachedPosition(at[split], before.get(split, UNKNOWN_EPOCH)) for split in at if split in ends}
         doubtful = {
             split: one

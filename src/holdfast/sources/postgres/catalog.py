@@ -4,10 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import JobRefused
-from holdfast.sources.postgres.columns import PublishedColumn, TableColumns
+from holdfast.sources.postgres.columns import FACTS, PublishedColumn, TableColumns
+from holdfast.sources.postgres.pgoutput import SEQUENCE
 from holdfast.sources.postgres.server import APPLICATION, Server, SlotState
+from holdfast.sources.truncations import KEY, KIND, PART
 
 VERSION_MIN = 150_000
+OWN_COLUMNS = frozenset([*(fact.name for fact in FACTS), SEQUENCE, KIND, PART, KEY])
+"""Names of the columns that streams and stored rows have beside the table's own."""
 IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "i": "USING INDEX", "f": "FULL"}
 """Replica identities, by their letters in the catalog and in Relation messages."""
 _ANEW = "start on a new storage, with a snapshot and another slot"
@@ -19,7 +23,8 @@ SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
 _FACTS = """
 SELECT asked.schema || '.' || asked.name, coalesce(c.oid, 0)::int8, c.relkind, c.relreplident,
     EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
-    p.tablename IS NOT NULL, coalesce(p.rowfilter, ''), has_table_privilege(c.oid, 'SELECT'), current_user::text
+    p.tablename IS NOT NULL, coalesce(p.rowfilter, ''), has_table_privilege(c.oid, 'SELECT'), current_user::text,
+    coalesce(row_security_active(c.oid), false)
 FROM unnest(%s::text[], %s::text[]) AS asked(schema, name)
 LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace)
     ON n.nspname = asked.schema AND c.relname = asked.name
@@ -40,6 +45,7 @@ class TableFacts:
     """Facts of a table in the catalog.
 
     `oid` 0: there is no table of this name. `kind`: `r`, or `p` for a partitioned table; others are no tables.
+    `hides_rows`: row-level security hides some from `user`.
     """
 
     name: str
@@ -51,6 +57,7 @@ class TableFacts:
     row_filter: str
     is_readable: bool
     user: str
+    hides_rows: bool
 
 
 class Catalog:
@@ -122,7 +129,14 @@ class Catalog:
         found = self._server.query(_COLUMNS, (self._publication, *name.split(".", 1)))
         columns = [PublishedColumn(n, oid, modifier, key, n in as_text) for n, oid, modifier, key in found]
         (facts,) = self._facts([name])
-        return TableColumns(name, tuple(columns), facts.oid, facts.row_filter)
+        taken = sorted({column.name for column in columns} & OWN_COLUMNS)
+        if taken:
+            others = ", ".join(column.name for column in columns if column.name not in OWN_COLUMNS)
+            self._refuse(
+                f"table {name} has a column {taken[0]!r}, a name that the source gives to a column of its own: rename "
+                f"it, or publish the other columns: ALTER PUBLICATION {self._publication} SET TABLE {name} ({others})"
+            )
+        return TableColumns(name, tuple(columns), facts.oid, facts.row_filter, facts.kind == "p")
 
     # --- single checks ------------------------------------------------------------------------------------------------
 
@@ -195,6 +209,11 @@ class Catalog:
             self._refuse(f"table {name} has REPLICA IDENTITY {identity}: expected FULL or DEFAULT")
         if not facts.is_readable:
             self._refuse(f"user {facts.user!r} may not read table {name}: GRANT SELECT ON {name} TO {facts.user}")
+        if facts.hides_rows:
+            self._refuse(
+                f"row-level security hides rows of table {name} from user {facts.user!r}, so that a snapshot would "
+                f"lack them: ALTER ROLE {facts.user} BYPASSRLS, or connect as a user who has it"
+            )
 
     def _refuse(self, problem: str) -> None:
         raise JobRefused(f"{self._who}: {problem}")

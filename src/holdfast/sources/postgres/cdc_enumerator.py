@@ -2,11 +2,12 @@
 
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from holdfast.errors import JobRefused
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan
 from holdfast.sources.postgres.catalog import Catalog
+from holdfast.sources.postgres.chunks import check_frontiers
 from holdfast.sources.postgres.decoding import Settings
 from holdfast.sources.postgres.initial import NOT_BEGUN
 from holdfast.sources.postgres.reader import Reader
@@ -80,7 +81,9 @@ class PostgresEnumerator(Enumerator):
     def _chain(self, listed: list[ObjectInfo], root: SlotSegment) -> list[SlotSegment]:
         """Return `root` and the segments behind it."""
         context = self._context
-        return [root, *follow(context.store, context.source, listed, root.head.number + 1, root, SlotHead)]
+        chain = [root, *follow(context.store, context.source, listed, root.head.number + 1, root, SlotHead)]
+        check_frontiers(chain[-1].name, chain[-1].head.chunks, self._settings.tables)
+        return chain
 
     def _check_gap(self, last: int, listed: list[ObjectInfo]) -> None:
         """Refuse an older checkpoint, after which segments are gone: a newer checkpoint was past them."""
@@ -145,6 +148,9 @@ class PostgresEnumerator(Enumerator):
         )
 
     # --- planning -----------------------------------------------------------------------------------------------------
+
+    def begin_look(self) -> Callable[[], bool]:
+        return self._reader.begin_look()
 
     def latest(self) -> Offsets:
         if self._context.available_now:

@@ -1,5 +1,6 @@
 """The source of a PostgreSQL database's changes, by logical replication: the settings, and the reads of tasks."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
@@ -214,9 +215,9 @@ class PostgresCdcSource(Source):
                 f"PostgresCdcSource(tables={list(self._names)}): expected names of tables with their schema, as in "
                 "['public.orders']"
             )
-        if not self._slot or not all(each.islower() or each.isdigit() or each == "_" for each in self._slot):
+        if not re.fullmatch("[a-z0-9_]{1,63}", self._slot):
             raise SettingsError(
-                f"PostgresCdcSource(slot={self._slot!r}): expected lower-case letters, digits and underscores"
+                f"PostgresCdcSource(slot={self._slot!r}): expected lower-case letters, digits and underscores, up to 63"
             )
         if not isinstance(self._chunk_rows, int) or self._chunk_rows < 1:
             raise SettingsError(f"PostgresCdcSource(chunk_rows={self._chunk_rows!r}): expected a whole number from 1")

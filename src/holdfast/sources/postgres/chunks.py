@@ -21,12 +21,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.errors import CorruptObject, JobRefused
 from holdfast.python_values import exact_values
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sources.postgres.columns import XID, Ints, PublishedColumn, TableColumns
 from holdfast.sources.postgres.pgoutput import EPOCH_US, stored_schema
 from holdfast.sources.postgres.server import Server
-from holdfast.sources.postgres.snapshot import column_name, copied_batch, copy_table, quoted
+from holdfast.sources.postgres.snapshot import column_name, copied_batch, copy_table, rows_of
 from holdfast.sources.postgres.writer import SegmentContent
 
 RECENT_MAX = 100_000
@@ -158,12 +159,12 @@ class Chunks:
     def _stop(self, table: TableColumns, first: Bound | None) -> Bound | None:
         """Return the key before which the next chunk ends; None if it takes all that is left."""
         key = _leading(table)
-        if key.type_oid != _UUID and (key.type_oid not in _INTEGERS or key.as_text):
+        if not _is_divisible(key):
             return None
-        name = column_name(key.name)
+        name = f"t.{column_name(key.name)}"  # without `t.`, ORDER BY would mean the text that is selected
         condition = "" if first is None else f"WHERE {name} >= {_literal(first)}"
         found = self._server.query(
-            f"SELECT {name}::text FROM {quoted(table.name)} {condition} ORDER BY {name} "
+            f"SELECT {name}::text FROM {rows_of(table)} AS t {condition} ORDER BY {name} "
             f"LIMIT 1 OFFSET {self._rows_max - 1}"
         )
         return _behind(key, found[0][0]) if found else None
@@ -190,7 +191,45 @@ def _leading(table: TableColumns) -> PublishedColumn:
 
 
 def _literal(bound: Bound) -> str:
-    return f"'{bound}'::uuid" if isinstance(bound, str) else str(bound)
+    """Write a bound in SQL: only a UUID or a whole number can be written, whatever was stored."""
+    return f"'{UUID(bound)}'::uuid" if isinstance(bound, str) else str(int(bound))
+
+
+def check_frontiers(segment: str, frontiers: Mapping[str, object], tables: Mapping[str, TableColumns]) -> None:
+    """Check the state of a chunked snapshot as a stored segment tells it.
+
+    Raises `JobRefused` if the source has not all of its tables, `CorruptObject` if a bound is no key of its table.
+    """
+    for name, bound in frontiers.items():
+        if name not in tables:
+            raise JobRefused(
+                f"the chunked snapshot has not read table {name!r} to its end, and the source has only "
+                f"{', '.join(tables)}: name it in tables=, or start on a new storage with another slot"
+            )
+        key = _leading(tables[name])
+        is_kept = bound is None or _is_uuid(bound) if key.type_oid == _UUID else bound is None or _is_integer(bound)
+        if not is_kept or (bound is not None and not _is_divisible(key)):
+            raise CorruptObject(
+                f"{segment}: the chunked snapshot of table {name} stands at {bound!r}, expected a value of its key "
+                f"{key.name!r} ({'uuid' if key.type_oid == _UUID else 'a whole number'}): restore the object from a "
+                "copy, or start on a new storage, with a snapshot and another slot"
+            )
+
+
+def _is_divisible(key: PublishedColumn) -> bool:
+    """Return whether a table can be read in ranges of a column."""
+    return key.type_oid == _UUID or (key.type_oid in _INTEGERS and not key.as_text)
+
+
+def _is_integer(bound: object) -> bool:
+    return isinstance(bound, int) and not isinstance(bound, bool) and -_INTEGER_MAX <= bound <= _INTEGER_MAX
+
+
+def _is_uuid(bound: object) -> bool:
+    try:
+        return isinstance(bound, str) and str(UUID(bound)) == bound
+    except ValueError:
+        return False
 
 
 def _behind(key: PublishedColumn, last: str) -> Bound | None:

@@ -2,7 +2,7 @@
 
 A type that Arrow and Spark cannot show exactly is text, as PostgreSQL writes it: arrays, enums, intervals, `time`,
 JSON, `numeric` without a precision. All values come as text, from `pgoutput` and from COPY alike, under session
-settings that fix their form (`SESSION`).
+settings that fix their form (`session.py`).
 """
 
 from collections.abc import Callable
@@ -16,10 +16,6 @@ import pyarrow.compute as pc
 from holdfast.errors import JobRefused
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sources.postgres.kernels import gather
-
-SESSION = "-c datestyle=ISO,YMD -c timezone=UTC -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex "
-SESSION += "-c client_encoding=UTF8"
-"""Options of every session: the form in which PostgreSQL writes values."""
 
 Ints = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
@@ -69,13 +65,14 @@ class TableColumns(msgspec.Struct, frozen=True):
     """A table with its published columns, in the table's order.
 
     `oid`: the table's own, which another table of the same name has not (0: unknown). `row_filter`: the publication's
-    condition on rows, in SQL ("": none).
+    condition on rows, in SQL ("": none). `is_partitioned`: its rows are those of its partitions.
     """
 
     name: str
     columns: tuple[PublishedColumn, ...]
     oid: int = 0
     row_filter: str = ""
+    is_partitioned: bool = False
 
     @property
     def keys(self) -> list[str]:

@@ -190,6 +190,7 @@ def rows_of(scan: Scan, relation: Relation, keys: Sequence[int]) -> ChangedRows:
     moved = _moved(scan, relation, old, new, old_kinds, keys)
     inserts, deletes, updates = (kinds == ord(kind) for kind in "IDU")
     first = deletes | (updates & ((old_kinds == ord("O")) | moved))
+    is_whole = updates & (old_kinds == ord("O"))  # an old tuple of the key alone has nulls in place of other values
     # Each message gives at most two rows: the row of the old tuple, then the row of the new.
     present = np.stack([first, ~deletes], axis=1).ravel()
     old_kind = np.where(deletes | moved, DELETE, PREIMAGE)
@@ -197,7 +198,7 @@ def rows_of(scan: Scan, relation: Relation, keys: Sequence[int]) -> ChangedRows:
     return ChangedRows(
         np.stack([old_kind, new_kind], axis=1).ravel()[present].astype(np.int8),
         np.stack([old, new], axis=1).ravel()[present],
-        np.stack([np.full(len(messages), -1), np.where(updates, old, -1)], axis=1).ravel()[present],
+        np.stack([np.full(len(messages), -1), np.where(is_whole, old, -1)], axis=1).ravel()[present],
         np.repeat(messages, 2)[present],
     )
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from holdfast.sources.postgres.columns import TableColumns, typed
 from holdfast.sources.postgres.pgoutput import Decoded
 from holdfast.sources.postgres.server import Server
-from holdfast.sources.postgres.snapshot import column_name, quoted
+from holdfast.sources.postgres.snapshot import column_name, rows_of
 
 KEYS_MAX = 1_000
 """Rows that a statement asks for."""
@@ -49,12 +49,13 @@ def _ask(
     found: dict[tuple[Any, ...], tuple[str | None, ...]] = {}
     named = ", ".join(map(column_name, keys))
     texts = ", ".join(f"{column_name(each)}::text" for each in columns)
+    named, texts, rows = (each.replace("%", "%%") for each in (named, texts, rows_of(table)))
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         for first in range(0, len(wanted), KEYS_MAX):
             some = tuple(wanted[first : first + KEYS_MAX])
             numbers = ", ".join(f"({', '.join(['%s'] * len(keys))})" for _ in some)
             sql = (
-                f"SELECT asked.n, {texts} FROM {quoted(table.name)} JOIN (SELECT row_number() OVER () - 1 AS n, * FROM "
+                f"SELECT asked.n, {texts} FROM {rows} JOIN (SELECT row_number() OVER () - 1 AS n, * FROM "
                 f"(VALUES {numbers}) AS listed({named})) AS asked USING ({named})"
             )
             cursor.execute(sql, [value for key in some for value in key])

@@ -20,18 +20,21 @@ Invariants
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
+from uuid import uuid4
 
 from holdfast.errors import Fenced, HoldfastError, JobRefused
 from holdfast.sources.base import EnumeratorContext
 from holdfast.sources.postgres.catalog import Catalog
-from holdfast.sources.postgres.chunks import Chunks
+from holdfast.sources.postgres.chunks import Chunks, check_frontiers
 from holdfast.sources.postgres.claim import SlotClaim
 from holdfast.sources.postgres.decoding import Decoder, Settings
 from holdfast.sources.postgres.initial import InitialSnapshot
 from holdfast.sources.postgres.server import ReaderName, Server, ServerAway, lsn_text, told_by_server, wait_readable
 from holdfast.sources.postgres.slot_head import SlotHead
+from holdfast.sources.postgres.snapshot import column_name
 from holdfast.sources.postgres.writer import SegmentContent, SegmentWriter
 from holdfast.sources.spooled.chain import follow, stored_segments
 from holdfast.sources.spooled.spool import Spool, SpoolPosition
@@ -50,7 +53,9 @@ MARK_S = 10.0
 """Seconds without changes after which a mark is written, whose place is stored so that the slot holds no WAL back."""
 MARK_BYTES = 1 << 20
 """WAL of others, in bytes, for which a place is stored. A higher value: fewer objects, and more WAL at the server."""
-RECONNECT_S_MAX = 5.0
+RECONNECT_S_MIN, RECONNECT_S_MAX = 0.2, 5.0
+"""Bounds in seconds on the pause before the server is tried again. Between them the pause is the time for which it has
+been away. Higher values: fewer attempts, and a later return."""
 LOOK_S = 15.0
 """Seconds between two looks at the slot's size."""
 
@@ -89,6 +94,8 @@ class Reader:
         self._away_since_s: float | None = None
         self._warned_bytes = settings.slot_warning_bytes
         self._lock = threading.Lock()
+        self._looks: dict[str, threading.Event] = {}
+        """Marks of looks that the stream has not told yet."""
         self._problem: HoldfastError | None = None
         self.passed = SpoolPosition(0, 0)
         """The place of the last completed checkpoint."""
@@ -116,6 +123,25 @@ class Reader:
     def is_running(self) -> bool:
         return self._thread.is_alive()
 
+    def begin_look(self) -> Callable[[], bool]:
+        """Write a mark into the WAL, behind all that is committed now; the answer tells if all before it is stored.
+
+        A snapshot that is under way is part of that.
+        """
+        mark, passed = f"look {self._source} {uuid4().hex}", threading.Event()
+        self._looks[mark] = passed
+        try:
+            self._server.mark(mark)
+        except HoldfastError:
+            del self._looks[mark]
+            raise
+
+        def is_stored() -> bool:
+            last = self._spool.last
+            return passed.is_set() and last is not None and not last.head.chunks
+
+        return is_stored
+
     def _note(self, problem: HoldfastError | None) -> None:
         with self._lock:
             self._problem = problem
@@ -123,14 +149,11 @@ class Reader:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause_s = 0.1
         while not self._stopping.is_set():
             try:
                 self._read()
             except ServerAway as away:
-                self._note_away(away)
-                pause_s = min(RECONNECT_S_MAX, 2 * pause_s)
-                self._stopping.wait(pause_s)
+                self._stopping.wait(self._note_away(away))
             except HoldfastError as error:
                 self._note(error)
                 return
@@ -138,10 +161,9 @@ class Reader:
                 log.exception("source %r: its reader failed", self._source)
                 self._note(JobRefused(f"source {self._source!r}: its reader failed: {type(error).__name__}: {error}"))
                 return
-            else:
-                pause_s = 0.1
 
-    def _note_away(self, away: ServerAway) -> None:
+    def _note_away(self, away: ServerAway) -> float:
+        """Note that the server is away, and return the seconds before it is tried again."""
         now_s = time.monotonic()
         self._away_since_s = self._away_since_s or now_s
         away_s = now_s - self._away_since_s
@@ -149,6 +171,7 @@ class Reader:
         log.warning("%s", self.message)
         if away_s > self._settings.outage_timeout_s:
             self._note(away)
+        return min(RECONNECT_S_MAX, max(RECONNECT_S_MIN, away_s))
 
     def _read(self) -> None:
         """Connect and read until the reader shall end. Raises `ServerAway`."""
@@ -212,6 +235,7 @@ class Reader:
         listed = stored_segments(self._store, self._source)
         found = follow(self._store, self._source, listed, self._spool.end.segment, last, SlotHead)
         for segment in found:
+            check_frontiers(segment.name, segment.head.chunks, self._settings.tables)
             epoch = names.epoch_of(segment.name) or 0
             if epoch > self._epoch:
                 raise Fenced(
@@ -224,9 +248,11 @@ class Reader:
         """Hold the slot, and begin where the spool ends; return False if the reader is to connect again, or to end."""
         last = self._spool.last
         assert last is not None
-        options = {"proto_version": "1", "publication_names": self._settings.publication, "messages": "true"}
+        publication = column_name(self._settings.publication)  # pgoutput reads it as a list of identifiers
+        options = {"proto_version": "1", "publication_names": publication, "messages": "true"}
         self._mark = f"{self._source} {time.time_ns()}"
-        self._server.mark(self._mark)
+        for mark in [self._mark, *self._looks]:  # a slot that was created since has not the earlier marks
+            self._server.mark(mark)
         if not self.claim.start(cursor, last.head.end_lsn, options):
             return False
         if self._take_in():  # an older driver stored them before its connection was ended: the place has changed
@@ -299,6 +325,9 @@ class Reader:
                 self._server.mark(self._mark)
         if mark == self._mark and not self._chunks.frontiers:
             self.caught_up.set()
+        look = self._looks.pop(mark or "", None)
+        if look is not None:
+            look.set()
 
     def _confirm(self, cursor: Any) -> None:
         last = self._spool.last

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import JobRefused, StorageError
 from holdfast.ids import Epoch
-from holdfast.sources.postgres.columns import SESSION
+from holdfast.sources.postgres.session import fix_settings
 
 APPLICATION = "holdfast"
 """Beginning of the application name of connections, as `pg_stat_activity` shows it."""
@@ -96,10 +96,13 @@ class Server:
             raise JobRefused(f"{self._who} needs psycopg2: pip install 'holdfast[postgres]'") from error
         factory = psycopg2.extras.LogicalReplicationConnection if replication else None
         self._check_dsn()
+        # A statement's bound counts before settings can be fixed.
+        options = f"{psycopg2.extensions.parse_dsn(self._dsn).get('options', '')} -c statement_timeout=0"
         try:
             made = psycopg2.connect(
                 self._dsn,
-                options=SESSION,
+                options=options.strip(),
+                client_encoding="UTF8",
                 connection_factory=factory,
                 application_name=self._application,
                 connect_timeout=10,
@@ -112,8 +115,13 @@ class Server:
             ):
                 raise JobRefused(f"{self._who}: the server refuses the connection: {text}") from error
             raise ServerAway(f"{self._who}: the server does not answer: {text}") from error
-        if not replication:
-            made.autocommit = True
+        try:
+            if not replication:
+                made.autocommit = True
+            fix_settings(made)
+        except psycopg2.Error as error:
+            made.close()
+            raise told_by_server(self._who, error) from error
         return made
 
     def _check_dsn(self) -> None:
@@ -128,8 +136,11 @@ class Server:
                 "'postgresql://user@host/dbname'"
             ) from None
 
-    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement in a connection of its own and return its rows."""
+    def query(self, sql: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement in a connection of its own and return its rows.
+
+        With parameters, a percent sign of the statement's own is written twice.
+        """
         import psycopg2
 
         with closing(self.connect()) as connection, connection.cursor() as cursor:

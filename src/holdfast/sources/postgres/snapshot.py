@@ -22,13 +22,16 @@ _AS_TEXT = (1043, 20, 21, 23, 16, 1700, 700, 701, 1082, 1114, 1184, 17, 26)
 """Types whose cast to text equals the text of their output function; `char(n)`, for example, loses blanks."""
 
 
-def quoted(name: str) -> str:
-    """Quote a table's or column's name, which may have a schema."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split(".", 1))
-
-
 def column_name(name: str) -> str:
+    """Quote a column's name as an identifier."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def rows_of(table: TableColumns) -> str:
+    """Return the FROM item of a table's rows, without those of tables that inherit from it: these have changes of their
+    own. The rows of a partitioned table are all in its partitions."""
+    name = ".".join(column_name(part) for part in table.name.split(".", 1))
+    return name if table.is_partitioned else f"ONLY {name}"
 
 
 def select_text(table: TableColumns) -> str:
@@ -72,7 +75,7 @@ def copy_table(cursor: Any, table: TableColumns, where: str, take: Callable[[lis
     rows = CopiedRows(take)
     conditions = " AND ".join(f"({each})" for each in (where, table.row_filter) if each)
     condition = f" WHERE {conditions}" if conditions else ""
-    sql = f"COPY (SELECT {select_text(table)} FROM {quoted(table.name)}{condition}) TO STDOUT (FORMAT binary)"
+    sql = f"COPY (SELECT {select_text(table)} FROM {rows_of(table)}{condition}) TO STDOUT (FORMAT binary)"
     cursor.copy_expert(sql, rows)
     rows.finish()
 
