@@ -63,6 +63,14 @@ def test_what_a_subtask_reports_is_found_by_operator_and_subtask_even_with_dots_
     assert found.values["stateCacheHitRatio"] == 0.75
 
 
+def test_a_hit_ratio_of_the_job_weighs_subtasks_by_their_look_ups() -> None:
+    metrics = TaskManagerMetrics()
+    for subtask, (ratio, accesses) in enumerate([(0.0, 10.0), (1.0, 990.0)]):
+        gauges = {f"stateCacheHitRatio.count.{subtask}": ratio, f"stateCacheAccesses.count.{subtask}": accesses}
+        metrics.update(subtask, report(1, **gauges))
+    assert picture(metrics.reports()).values["stateCacheHitRatio"] == 0.99
+
+
 def test_histograms_add_up_over_deployments_and_task_managers() -> None:
     metrics = TaskManagerMetrics()
     for task_manager, incarnation, value in ((0, 1, 100), (0, 2, 1000), (1, 3, 3)):
@@ -132,9 +140,9 @@ def test_every_metric_is_a_known_one_and_all_that_can_be_there_are(running: Runn
     progress = running.feed_and_wait()
     names = set(progress["metrics"])
     assert names <= set(KNOWN), f"observe/known_metrics.py does not know {names - set(KNOWN)}"
-    after_materializing = {metric.name for metric in OF_TASK_MANAGERS if "Materialization" in metric.name}
+    after_materializing = {metric.name for metric in OF_TASK_MANAGERS if "materialization" in metric.name.lower()}
     local = {"localCopiesBytes"}
-    cache = {"stateCacheHitRatio"} if running.job.state == hf.HashMapState() else set()
+    cache = {"stateCacheHitRatio", "stateCacheAccesses"} if running.job.state == hf.HashMapState() else set()
     of_many_keys = {"stateKeyGroupSkew"}
     assert set(KNOWN) - names <= after_materializing | local | cache | of_many_keys
 

@@ -429,6 +429,8 @@ def test_gauges_tell_the_sizes_of_tables_and_logs_and_what_of_them_is_new():
     assert subtask.keyed.sizes.gauges() == {
         "lastFullSizeOfNonMaterialization": first.stored_bytes(),
         "lastIncSizeOfNonMaterialization": first.stored_bytes(),
+        "lastFullSizeOfMaterialization": 0.0,
+        "lastIncSizeOfMaterialization": 0.0,
     }
     subtask.run(1)
     second = subtask.checkpoint(2)
@@ -437,8 +439,19 @@ def test_gauges_tell_the_sizes_of_tables_and_logs_and_what_of_them_is_new():
     assert gauges["lastIncSizeOfNonMaterialization"] == second.log[1].length
     subtask.run(2)
     subtask.materialized(1)
-    table = sum(part.length for part in subtask.checkpoint(3).materialized)
+    assert subtask.keyed.sizes.gauges()["lastFullSizeOfMaterialization"] == 0.0, "no checkpoint has named it yet"
+    third = subtask.checkpoint(3)
+    table = sum(part.length for part in third.materialized)
     gauges = subtask.keyed.sizes.gauges()
-    assert gauges["lastFullSizeOfMaterialization"] == gauges["lastIncSizeOfMaterialization"] == table
+    assert gauges["lastFullSizeOfMaterialization"] == gauges["lastIncSizeOfMaterialization"] == table > 0
     assert gauges["lastDurationOfMaterialization"] == 0.0
+    subtask.checkpoint(4)
+    gauges = subtask.keyed.sizes.gauges()
+    assert (gauges["lastFullSizeOfMaterialization"], gauges["lastIncSizeOfMaterialization"]) == (table, 0.0)
+    again = make()
+    again.keyed.restored([third])
+    again.keyed.checkpoint(5, again.batch).result(60)
+    gauges = again.keyed.sizes.gauges()
+    assert (gauges["lastFullSizeOfMaterialization"], gauges["lastIncSizeOfMaterialization"]) == (table, 0.0)
+    again.uploader.close()
     subtask.uploader.close()

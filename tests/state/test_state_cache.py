@@ -191,20 +191,20 @@ def test_undo_memory_is_counted_apart_bounded_and_let_go_at_a_release() -> None:
 def test_the_hit_ratio_counts_distinct_rows_of_a_batch_and_is_averaged_over_a_second() -> None:
     now = [0.0]
     ratio = HitRatio(lambda: now[0])
-    assert ratio.average is None
+    assert ratio.recent == (0, 0)
     ratio.count(1, 4)
     ratio.count(3, 4)
-    assert ratio.average == 0.5
+    assert ratio.recent == (4, 8)
     now[0] = 1.5
     ratio.count(4, 4)
-    assert ratio.average == 0.5
+    assert ratio.recent == (4, 8)
     now[0] = 2.0
-    assert ratio.average == 1.0
+    assert ratio.recent == (4, 4)
     table, _ = cached(2)
     count(table, 1, [1, 2, 1, 2])
     count(table, 2, [2, 3, 2, 2])
     assert table.cache_accesses == (1, 4)
-    assert StateTable(KEY, COUNT, 128).cache_hit_ratio is None
+    assert table.recent_cache_accesses == (1, 4) and StateTable(KEY, COUNT, 128).recent_cache_accesses == (0, 0)
 
 
 def test_a_recency_list_keeps_its_order_when_slots_are_renumbered() -> None:

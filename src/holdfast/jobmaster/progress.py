@@ -18,7 +18,7 @@ from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber
 from holdfast.jobmaster.batches import BatchOutcome
 from holdfast.metrics import Histogram
-from holdfast.observe.metrics import Picture, Reports, TaskManagerMetrics, picture
+from holdfast.observe.metrics import Picture, Reports, TaskManagerMetrics, over_subtasks, picture
 from holdfast.observe.view import Batch, Restart
 
 RECENT_MAX = 100
@@ -315,8 +315,8 @@ def _operator(name: str, found: Picture, watermark_us: int | None) -> dict[str, 
         metric: {place.subtask: value for place, value in sorted(values.items()) if place.operator == name}
         for metric, values in found.by_subtask.items()
     }
-    ratios = own.get("stateCacheHitRatio", {})
-    custom = {} if not ratios else {"stateCacheHitRatio": sum(ratios.values()) / len(ratios)}
+    ratios = {at: value for at, value in found.by_subtask.get("stateCacheHitRatio", {}).items() if at.operator == name}
+    custom = {"stateCacheHitRatio": over_subtasks("stateCacheHitRatio", ratios, found.by_subtask)} if ratios else {}
     for metric, values in own.items():
         custom |= {f"{metric}.{subtask}": value for subtask, value in values.items()}
     return {

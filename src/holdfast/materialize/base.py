@@ -24,8 +24,6 @@ class Base:
     """The pieces of log that an earlier start left to be replayed upon the parts."""
     files: Mapping[str, MaterializedPart] = field(default_factory=dict)
     """The parts that are files which never change, by file name: the next base names those that it still has."""
-    new_bytes: int = 0
-    """The size of the parts that were stored for this base."""
 
     @cached_property
     def stored_bytes(self) -> int:

@@ -91,6 +91,7 @@ class KeyedState(ABC):
         sqn = max((piece.sqn_stop for piece in log), default=0)
         parts = tuple(part for handle in own for part in handle.materialized)
         self._bases.current = Base(sqn, NO_BATCH, parts, log, dict(files or {}))
+        self.sizes.restored(parts)
 
     @abstractmethod
     def commit(self, batch: BatchNumber) -> None:
@@ -262,7 +263,7 @@ class KeyedState(ABC):
             self._not_materialized(began_s, made, error)
             return
         base = made.base.result()
-        self.sizes.materialized(base.stored_bytes, base.new_bytes, (self._clock.monotonic() - began_s) * 1000.0)
+        self.sizes.materialized((self._clock.monotonic() - began_s) * 1000.0)
         with self._lock:
             self._materialization_ended(made, began_s, None)
             wanted = not self._closed and not made.cancelled.is_set()
@@ -293,7 +294,7 @@ class KeyedState(ABC):
             if wanted and error is not None:
                 del self._pending[pending.checkpoint_id]
         if wanted and error is None and pending.base is not None:
-            self.sizes.logged(pieces)
+            self.sizes.stored(list(pending.base.materialized), pieces)
             pending.handle.set_result(self._handle(pending.base, pieces, pending.rows))
         else:
             ended = f"checkpoint {pending.checkpoint_id}: ended before the state of {self._id} was stored"

@@ -203,9 +203,7 @@ class Materialization:
         parts = [self._parts[index] for index in sorted(self._parts)]
         if self._error is None and not self.cancelled.is_set():
             self._uploader.release(part.object for name, part in self._known.items() if name not in self._files)
-            known = {part.object for part in self._known.values()}
-            new_bytes = sum(part.length for part in parts if part.object not in known)
-            self.base.set_result(Base(self._sqn, self.batch, tuple(parts), files=self._files, new_bytes=new_bytes))
+            self.base.set_result(Base(self._sqn, self.batch, tuple(parts), files=self._files))
             return
         # Each once, and in order: a simulated seed is replayed to the last step.
         self._uploader.release(dict.fromkeys(part.object for part in (*parts, *self._known.values())))

@@ -3,30 +3,41 @@
 import threading
 from collections.abc import Sequence
 
-from holdfast.formats.handles import LogPiece
+from holdfast.formats.handles import LogPiece, MaterializedPart
 
 
 class Sizes:
-    """Gauges of a table: its last materialization, and the log in its last checkpoint. Thread-safe."""
+    """Gauges of a table: the duration of its last materialization, and both parts of its last checkpoint.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._gauges: dict[str, float] = {}
         self._pieces: frozenset[tuple[str, int]] = frozenset()
+        self._parts: frozenset[tuple[str, int]] = frozenset()
 
-    def materialized(self, full_bytes: int, new_bytes: int, duration_ms: float) -> None:
-        """A materialization takes that much in the store; `new_bytes` of it were stored for it."""
+    def materialized(self, duration_ms: float) -> None:
+        """A materialization took that long."""
         with self._lock:
             self._gauges["lastDurationOfMaterialization"] = duration_ms
-            self._gauges["lastFullSizeOfMaterialization"] = float(full_bytes)
-            self._gauges["lastIncSizeOfMaterialization"] = float(new_bytes)
 
-    def logged(self, pieces: Sequence[LogPiece]) -> None:
-        """A checkpoint names these pieces of the table's own log."""
+    def restored(self, parts: Sequence[MaterializedPart]) -> None:
+        """The table begins from these parts, which an earlier checkpoint named."""
+        with self._lock:
+            self._parts = frozenset((part.object, part.offset) for part in parts)
+
+    def stored(self, parts: Sequence[MaterializedPart], pieces: Sequence[LogPiece]) -> None:
+        """A checkpoint names these parts of a materialized table, and these pieces of the table's own log."""
+        tables = {(part.object, part.offset): part.length for part in parts}
         lengths = {(piece.object, piece.offset): piece.length for piece in pieces}
         with self._lock:
             new = sum(length for piece, length in lengths.items() if piece not in self._pieces)
-            self._pieces = frozenset(lengths)
+            new_parts = sum(length for part, length in tables.items() if part not in self._parts)
+            self._pieces, self._parts = frozenset(lengths), frozenset(tables)
+            self._gauges["lastFullSizeOfMaterialization"] = float(sum(tables.values()))
+            self._gauges["lastIncSizeOfMaterialization"] = float(new_parts)
             self._gauges["lastFullSizeOfNonMaterialization"] = float(sum(lengths.values()))
             self._gauges["lastIncSizeOfNonMaterialization"] = float(new)
 

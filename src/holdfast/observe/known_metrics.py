@@ -27,6 +27,8 @@ class KnownMetric:
     by_subtask: bool = False
     goes_back: bool = False
     """True for a counter of rows that goes back with the state after a loss, so that each row counts once."""
+    weight: str | None = None
+    """The metric by subtask that weighs the values of a mean."""
 
 
 OF_TASK_MANAGERS = (
@@ -36,6 +38,14 @@ OF_TASK_MANAGERS = (
         "holdfast_state_cache_hit_ratio",
         "Share of the distinct rows a batch looked up that were in memory, over the last second",
         "mean",
+        by_subtask=True,
+        weight="stateCacheAccesses",
+    ),
+    KnownMetric(
+        "stateCacheAccesses",
+        "gauge",
+        "holdfast_state_cache_accesses",
+        "Distinct rows that batches looked up in that second",
         by_subtask=True,
     ),
     KnownMetric("stateRows", "gauge", "holdfast_state_rows", "Rows in state tables", by_subtask=True),
@@ -94,12 +104,28 @@ OF_TASK_MANAGERS = (
     KnownMetric(
         "hedgedUploads", "counter", "holdfast_hedged_uploads_total", "Of them, those with an early next attempt"
     ),
-    KnownMetric("uploadSizes", "histogram", "holdfast_upload_size_bytes", "Sizes of stored objects"),
+    KnownMetric(
+        "curedUploadErrors", "counter", "holdfast_cured_upload_errors_total", "Failed attempts at objects stored later"
+    ),
+    KnownMetric("uploadSizes", "histogram", "holdfast_upload_size_bytes", "Sizes of stored objects of logs"),
     KnownMetric(
         "uploadLatenciesNanos",
         "histogram",
         "holdfast_upload_latency_seconds",
-        "From the first attempt until an object was stored",
+        "From the first attempt until an object of logs was stored",
+        scale=NANOSECONDS,
+    ),
+    KnownMetric(
+        "materializationUploadSizes",
+        "histogram",
+        "holdfast_materialization_upload_size_bytes",
+        "Sizes of stored objects of materialized tables",
+    ),
+    KnownMetric(
+        "materializationUploadLatenciesNanos",
+        "histogram",
+        "holdfast_materialization_upload_latency_seconds",
+        "From the first attempt until an object of a table was stored",
         scale=NANOSECONDS,
     ),
     KnownMetric("uploadBatchSizes", "histogram", "holdfast_upload_batch_pieces", "Pieces of logs that share an object"),

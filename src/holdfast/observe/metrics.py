@@ -170,8 +170,20 @@ def _picture(flat: Mapping[str, float]) -> Picture:
             values[base] = value
     for name, each in by_subtask.items():
         if name not in values:
-            values[name] = _joined(name, each.values())
+            values[name] = over_subtasks(name, each, by_subtask)
     return Picture(values, by_subtask, {name: distribution_of(flat, name) for name in sorted(distributions)})
+
+
+def over_subtasks(
+    metric: str, values: Mapping[SubtaskId, float], by_subtask: Mapping[str, Mapping[SubtaskId, float]]
+) -> float:
+    """Combine a metric's values of some subtasks; a mean is weighed by the metric that its `weight` names."""
+    known = KNOWN.get(metric)
+    weights = {} if known is None or known.weight is None else by_subtask.get(known.weight, {})
+    total = sum(weights.get(place, 0.0) for place in values)
+    if not total:
+        return _joined(metric, values.values())
+    return sum(value * weights.get(place, 0.0) for place, value in values.items()) / total
 
 
 def _across(name: str, values: list[float]) -> float:

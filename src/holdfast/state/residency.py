@@ -44,24 +44,23 @@ class HitRatio:
         self._now_s = now_s
         self._second = int(now_s())
         self._in_second = (0, 0)
-        self._average: float | None = None
+        self._full_second = (0, 0)
+        """Hits and look-ups of the last full second with any look-up."""
 
     def count(self, hits: int, accesses: int) -> None:
         second = int(self._now_s())
         if second != self._second:
-            self._average = self.average
+            self._full_second = self.recent
             self._second, self._in_second = second, (0, 0)
         self._in_second = self._in_second[0] + hits, self._in_second[1] + accesses
         self.hits += hits
         self.accesses += accesses
 
     @property
-    def average(self) -> float | None:
-        """The ratio of the last full second; within the first second, of the look-ups so far; None before any."""
-        hits, accesses = self._in_second
-        if accesses and (self._average is None or int(self._now_s()) != self._second):
-            return hits / accesses
-        return self._average
+    def recent(self) -> tuple[int, int]:
+        """Hits and look-ups of the last full second; within the first second, those so far; zeros before any."""
+        is_over = int(self._now_s()) != self._second
+        return self._in_second if self._in_second[1] and (is_over or not self._full_second[1]) else self._full_second
 
 
 class BaseStore(Protocol):

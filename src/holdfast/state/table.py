@@ -131,9 +131,9 @@ class StateTable:
         return 0 if self._transaction is None else self._transaction.memory_bytes
 
     @property
-    def cache_hit_ratio(self) -> float | None:
-        """The gauge `stateCacheHitRatio` (see `hit_ratio`); None without a base store, and before the first batch."""
-        return None if self._residency is None else self._residency.hit_ratio.average
+    def recent_cache_accesses(self) -> tuple[int, int]:
+        """Hits and look-ups behind the gauge `stateCacheHitRatio`; zeros without a base store, and before any batch."""
+        return (0, 0) if self._residency is None else self._residency.hit_ratio.recent
 
     @property
     def cache_accesses(self) -> tuple[int, int]:

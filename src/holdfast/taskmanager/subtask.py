@@ -67,10 +67,13 @@ class Subtask:
         return sum(table.undo_in_flight_bytes for table in self.tables)
 
     @property
-    def cache_hit_ratio(self) -> float | None:
-        """The gauge `stateCacheHitRatio`, over all its tables; None where nothing is cached."""
-        found = [ratio for table in self._operator.tables.values() if (ratio := table.cache_hit_ratio) is not None]
-        return sum(found) / len(found) if found else None
+    def cache_gauges(self) -> dict[str, float]:
+        """The gauge `stateCacheHitRatio` over all look-ups of its tables, and their number; empty without any."""
+        found = [table.recent_cache_accesses for table in self._operator.tables.values()]
+        hits, accesses = sum(hits for hits, _ in found), sum(accesses for _, accesses in found)
+        if not accesses:
+            return {}
+        return {"stateCacheHitRatio": hits / accesses, "stateCacheAccesses": float(accesses)}
 
     @property
     def rows_in_state(self) -> int:
@@ -78,7 +81,6 @@ class Subtask:
 
     def metrics(self) -> dict[str, float]:
         """The operator's own gauges and counters, by name."""
-        ratio = self.cache_hit_ratio
         sizes: dict[str, float] = {}
         for state in self._states.values():
             for name, value in state.sizes.gauges().items():
@@ -86,7 +88,7 @@ class Subtask:
                 sizes[name] = max(value, sizes.get(name, 0.0)) if longest else value + sizes.get(name, 0.0)
         return (
             sizes
-            | ({} if ratio is None else {"stateCacheHitRatio": ratio})
+            | self.cache_gauges
             | ({} if self._skew is None or self._skew.value is None else {"stateKeyGroupSkew": self._skew.value})
             | {
                 "numRecordsIn": float(self.counted.committed.rows_in),

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.formats.history import CheckpointStats, LostRows
 from holdfast.graph.keygroups import key_group_range
+from holdfast.observe.metrics import picture
 from holdfast.observe.view import Batch, GraphEdge, JobView
 
 Json = dict[str, Any]
@@ -115,9 +116,7 @@ def processes(view: JobView) -> Json:
                 "incarnation": each.incarnation,
                 "address": each.address,
                 "standby": each.is_standby,
-                "cache_hit_ratio": _mean(
-                    value for name, value in each.metrics.items() if name.startswith("stateCacheHitRatio.")
-                ),
+                "cache_hit_ratio": picture([({}, each.metrics)]).values.get("stateCacheHitRatio"),
                 **{shown: each.metrics[name] for shown, name in PROCESS_METRICS.items() if name in each.metrics},
             }
             for each in view.processes
@@ -299,8 +298,3 @@ def _latest(found: Iterable[CheckpointStats], wanted: Callable[[CheckpointStats]
 
 def _ended_at_s(checkpoint: CheckpointStats) -> float:
     return checkpoint.at_s + checkpoint.duration_s
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return sum(found) / len(found) if found else None

@@ -46,8 +46,10 @@ class Puts:
         self._losers = Losers(self._landed, self._unknown)
         self._lock = threading.Lock()
         self._counters: Counter[str] = Counter(numberOfUploadRequests=0, numberOfUploadFailures=0, hedgedUploads=0)
-        self._sizes = Histogram()
-        self._latencies = Histogram()
+        self._counters["curedUploadErrors"] = 0
+        self._sizes: dict[str, Histogram] = defaultdict(Histogram)
+        self._latencies: dict[str, Histogram] = defaultdict(Histogram)
+        """By the metric's name before `uploadSizes` and `uploadLatenciesNanos`: empty for logs."""
         self._attempts = Histogram()
         self._total_attempts = Histogram()
         self._repeats: dict[str, Repeats] = {}
@@ -56,8 +58,13 @@ class Puts:
         self._next_sweep: Callable[[], None] | None = None
         self._plan_sweep()
 
-    def put(self, write: Callable[[str], None], new_name: Callable[[], str], size_bytes: int, lane: str) -> Future[str]:
-        """The name under which `write` stored it, once it did; or the last attempt's error, once all have ended."""
+    def put(
+        self, write: Callable[[str], None], new_name: Callable[[], str], size_bytes: int, lane: str, of: str = ""
+    ) -> Future[str]:
+        """The name under which `write` stored it, once it did; or the last attempt's error, once all have ended.
+
+        `of`: the beginning of the names of metrics that measure it.
+        """
         future: Future[str] = Future()
         begun_s = self._scheduler.monotonic()
         with self._lock:
@@ -72,7 +79,7 @@ class Puts:
             hedging=hedging,
             scheduler=self._scheduler,
             losers=self._losers,
-            answered=lambda answer: self._answered(answer, size_bytes, begun_s, future),
+            answered=lambda answer: self._answered(answer, size_bytes, begun_s, future, of),
         ).start()
         return future
 
@@ -97,13 +104,11 @@ class Puts:
         """Counters and histograms since the start, and gauges of the deletes that wait now."""
         with self._lock:
             values: dict[str, float] = dict(self._counters)
+            histograms = {_named(of, "uploadSizes"): each for of, each in self._sizes.items()}
+            histograms |= {_named(of, "uploadLatenciesNanos"): each for of, each in self._latencies.items()}
         values["queuedDeletes"] = self._janitor.queued()
-        for name, histogram in (
-            ("uploadSizes", self._sizes),
-            ("uploadLatenciesNanos", self._latencies),
-            ("attemptsPerUpload", self._attempts),
-            ("totalAttemptsPerUpload", self._total_attempts),
-        ):
+        histograms |= {"attemptsPerUpload": self._attempts, "totalAttemptsPerUpload": self._total_attempts}
+        for name, histogram in histograms.items():
             values.update(histogram.values(name))
         return values
 
@@ -115,18 +120,20 @@ class Puts:
         if cancel is not None:
             cancel()
 
-    def _answered(self, answer: Answer, size_bytes: int, begun_s: float, future: Future[str]) -> None:
+    def _answered(self, answer: Answer, size_bytes: int, begun_s: float, future: Future[str], of: str) -> None:
         with self._lock:
+            sizes, latencies = self._sizes[of], self._latencies[of]
             self._counters["hedgedUploads"] += answer.hedges > 0
             self._counters["numberOfUploadFailures"] += answer.error is not None
             if answer.error is None and answer.attempts > 1:
+                self._counters["curedUploadErrors"] += answer.attempts - 1 - answer.hedges
                 self._repeats[answer.name] = Repeats(answer.attempts - 1 - answer.hedges, answer.hedges)
         self._total_attempts.add(answer.attempts)
         if answer.error is not None:
             future.set_exception(answer.error)
             return
-        self._sizes.add(size_bytes)
-        self._latencies.add((self._scheduler.monotonic() - begun_s) * 1e9)
+        sizes.add(size_bytes)
+        latencies.add((self._scheduler.monotonic() - begun_s) * 1e9)
         self._attempts.add(answer.attempt)
         future.set_result(answer.name)
 
@@ -152,3 +159,7 @@ class Puts:
             self._next_sweep = None
         self._janitor.look_again()
         self.sweep()
+
+
+def _named(of: str, metric: str) -> str:
+    return of + metric[0].upper() + metric[1:] if of else metric

@@ -38,6 +38,8 @@ from holdfast.uploads.scheduling import Scheduler, ThreadScheduler, report_failu
 T = TypeVar("T")
 
 ENCODING, LOGS, SHARED, MATERIALIZING = "encode", "upload", "shared", "materialize"
+MATERIALIZATIONS = "materialization"
+"""The beginning of the names of metrics that measure the objects of materialized tables."""
 UPLOADS_MAX = 12
 """Objects of logs that are uploaded at once: as many of full size as the default bound in flight holds."""
 SOON_DIVISOR = 4
@@ -201,7 +203,8 @@ class Uploader:
             if self._closed:
                 raise CheckpointFailed("a materialized part is not stored: its TaskManager is closing")
         failpoints.hit("materialize.upload.before")
-        stored = self._puts.put(lambda name: self._store.put(name, data), self._new_shared_object, len(data), SHARED)
+        write = partial(self._store.put, data=data)
+        stored = self._puts.put(write, self._new_shared_object, len(data), SHARED, MATERIALIZATIONS)
         name = self._scheduler.result(stored)
         self._ownership.hold(name)
         if self._copies is not None:
