@@ -90,7 +90,6 @@ class JobMaster:
         self.run_id = str(uuid.uuid4())
         """Id of this start, new for each start."""
         self.http = HttpUrls(None, None, None)
-        """URLs at which this start serves its metrics and its page."""
         self._graph = graph_of(job.program)
         self._started_s = clock.now()
         self._event_log = EventLog(clock.now)

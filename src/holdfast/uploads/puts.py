@@ -49,7 +49,7 @@ class Puts:
         self._counters["curedUploadErrors"] = 0
         self._sizes: dict[str, Histogram] = defaultdict(Histogram)
         self._latencies: dict[str, Histogram] = defaultdict(Histogram)
-        """By the metric's name before `uploadSizes` and `uploadLatenciesNanos`: empty for logs."""
+        """Histograms by the beginning of their metric's name, which is empty for logs."""
         self._attempts = Histogram()
         self._total_attempts = Histogram()
         self._repeats: dict[str, Repeats] = {}
