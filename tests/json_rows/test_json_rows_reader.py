@@ -11,7 +11,7 @@ from json_rows_kit import comparable, some_rows
 from holdfast.json_rows import reader
 from holdfast.json_rows.nesting import DEPTH_MAX, TOO_DEEP
 from holdfast.json_rows.reader import JsonReader
-from holdfast.json_rows.writer import row_texts
+from holdfast.json_rows.writer import row_texts, unwritable
 from holdfast.schema import to_arrow_schema
 
 ODD: list[bytes | None] = [
@@ -98,6 +98,21 @@ def test_rows_that_were_written_are_read_back(seed):
     found, bad = JsonReader(rows.schema).read(pa.array(row_texts(rows), pa.binary()))
     assert bad == [] and found.schema == rows.schema
     assert list(map(comparable, found.columns)) == list(map(comparable, rows.columns))
+
+
+def test_a_map_with_a_key_that_comes_twice_cannot_be_written():
+    twice, once = [("a", 1), ("b", 2), ("a", 3)], [("a", 1), ("b", 1)]
+    maps = pa.map_(pa.string(), pa.int64())
+    rows = pa.record_batch(
+        [
+            pa.array([None, once, twice, [], once, once, once], maps),
+            pa.array([[], [once], None, [once, twice], [twice], [None], []], pa.list_(maps)),
+            pa.array([{"m": once}] * 5 + [None, {"m": twice}], pa.struct([("m", maps)])),
+        ],
+        ["a", "b", "c"],
+    )
+    assert sorted(unwritable(rows)) == [2, 3, 4, 6] and "'b'" in unwritable(rows)[3]
+    assert sorted(unwritable(rows[2:5])) == [0, 1, 2] and unwritable(rows[:2]) == {}
 
 
 def test_more_levels_than_the_bound_are_bad_wherever_they_are_and_however_deep_the_stack_is():

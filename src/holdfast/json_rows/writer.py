@@ -7,9 +7,12 @@ for floats. A map's key is a text: the text of its value, or the JSON of a value
 
 import base64
 import math
+from itertools import pairwise
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -57,6 +60,45 @@ def json_values(array: pa.Array) -> list[Any]:
 def key_text(value: Any) -> str:
     """Return the text of a map's key: the inverse of the reading of keys in `values.py`."""
     return value if isinstance(value, str) else encode(value).decode()
+
+
+def unwritable(rows: pa.RecordBatch) -> dict[int, str]:
+    """Return the rows with a map that has a key twice, which an object in JSON cannot have, and the reason for each."""
+    found: dict[int, str] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        for row in np.flatnonzero(_doubled(column)).tolist():
+            found.setdefault(row, f"column {name!r} has a map with a key that comes twice, as an object in JSON cannot")
+    return found
+
+
+def _doubled(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which values are, or contain, maps with a key that comes twice."""
+    none = np.zeros(len(array), bool)
+    if not has_maps(array.type) or len(array) == 0:
+        return none
+    if pa.types.is_struct(array.type):
+        return np.asarray(np.logical_or.reduce([none, *map(_doubled, array.flatten())]))
+    present = array.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_fixed_size_list(array.type):
+        array = pc.cast(array, pa.list_(array.type.value_field))
+    offsets = array.offsets.to_numpy() - array.offsets[0].as_py()
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    if not pa.types.is_map(array.type):
+        return np.asarray(present & _any_within(_doubled(array.values[first:last]), offsets))
+    keys = [key_text(key) for key in json_values(array.keys[first:last])]
+    twice = [len(set(keys[start:end])) < end - start for start, end in pairwise(offsets)]
+    return np.asarray(present & (np.array(twice, bool) | _any_within(_doubled(array.items[first:last]), offsets)))
+
+
+def _any_within(marks: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    counts = np.concatenate([[0], np.cumsum(marks)])
+    return np.asarray(counts[offsets[1:]] > counts[offsets[:-1]])
+
+
+def has_maps(type_: pa.DataType) -> bool:
+    if pa.types.is_map(type_):
+        return True
+    return any(has_maps(type_.field(place).type) for place in range(type_.num_fields))
 
 
 def _floats(array: pa.Array) -> list[Any]:

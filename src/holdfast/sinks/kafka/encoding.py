@@ -6,6 +6,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.json_rows.far_times import time_texts
+from holdfast.json_rows.leaves import is_bytes, is_text
 from holdfast.json_rows.values import unfit_columns
 from holdfast.json_rows.writer import row_texts
 from holdfast.sinks.kafka.transactions import Message
@@ -33,7 +35,7 @@ def unfit(schema: pa.Schema, key: str | None, value: str, avro: AvroSchema | Non
     if value == "bytes":
         if "value" not in schema.names:
             return f"value='bytes': expected a column 'value', the rows have {schema.names}"
-        if not is_bytes(schema.field("value").type):
+        if not is_bytes_or_text(schema.field("value").type):
             return f"value='bytes': column 'value' is {schema.field('value').type}, expected binary or string"
     if value == "json" and (reason := unfit_columns(schema)) is not None:
         return f"value='json': {reason}: cast the column"
@@ -70,10 +72,21 @@ def values_of(batch: pa.RecordBatch, layout: MessageLayout, avro: AvroSchema | N
 
 def as_bytes(column: pa.Array) -> Sequence[bytes | None]:
     """Return text and bytes as they are, other values as their text."""
-    if not is_bytes(column.type):
-        column = pc.cast(column, pa.string())
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not is_bytes_or_text(column.type):
+        column = as_text(column)
     return list(pc.cast(column, pa.binary()).to_pylist())
 
 
-def is_bytes(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(type_) or pa.types.is_string(type_) or pa.types.is_large_string(type_))
+def as_text(column: pa.Array) -> pa.Array:
+    """Return values as Arrow writes them, except for years that it writes wrongly: these have a sign, as in JSON."""
+    texts = pc.cast(column, pa.string())
+    if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
+        return texts
+    in_json = time_texts(column)
+    return pc.if_else(pc.match_substring_regex(in_json, "^[+-]"), in_json, texts)
+
+
+def is_bytes_or_text(type_: pa.DataType) -> bool:
+    return is_bytes(type_) or is_text(type_)

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, ObjectExists, ObjectNotFound, PublishFailed, SettingsError, StorageError
+from holdfast.json_rows.writer import unwritable
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.kafka.encoding import VALUES, MessageLayout, messages, unfit
 from holdfast.sinks.kafka.transactions import (
@@ -133,6 +134,8 @@ class KafkaSink(Sink):
         return self._found.number
 
     def refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
+        if self.value == "json":
+            return unwritable(rows)
         return unencodable(rows, self._avro_schema(rows.schema)) if self.value == "avro" else {}
 
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:

@@ -107,15 +107,11 @@ class ClientReader(PartitionReader):
 def as_arrays(messages: list[Any], wanted: Wanted) -> Messages:
     """Convert the client's messages."""
     headers, bad = read_headers(messages, header_rows) if wanted.headers else (None, {})
-    end = b"\n" if wanted.line_feeds else b""
-    values = (message.value() for message in messages)
     times = (message.timestamp() for message in messages)
     return Messages(
         np.array([message.offset() for message in messages], np.int64),
         keys=pa.array([message.key() for message in messages], pa.binary()) if wanted.keys else None,
-        values=pa.array([None if value is None else value + end for value in values], pa.binary())
-        if wanted.values
-        else None,
+        values=pa.array([message.value() for message in messages], pa.binary()) if wanted.values else None,
         headers=headers,
         timestamps_ms=np.array([time if kind else -1 for kind, time in times], np.int64) if wanted.timestamps else None,
         bad_headers=bad,

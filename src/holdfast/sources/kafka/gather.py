@@ -17,7 +17,6 @@ from numba.extending import intrinsic
 from holdfast.state.compiled import copy_bytes, kernel, load_u32, load_u64
 
 PAYLOAD, KEY = 24, 40
-LINE_FEED = np.uint8(ord("\n"))
 
 Addresses = npt.NDArray[np.uint64]
 Int64s = npt.NDArray[np.int64]
@@ -60,16 +59,6 @@ def copy_fields(messages: Any, field: Any, offsets: Any, target: Any) -> None:
 
 
 @kernel
-def copy_lines(messages: Any, field: Any, offsets: Any, target: Any, data: Any) -> None:
-    for i in range(len(messages)):
-        length = offsets[i + 1] - offsets[i] - 1
-        if length > 0:
-            copy_bytes(load_u64(messages[i] + np.uint64(field)), target + np.uint64(offsets[i]), length)
-        if length >= 0:
-            data[offsets[i + 1] - 1] = LINE_FEED
-
-
-@kernel
 def timestamps_of(messages: Any, function: Any, scratch: Any, times: Any) -> None:
     for i in range(len(messages)):
         times[i] = call(function, messages[i], scratch)
@@ -88,18 +77,15 @@ def facts(messages: Addresses) -> tuple[Int64s, Int64s]:
     return errors, offsets
 
 
-def binary_array(messages: Addresses, field: int, line_feeds: bool = False) -> pa.Array:
-    """Copy a field (`PAYLOAD`, `KEY`) of messages into an array, on request with a line feed behind each value."""
+def binary_array(messages: Addresses, field: int) -> pa.Array:
+    """Copy a field (`PAYLOAD`, `KEY`) of messages into an array."""
     count = len(messages)
     lengths = np.empty(count, np.int64)
     lengths_of(messages, field, lengths)
     nulls = lengths < 0
     offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.where(nulls, 0, lengths + int(line_feeds)), out=offsets[1:])
+    np.cumsum(np.where(nulls, 0, lengths), out=offsets[1:])
     data = np.empty(int(offsets[-1]), np.uint8)
-    if line_feeds:
-        copy_lines(messages, field, offsets, np.uint64(data.ctypes.data), data)
-    else:
-        copy_fields(messages, field, offsets, np.uint64(data.ctypes.data))
+    copy_fields(messages, field, offsets, np.uint64(data.ctypes.data))
     validity = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
     return pa.Array.from_buffers(pa.binary(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -169,7 +169,6 @@ class KafkaSource(Source):
             values=bool(set(values.schema.names) & set(columns)),
             headers="headers" in named,
             timestamps="timestamp" in named,
-            line_feeds=values.line_feeds,
             passes_lost=self.on_lost == "reset",
         )
         topic, partition = partition_of(read.split)
@@ -201,8 +200,6 @@ class KafkaSource(Source):
 
     def _bad_row(self, messages: Messages, split: str, place: int, reason: str) -> BadRow:
         payload = None if messages.values is None else messages.values[place].as_py()
-        if payload is not None and self._format.line_feeds:
-            payload = payload[:-1]
         text = "" if payload is None else payload.decode(errors="backslashreplace")[:PAYLOAD_CHARS_MAX]
         return BadRow(self.name or self.kind, split, str(messages.offsets[place]), reason, text)
 

@@ -22,8 +22,6 @@ class Wanted(NamedTuple):
     values: bool = False
     headers: bool = False
     timestamps: bool = False
-    line_feeds: bool = False
-    """True if a line feed follows each value that is there, so that all values together are a text of lines."""
     passes_lost: bool = False
     """True if the read goes on where messages are gone; otherwise it raises `PositionLost`."""
 

@@ -252,7 +252,7 @@ class QueueReader(PartitionReader):
         return Messages(
             offsets,
             keys=binary_array(taken, KEY) if wanted.keys else None,
-            values=binary_array(taken, PAYLOAD, wanted.line_feeds) if wanted.values else None,
+            values=binary_array(taken, PAYLOAD) if wanted.values else None,
             headers=headers,
             timestamps_ms=self._times(taken) if wanted.timestamps else None,
             bad_headers=bad,

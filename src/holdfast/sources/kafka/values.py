@@ -46,9 +46,6 @@ class Parsed(NamedTuple):
 class ValueFormat:
     """The value as bytes, in a column `value`."""
 
-    line_feeds = False
-    """True if `parse` takes values with a line feed behind each."""
-
     def __init__(self) -> None:
         self.schema = pa.schema([pa.field("value", pa.binary())])
 
