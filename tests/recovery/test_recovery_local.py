@@ -293,3 +293,21 @@ def test_a_folder_that_cannot_be_made_turns_local_recovery_off(
     assert "local recovery is off for TaskManager 0" in caplog.text
     assert open_copies(str(tmp_path), JOB, 0, 0) is None
     assert not list(tmp_path.glob("holdfast-copies*"))
+
+
+def test_no_symbolic_link_among_the_copies_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    outside, long_ago_s = tmp_path / "outside", time.time() - LEFTOVER_S_MAX - 60
+    (outside / "tm-0").mkdir(parents=True)
+    (outside / "tm-0" / "precious.txt").write_text("x")
+    first = LocalCopies(str(tmp_path), JOB, 0, 1000)
+    (root,) = tmp_path.glob("holdfast-copies*")
+    (root / OTHER_JOB).symlink_to(outside)
+    (root / JOB / "tm-5").symlink_to(outside / "tm-0")
+    os.utime(outside / "tm-0", (long_ago_s, long_ago_s))
+    first.refresh()
+    first.close(delete=False)
+    LocalCopies(str(tmp_path), JOB, 1, 1000).close(delete=True)
+    for job, task_manager in ((OTHER_JOB, 0), (JOB, 5)):
+        assert open_copies(str(tmp_path), job, task_manager, 1000) is None
+        assert "behind a symbolic link, which is not followed" in caplog.text
+    assert [path.name for path in outside.rglob("*")] == ["tm-0", "precious.txt"]

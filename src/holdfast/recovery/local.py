@@ -140,7 +140,7 @@ class LocalCopies:
             self._add(name, entry)
         others: dict[str, _Entry] = {}
         for folder in self._job.glob("tm-*"):
-            if folder != self._folder:
+            if folder != self._folder and not folder.is_symlink():
                 others.update(_scan(folder))
         with self._lock:
             self._others = others
@@ -230,6 +230,8 @@ class LocalCopies:
         """The folder, made and in use; again where somebody sweeps it at this moment as a leftover."""
         while True:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._job.is_symlink() or self._folder.is_symlink():
+                raise PermissionError(f"{self._folder} lies behind a symbolic link, which is not followed: delete the link")
             try:
                 in_use = (self._folder / IN_USE).open("w")
             except FileNotFoundError:
@@ -257,7 +259,7 @@ class LocalCopies:
         unfinished = self._spare_for(len(data)) or self._unfinished()
         data = memoryview(data)
         try:
-            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb") as file:
                 for start in range(0, len(data), WRITE_BYTES):
                     file.write(data[start : start + WRITE_BYTES])
                 file.truncate()
@@ -369,7 +371,7 @@ def _scan(folder: Path) -> Iterator[tuple[str, _Entry]]:
         stem, suffix = path.stem, path.suffix
         parts = stem.split(".")
         name = "/".join(parts[:-2])
-        fits = len(parts) > 2 and suffix in (OBJECT, BODY) and names.parse(name) is not None
+        fits = len(parts) > 2 and suffix in (OBJECT, BODY) and names.parse(name) is not None and not path.is_symlink()
         if not fits or not parts[-2].isdigit() or (suffix == BODY and not (folder / f"{stem}{HEAD}").exists()):
             continue
         try:
@@ -400,6 +402,8 @@ def _sweep(root: Path) -> None:
     """Delete folders of copies that no process uses any more, of any job."""
     now_s = time.time()
     for folder in root.glob("*/tm-*"):
+        if folder.is_symlink() or folder.parent.is_symlink():
+            continue
         try:
             if now_s - folder.stat().st_mtime < LEFTOVER_S_MAX:
                 continue
