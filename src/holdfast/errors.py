@@ -29,13 +29,17 @@ A message names the thing, the finding, the expectation and the remedy.
 import traceback
 from pathlib import Path
 
+from holdfast.hidden import hide
 from holdfast.printable import printable
 
 _OWN_FOLDER = str(Path(__file__).parent)
 
 
 class HoldfastError(Exception):
-    """The root of all errors of this package. Its text is safe to print, whatever rows and names it quotes."""
+    """The root of all errors of this package. Its text is safe to print whatever it quotes, and holds no secrets."""
+
+    def __init__(self, *told: object) -> None:
+        super().__init__(*(hide(each) if isinstance(each, str) else each for each in told))
 
     def __str__(self) -> str:
         return printable(super().__str__())

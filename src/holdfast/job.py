@@ -16,6 +16,7 @@ from holdfast.functions.process.known_rows import known_rows
 from holdfast.graph.build import Declarations, Path, build_program, without_spark
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained
+from holdfast.hidden import hide_url
 from holdfast.settings import (
     AvailableNow,
     CheckpointConfig,
@@ -285,13 +286,13 @@ class Job:
         }
         said = [f"{verb} {', '.join(names)}" for verb, names in parts.items() if names]
         state = "was not started" if self.query is None else "runs" if self.query.isActive else "has ended"
-        return f"<Job {self.name!r} on {self.storage}: {'; '.join([*said, state])}>"
+        return f"<Job {self.name!r} on {hide_url(self.storage)}: {'; '.join([*said, state])}>"
 
     def _repr_html_(self) -> str:
         declared = self.declared
         kinds = (("source", declared.sources), ("operator", declared.operators), ("sink", declared.sinks))
         rows = [(kind, name) for kind, names in kinds for name in names]
-        return html_table(f"Job {self.name} on {self.storage}", ("kind", "name"), rows)
+        return html_table(f"Job {self.name} on {hide_url(self.storage)}", ("kind", "name"), rows)
 
     def read(self, source: "Source | SourceOutput | DataFrame") -> "Stream":
         """Make a stream of a source's rows. A source instance is read once per branch, from the same plan.

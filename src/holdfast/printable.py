@@ -8,6 +8,8 @@ import logging
 import re
 from typing import Any
 
+from holdfast.hidden import hide
+
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 """Control characters but line feed and tab, marks of direction and of invisible width, and surrogates."""
 
@@ -29,16 +31,17 @@ def printable_document(value: Any) -> Any:
 
 
 def logger(name: str) -> logging.Logger:
-    """Return the logger of a module, whose records are printable, whatever they quote, tracebacks included."""
+    """Return the logger of a module. Its records are printable whatever they quote, and hold no secrets; tracebacks
+    included."""
     made = logging.getLogger(name)
     made.addFilter(_make_printable)
     return made
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
-    record.msg, record.args = printable(record.getMessage()), None
+    record.msg, record.args = printable(hide(record.getMessage())), None
     if record.exc_info and not record.exc_text:
-        record.exc_text = printable(_FORMATTER.formatException(record.exc_info))
+        record.exc_text = printable(hide(_FORMATTER.formatException(record.exc_info)))
     return True
 
 

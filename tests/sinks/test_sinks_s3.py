@@ -65,5 +65,5 @@ def test_parquet_files_on_s3_are_published_under_hive_names(options: dict[str, s
     batch = pa.RecordBatch.from_pylist([{"k": 1, "p": ODD}], schema=SCHEMA)
     group = sink.stage(iter([batch]), StageContext(JOB, "out", 1, 1, 1, 0, "a", store))
     sink.publish(1, group, PublishContext(JOB, "out", store, SCHEMA))
-    (info,) = open_store(url, options).list("")
+    (info,) = (info for info in open_store(url, options).list("") if not info.name.startswith("_"))
     assert info.name.startswith("p=ü%2F%25x%20y/part-")

@@ -231,7 +231,9 @@ class LocalCopies:
         while True:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._job.is_symlink() or self._folder.is_symlink():
-                raise PermissionError(f"{self._folder} lies behind a symbolic link, which is not followed: delete the link")
+                raise PermissionError(
+                    f"{self._folder} lies behind a symbolic link, which is not followed: delete the link"
+                )
             try:
                 in_use = (self._folder / IN_USE).open("w")
             except FileNotFoundError:

@@ -9,11 +9,12 @@ published. A sink does not own the lifetime of staged files: the JobMaster decid
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
+from holdfast.hidden import hide_url
 from holdfast.ids import BatchNumber, Epoch, RunNumber
 from holdfast.storage import names
 from holdfast.storage.names import StagedName
@@ -70,11 +71,16 @@ class PublishContext:
     is none."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Sink(ABC):
     """A sink as the user declares it: settings only; it is cloudpickled to tasks for `stage`."""
 
     name: str | None = field(default=None, kw_only=True)
+
+    def __repr__(self) -> str:
+        shown = [(each.name, getattr(self, each.name)) for each in fields(self) if each.repr]
+        said = [f"{name}={hide_url(repr(value)) if isinstance(value, str) else value!r}" for name, value in shown]
+        return f"{type(self).__name__}({', '.join(said)})"
 
     @property
     @abstractmethod

@@ -17,7 +17,7 @@ from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.staging import decode_rows, discard_rows, pieces, read_rows, stage_rows
 
 
-@dataclass
+@dataclass(repr=False)
 class CallbackSink(Sink):
     """Calls `fn(table, number)` once a checkpoint has completed. Numbers grow; a repeated number has the same rows.
 

@@ -12,7 +12,7 @@ DEAD_LETTER_COLUMNS = ("source", "split", "position", "operator", "reason", "pay
 DEAD_LETTER_SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in DEAD_LETTER_COLUMNS])
 
 
-@dataclass
+@dataclass(repr=False)
 class DeadLetterSink(ParquetSink):
     """Takes rows of `DEAD_LETTER_SCHEMA`; made from `Job(dead_letters=url)`."""
 

@@ -26,7 +26,7 @@ class _Published:
     last: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(repr=False)
 class MemorySink(Sink):
     """Published rows are appended to a table in the driver, in order; read it with `table()` or `rows()`."""
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 
 
-@dataclass
+@dataclass(repr=False)
 class NoopSink(Sink):
     """Discards rows in the task that pulls them."""
 

@@ -54,7 +54,7 @@ class ParquetLayout(msgspec.Struct, frozen=True):
     portion_bytes_max: int
 
 
-@dataclass
+@dataclass(repr=False)
 class ParquetSink(Sink):
     """Appends rows to Parquet files below `url`, in Hive folders for `partition_by`."""
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import PurePath
-from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import JobRefused
 from holdfast.sinks.base import Sink
+from holdfast.storage.urls import path_of, split_url
 
 _PROVIDERS = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 _PREFIX = re.compile("^(aws|azure|google)_(storage_)?")
@@ -47,11 +47,11 @@ class TargetFolder:
 
 def place_of(url: str, storage_options: Mapping[str, str]) -> TargetFolder | None:
     """Parse a URL into the folder that it names; None for a scheme that no store is opened for."""
-    parts = urlsplit(url)
+    parts = split_url(url, "target")
     if parts.scheme == "memory":
         return TargetFolder("memory", parts.netloc, (parts.path,), {})
     if parts.scheme == "file":
-        return TargetFolder("file", "", PurePath(os.path.realpath(unquote(parts.path))).parts, {})
+        return TargetFolder("file", "", PurePath(os.path.realpath(path_of(parts))).parts, {})
     provider = _PROVIDERS.get(parts.scheme)
     if provider is None:
         return None
@@ -60,7 +60,7 @@ def place_of(url: str, storage_options: Mapping[str, str]) -> TargetFolder | Non
         bare = _PREFIX.sub("", option.lower())
         if bare in _PLACES:
             whose[bare.removesuffix("_url")] = str(value).rstrip("/")
-    path = posixpath.normpath("/" + unquote(parts.path))
+    path = posixpath.normpath("/" + path_of(parts))
     return TargetFolder(provider, parts.netloc.partition("@")[0], tuple(filter(None, path.split("/"))), whose)
 
 

@@ -19,6 +19,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from holdfast.errors import ObjectExists, ObjectNotFound, SettingsError, StorageError
+from holdfast.hidden import remember_environment, remember_options
 from holdfast.storage.links import files_below, refuse_links, remove_file
 from holdfast.storage.store import ObjectInfo, ObjectStore
 
@@ -47,8 +48,6 @@ CLIENT_OPTIONS = frozenset(
     )
 )
 PROVIDER_PREFIX = re.compile(r"^(aws|google|gcs|azure)_")
-PUBLIC_OPTION = re.compile(r"region|endpoint|bucket|timeout|allow|virtual|account_name|container|http|skip|conditional")
-SIGNATURE = re.compile(r"((?:sig|signature|X-Amz-[A-Za-z-]+|token)=)[^&\s\"')]+", re.IGNORECASE)
 
 CONNECT_TIMEOUT = "3s"
 """Connection time-out unless the options set another; a store in reach answers in a fraction of it."""
@@ -72,10 +71,9 @@ class ObstoreStore:
 
     multipart_bytes_min: float = 64 * 1024 * 1024
 
-    def __init__(self, url: str, store: Any, secrets: Sequence[str] = ()) -> None:
+    def __init__(self, url: str, store: Any) -> None:
         self.url = url
         self._store = store
-        self._secrets = tuple(secret for secret in secrets if secret)
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
         large = len(data) >= self.multipart_bytes_min
@@ -132,17 +130,15 @@ class ObstoreStore:
         except AlreadyExistsError:
             raise ObjectExists(f"{self.url}: cannot {what} {name!r}: the store says that it exists") from None
         except (BaseError, OSError, ValueError) as error:
-            raise StorageError(f"{self.url}: cannot {what} {name!r}: {self._redacted(error)}") from None
+            raise StorageError(f"{self.url}: cannot {what} {name!r}: {_reason(error)}") from None
 
-    def _redacted(self, error: BaseException) -> str:
-        text, _, source = str(error).partition("\n\nDebug source")
-        text = text.strip() or type(error).__name__
-        reason = next((words for marker, words in CONNECTION_REASONS.items() if re.search(marker, source)), None)
-        if reason is not None:
-            text = f"{text} ({reason})"
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return SIGNATURE.sub(r"\1***", text)
+
+def _reason(error: BaseException) -> str:
+    """The text of obstore's error, with a plain reason for a failed connection; without its debug output."""
+    text, _, source = str(error).partition("\n\nDebug source")
+    text = text.strip() or type(error).__name__
+    reason = next((words for marker, words in CONNECTION_REASONS.items() if re.search(marker, source)), None)
+    return text if reason is None else f"{text} ({reason})"
 
 
 class FileStore(ObstoreStore):
@@ -233,16 +229,17 @@ def cloud_store(url: str, storage_options: Mapping[str, str]) -> ObjectStore:
     """Open a store at a cloud provider, or at a service with the same protocol."""
     config, client = _split_options(storage_options)
     client.setdefault("connect_timeout", CONNECT_TIMEOUT)
-    secrets = [str(value) for key, value in config.items() if not PUBLIC_OPTION.search(key)]
+    remember_options(config)
+    remember_options(client)
+    remember_environment()
     try:
         opener: Any = from_url
         store = opener(url, config=config, client_options=client, retry_config={"max_retries": 0})
     except (BaseError, OSError, ValueError, TypeError) as error:
-        reason = ObstoreStore(url, None, secrets)._redacted(error)
         raise SettingsError(
-            f"storage {url}: cannot be opened with storage_options {sorted(storage_options)}: {reason}"
+            f"storage {url}: cannot be opened with storage_options {sorted(storage_options)}: {_reason(error)}"
         ) from None
-    return ObstoreStore(url, store, secrets)
+    return ObstoreStore(url, store)
 
 
 def _split_options(storage_options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:

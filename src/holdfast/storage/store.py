@@ -7,9 +7,11 @@ The stores opened here do not retry: `RetryingStore` does, and never for `create
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from holdfast.errors import SettingsError
+from holdfast.hidden import hide, passwords_of
+from holdfast.storage.urls import path_of, split_url
 
 SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss")
 
@@ -81,18 +83,20 @@ def open_store(
     """
     from holdfast.storage.obstore_store import cloud_store, file_store, memory_store
 
-    parts = urlsplit(url)
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.scheme else url
+    parts = split_url(url)
+    place = urlsplit(hide(url))
+    shown = f"{place.scheme}://{place.netloc.rpartition('@')[2]}{place.path}" if place.scheme else hide(url)
     if parts.scheme not in SCHEMES:
         raise SettingsError(f"storage {shown!r}: expected a URL that starts with one of {', '.join(SCHEMES)}, then ://")
-    if parts.query or parts.fragment or (parts.scheme in ("s3", "s3a", "gs") and "@" in parts.netloc):
+    user_info = "@" in parts.netloc and parts.scheme not in ("abfs", "abfss")  # there: the container
+    if parts.query or parts.fragment or user_info or passwords_of(url):
         raise SettingsError(f"storage {shown!r}: credentials and parameters go into storage_options, not into the URL")
     if parts.scheme == "memory":
         return memory_store(shown)
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
             raise SettingsError(f"storage {shown!r}: expected an absolute path: file:///folder")
-        return file_store(url, unquote(parts.path), make=make, public=public)
+        return file_store(url, path_of(parts), make=make, public=public)
     if not parts.netloc:
         raise SettingsError(f"storage {shown!r}: expected a bucket or account: {parts.scheme}://name/folder")
     return cloud_store(url, dict(storage_options or {}))

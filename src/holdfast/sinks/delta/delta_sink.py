@@ -16,7 +16,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +24,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from holdfast.errors import JobRefused, PublishFailed, SettingsError, StorageError
 from holdfast.failpoints import hit
+from holdfast.hidden import chained
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.delta.commits import Append, Applications, NumberedOutput, Upsert
@@ -45,6 +45,7 @@ from holdfast.sinks.staging import (
 )
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
+from holdfast.storage.urls import path_of, split_url
 
 CONFLICTS_MAX = 20
 """Bound on consecutive commits of other writers that a call of `publish` works around before it gives up, to be called
@@ -62,7 +63,7 @@ class DeltaLayout(msgspec.Struct, frozen=True):
     partition_by: tuple[str, ...]
 
 
-@dataclass
+@dataclass(repr=False)
 class DeltaSink(Sink):
     """Writes to the Delta table at `url`, which is created if missing.
 
@@ -122,13 +123,13 @@ class DeltaSink(Sink):
                 raise JobRefused(refused + "the table exists and does not fit: " + "; ".join(found))
             self._add_columns(table, stored_schema(columns))
         except (DeltaError, OSError, StorageError) as error:
-            raise JobRefused(f"{refused}{error}") from error
+            raise JobRefused(f"{refused}{error}") from chained(error)
 
     def last_number(self, context: SinkContext) -> int:
         try:
             return Applications(_app(context.job_id, context.sink), 0).last_number(self._load())
         except DeltaError as error:
-            raise StorageError(f"{self.url}: {error}") from error
+            raise StorageError(f"{self.url}: {error}") from chained(error)
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, str]:
         return unwritable(rows, self.partition_by, escapes_unicode=True)  # delta-rs does, when it merges or compacts
@@ -170,7 +171,7 @@ class DeltaSink(Sink):
                 if conflict is None:
                     hit("sink.delta.committed")
         except DeltaError as error:
-            raise _translated(error, context.sink, self.url) from error
+            raise _translated(error, context.sink, self.url) from chained(error)
         raise StorageError(
             f"sink {context.sink!r}: {self.url} refused {CONFLICTS_MAX} commits in a row, because others came in "
             f"between; will be tried again. The last refusal: {conflict}"
@@ -215,8 +216,8 @@ class DeltaSink(Sink):
 
     @property
     def _delta_url(self) -> str:
-        parts = urlsplit(self.url)
-        return unquote(parts.path) if parts.scheme == "file" else self.url
+        parts = split_url(self.url, "target")
+        return path_of(parts) if parts.scheme == "file" else self.url
 
     def _load(self) -> DeltaTable:
         return DeltaTable(self._delta_url, storage_options=dict(self.storage_options))

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, ObjectExists, ObjectNotFound, PublishFailed, SettingsError, StorageError
+from holdfast.hidden import chained
 from holdfast.json_rows.writer import unwritable
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.kafka.encoding import VALUES, MessageLayout, messages, unfit
@@ -46,7 +47,7 @@ PRODUCING_DEFAULTS: dict[str, Any] = {
 DELIVERIES = ("exactly_once", "at_least_once")
 
 
-@dataclass
+@dataclass(repr=False)
 class KafkaSink(Sink):
     """Produces a message for each row to a topic, which must exist.
 
@@ -125,7 +126,7 @@ class KafkaSink(Sink):
             if self.delivery == "exactly_once":
                 self._check_progress(whose, context)
         except StorageError as error:
-            raise JobRefused(f"{error}: is the address right, and the broker running?") from error
+            raise JobRefused(f"{error}: is the address right, and the broker running?") from chained(error)
 
     def last_number(self, context: SinkContext) -> int | None:
         """None with `delivery="at_least_once"`: without transactions, no number is remembered at the broker."""
@@ -186,7 +187,7 @@ class KafkaSink(Sink):
             for portion in portions(committables, StagedRows, context.sink, TRANSACTION_BYTES_MAX):
                 send(client_package(), self._producer, self.topic, self._messages(portion.rows, context), deliver)
         except client_package().KafkaException as error:
-            raise publication_error(whose, self.bootstrap_servers, error) from error
+            raise publication_error(whose, self.bootstrap_servers, error) from chained(error)
         if failed:
             raise publication_error(whose, self.bootstrap_servers, failed[0])
         self._progress = PublishedUpTo(number, None)

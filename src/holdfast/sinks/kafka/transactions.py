@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import PublishFailed, StorageError
 from holdfast.failpoints import hit
+from holdfast.hidden import chained
 from holdfast.sources.kafka.client import client_package, made
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class NumberedTransactions:
             self._step(self._producer.init_transactions)
             return committed_progress(self._package, self._consumer, self._topic)
         except self._package.KafkaException as error:
-            raise self._translated(error) from error
+            raise self._translated(error) from chained(error)
 
     def publish(self, messages: Iterable[Message], progress: PublishedUpTo) -> None:
         """Send messages and progress in the same transaction. After an error, this object is of no use any more."""
@@ -85,7 +86,7 @@ class NumberedTransactions:
             self._step(producer.commit_transaction)
             hit("sink.kafka.committed")
         except self._package.KafkaException as error:
-            raise self._translated(error) from error
+            raise self._translated(error) from chained(error)
 
     def close(self) -> None:
         """Let go of connections; an open transaction is aborted by the next producer, or by the broker in time."""
@@ -107,7 +108,7 @@ class NumberedTransactions:
             answered.result(ANSWER_S_MAX + LATE_S_MAX)
         except TimeoutError as error:
             reason = f"the client has not answered {call.__name__} within {ANSWER_S_MAX + LATE_S_MAX:g} s"
-            raise StorageError(f"{self._whose}: Kafka at {self._servers}: {reason}") from error
+            raise StorageError(f"{self._whose}: Kafka at {self._servers}: {reason}") from chained(error)
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None and self._failed is None:
@@ -169,7 +170,7 @@ def begun(
             consumer.commit(offsets=[progress_offset(package, topic, known)], asynchronous=False)
         return known
     except package.KafkaException as error:
-        raise publication_error(whose, str(settings["bootstrap.servers"]), error) from error
+        raise publication_error(whose, str(settings["bootstrap.servers"]), error) from chained(error)
     finally:
         consumer.close()
 

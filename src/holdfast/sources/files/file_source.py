@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, JobRefused, SettingsError, StorageError
+from holdfast.hidden import hide_url
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
 from holdfast.sources.files.csv_format import CsvOptions
@@ -143,7 +144,7 @@ class FileSource(Source):
             yield SourceBatch(piece.rows, piece.position, bad)
 
     def __repr__(self) -> str:
-        return f"FileSource({self._path!r}, name={self.name!r})"
+        return f"FileSource({hide_url(repr(self._path))}, name={self.name!r})"
 
     def _tree(self, form: FileFormat) -> FileTree:
         """Return the tree, which is opened once in each process."""

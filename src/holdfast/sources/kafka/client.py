@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError, JobRefused, PositionLost, SettingsError, StorageError
+from holdfast.hidden import chained, remember_options
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +23,13 @@ def client_package() -> Any:
         import confluent_kafka
         import confluent_kafka.admin
     except ImportError as error:
-        raise JobRefused(f"{PACKAGE_MISSING} ({error})") from error
+        raise JobRefused(f"{PACKAGE_MISSING} ({error})") from chained(error)
     return confluent_kafka
 
 
 def client_options(whose: str, servers: str, options: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Join the user's options for the client with Holdfast's own. Raises `SettingsError` if both set an option."""
+    remember_options(options)
     if not servers or not isinstance(servers, str):
         raise SettingsError(f"{whose}: bootstrap_servers={servers!r}: expected 'host:port', or several with commas")
     for name in options:
@@ -41,7 +43,7 @@ def made(whose: str, make: Any, settings: dict[str, Any]) -> Any:
     try:
         return make(settings, logger=log)
     except client_package().KafkaException as error:
-        raise SettingsError(f"{whose}: Kafka's client refuses its options: {error.args[0].str()}") from error
+        raise SettingsError(f"{whose}: Kafka's client refuses its options: {error.args[0].str()}") from chained(error)
 
 
 def translated(whose: str, servers: str, error: Any) -> HoldfastError:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError
+from holdfast.hidden import chained
 from holdfast.sources.kafka.client import ANSWER_S_MAX, client_package, made, translated
 from holdfast.sources.kafka.log_check import cut_logs
 from holdfast.sources.kafka.positions import UNKNOWN_EPOCH, ReachedPosition, offsets_of, partition_of, split_name
@@ -40,7 +41,7 @@ class KafkaCluster:
         try:
             found = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
         except self._package.KafkaException as error:
-            raise self._error(error) from error
+            raise self._error(error) from chained(error)
         return {name for name in found if not name.startswith("__")}
 
     def matching(self, pattern: str) -> set[str]:
@@ -58,7 +59,7 @@ class KafkaCluster:
                 described = answer.result()
             except package.KafkaException as error:
                 if error.args[0].code() != package.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise self._error(error) from error
+                    raise self._error(error) from chained(error)
                 continue
             found[name] = TopicFacts(str(described.topic_id), len(described.partitions))
         return found
@@ -94,7 +95,7 @@ class KafkaCluster:
         try:
             found = {split_name(one.topic, one.partition): answer.result() for one, answer in answers.items()}
         except package.KafkaException as error:
-            raise self._error(error) from error
+            raise self._error(error) from chained(error)
         return {
             split: ReachedPosition(one.offset, UNKNOWN_EPOCH if one.leader_epoch is None else one.leader_epoch)
             for split, one in found.items()

@@ -3,6 +3,7 @@
 psycopg2 is imported when a connection is made, since it is an extra of Holdfast.
 """
 
+import re
 import select
 from collections.abc import Sequence
 from contextlib import closing
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import JobRefused, StorageError
+from holdfast.hidden import chained, passwords_of, remember, remember_environment
 from holdfast.ids import Epoch
 from holdfast.sources.postgres.session import fix_settings
 
@@ -17,6 +19,10 @@ APPLICATION = "holdfast"
 """Beginning of the application name of connections, as `pg_stat_activity` shows it."""
 MARK = "holdfast"
 """Prefix of the logical messages that readers write into the WAL to learn how far they have come."""
+
+
+_AMBIGUOUS = re.compile(r"\s*postgres(ql)?://[^?]*(@[^?/]*@|/[^?]*@)")
+"""URLs in which libpq takes parts of a password for a host, port or database, and shows them in its errors."""
 
 
 class ServerAway(StorageError):
@@ -79,6 +85,7 @@ class Server:
     """A server by its DSN. `who` names the source in errors."""
 
     def __init__(self, dsn: str, who: str, application: str = APPLICATION) -> None:
+        remember(*passwords_of(dsn))
         self._dsn = dsn
         self._who = who
         self._application = application
@@ -93,7 +100,7 @@ class Server:
             import psycopg2
             import psycopg2.extras
         except ImportError as error:
-            raise JobRefused(f"{self._who} needs psycopg2: pip install 'holdfast[postgres]'") from error
+            raise JobRefused(f"{self._who} needs psycopg2: pip install 'holdfast[postgres]'") from chained(error)
         factory = psycopg2.extras.LogicalReplicationConnection if replication else None
         self._check_dsn()
         # A statement's bound counts before settings can be fixed.
@@ -113,15 +120,15 @@ class Server:
             if any(
                 each in text for each in ("authentication failed", "does not exist", "no pg_hba.conf", "permission")
             ):
-                raise JobRefused(f"{self._who}: the server refuses the connection: {text}") from error
-            raise ServerAway(f"{self._who}: the server does not answer: {text}") from error
+                raise JobRefused(f"{self._who}: the server refuses the connection: {text}") from chained(error)
+            raise ServerAway(f"{self._who}: the server does not answer: {text}") from chained(error)
         try:
             if not replication:
                 made.autocommit = True
             fix_settings(made)
         except psycopg2.Error as error:
             made.close()
-            raise told_by_server(self._who, error) from error
+            raise told_by_server(self._who, error) from chained(error)
         return made
 
     def _check_dsn(self) -> None:
@@ -129,7 +136,13 @@ class Server:
         from psycopg2.extensions import parse_dsn
 
         try:
-            parse_dsn(self._dsn)
+            if _AMBIGUOUS.match(self._dsn):
+                raise JobRefused(
+                    f"{self._who}: the dsn has more than one '@', or one behind a '/': in a URL, write %40 for '@' and "
+                    "%2F for '/' in user, password and database"
+                )
+            remember(parse_dsn(self._dsn).get("password", ""))
+            remember_environment()
         except psycopg2.ProgrammingError:  # its text may show a password
             raise JobRefused(
                 f"{self._who}: the dsn cannot be read: expected libpq's form, 'host=… dbname=… user=…' or "
@@ -148,7 +161,7 @@ class Server:
                 cursor.execute(sql, parameters)
                 return list(cursor.fetchall()) if cursor.description else []
             except psycopg2.Error as error:
-                raise told_by_server(self._who, error) from error
+                raise told_by_server(self._who, error) from chained(error)
 
     # --- the server and its slot --------------------------------------------------------------------------------------
 
