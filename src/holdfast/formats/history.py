@@ -175,7 +175,7 @@ def decode_history(name: str, data: bytes) -> StoredHistory:
     payload = unframe(name, data, HISTORY_MAGIC, HISTORY_VERSION, HISTORY_VERSION_MIN)
     stored = decode(name, payload, _HISTORY, "the payload does not have the form of its format version")
     if isinstance(parse(name), HistoryName) and stored.epoch is not None:
-        check_same(name, history(stored.epoch))
+        check_same(name, history, stored.epoch)
     return stored
 
 

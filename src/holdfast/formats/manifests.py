@@ -35,7 +35,7 @@ def decode_manifest(name: str, data: bytes) -> Manifest:
     payload = inflate(name, unframe(name, data, MAGIC, VERSION, VERSION_MIN), _PROBLEM)
     manifest = decode(name, payload, _MANIFEST, _PROBLEM)
     if isinstance(names.parse(name), names.ManifestName):
-        names.check_same(name, names.manifest(manifest.epoch, manifest.checkpoint_id, manifest.task_manager))
+        names.check_same(name, names.manifest, manifest.epoch, manifest.checkpoint_id, manifest.task_manager)
     for table in manifest.tables:
         check_handle(name, table)
     return manifest

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import CorruptObject
-from holdfast.ids import CheckpointId, Epoch, JobId, JournalNumber, SavepointId
+from holdfast.ids import CheckpointId, Epoch, JobId, SavepointId
 from holdfast.journal.records import CheckpointRecord, Record, Takeover
 from holdfast.storage import names
 from holdfast.storage.copying import CopiedObject
@@ -93,7 +93,7 @@ def decode_record(name: str, data: bytes) -> Record:
     parsed = names.parse(name)
     number = record.epoch if isinstance(record, Takeover) else record.number
     if isinstance(parsed, names.JournalName) and number is not None:
-        names.check_same(name, names.journal(JournalNumber(number)))
+        names.check_same(name, names.journal, number)
     return record
 
 
@@ -134,7 +134,7 @@ def decode_committables(name: str, data: bytes) -> StoredCommittables:
     if isinstance(parsed, names.CommittablesName):
         epoch = parsed.epoch if stored.epoch is None else stored.epoch
         checkpoint = parsed.checkpoint if stored.checkpoint is None else stored.checkpoint
-        names.check_same(name, names.committables(epoch, checkpoint, stored.sink))
+        names.check_same(name, names.committables, epoch, checkpoint, stored.sink)
     return stored
 
 

@@ -25,7 +25,7 @@ that object alone.
 
 import re
 import string
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -291,8 +291,13 @@ def parse(name: str) -> Name | None:
     return _build(area + "/", match.groupdict())
 
 
-def check_same(name: str, said: str) -> None:
-    """Check that an object says the name under which it is stored. Raises `CorruptObject`."""
+def check_same(name: str, built: Callable[..., str], *parts: object) -> None:
+    """Check that an object says the name under which it is stored: the name `built` from its `parts`. Raises
+    `CorruptObject`."""
+    try:
+        said = built(*parts)
+    except (ValueError, SettingsError):
+        said = f"of {', '.join(map(repr, parts))}, of which no name can be built"
     if name != said:
         raise CorruptObject(
             f"{name}: holds the object {said}: the two were exchanged, or this one was copied to the wrong name; "

@@ -10,7 +10,7 @@ does not know the meaning of what it reads.
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -75,7 +75,9 @@ def decode(what: str, payload: bytes, decoder: "msgspec.msgpack.Decoder[T]", pro
 def read_schema(what: str, data: bytes) -> pa.Schema:
     """Read a stored Arrow schema. Raises `CorruptObject`."""
     try:
-        return pa.ipc.read_schema(pa.py_buffer(data))
+        schema = pa.ipc.read_schema(pa.py_buffer(data))
+        _check_texts(schema)
+        return schema
     except Exception as error:  # nothing but the bytes can be wrong
         raise CorruptObject(f"{what}: a stored schema cannot be read: {error}") from error
 
@@ -93,6 +95,7 @@ def read_batches(what: str, data: bytes | memoryview | pa.Buffer) -> list[pa.Rec
     try:
         _check_sizes(memoryview(buffer))
         with pa.ipc.open_stream(buffer, options=_ALONE) as reader:
+            _check_texts(reader.schema)
             found: list[pa.RecordBatch] = list(reader)
         for rows in found:
             rows.validate(full=True)
@@ -110,6 +113,13 @@ def read_table(what: str, data: bytes | memoryview | pa.Buffer) -> pa.Table:
         return pa.ipc.open_stream(pa.py_buffer(data), options=_ALONE).read_all()
     except Exception as error:
         raise CorruptObject(f"{what} is no Arrow stream that can be used: {error}") from error
+
+
+def _check_texts(fields: Iterable[pa.Field]) -> None:
+    """Check that names and time zones are texts: Arrow takes them as they come. Raises `UnicodeDecodeError`."""
+    for field in fields:
+        str(field.name), getattr(field.type, "tz", None)
+        _check_texts(field.type.field(at) for at in range(field.type.num_fields))
 
 
 def _check_sizes(data: memoryview) -> None:

@@ -56,7 +56,7 @@ def decode(name: str, data: bytes) -> ChunkContent:
     payload = inflate(name, unframe(name, data, MAGIC, VERSION, VERSION_MIN), _PROBLEM)
     content = decode_payload(name, payload, _CHUNK, _PROBLEM)
     if isinstance(names.parse(name), names.SourceName) and content.object is not None:
-        names.check_same(name, content.object)
+        names.check_same(name, str, content.object)
     return content
 
 

@@ -141,7 +141,7 @@ def decode_head(name: str, tail: bytes, head: type[H]) -> H:
     said = names.parse(name)
     if isinstance(said, names.SegmentName):
         if found.named is not None:
-            names.check_same(name, found.named)
+            names.check_same(name, str, found.named)
         if found.number != said.number:
             raise CorruptObject(f"{name}: holds segment {found.number}: objects were exchanged; restore it from a copy")
     if len(found.ends) % 4 or any(min(part.offset, part.length, part.rows) < 0 for part in found.parts.values()):
