@@ -5,8 +5,9 @@
 Two kinds of objects are kept. The first are the objects that the journal's newest checkpoint needs; later checkpoints
 name no other objects of older epochs, since a job only gives up objects that it restored from. The second are the
 objects that earlier checkpoints of the living epoch and retained checkpoints need, while their records exist; only the
-living JobMaster deletes those. Invariants: no object of the living epoch is deleted, and no object at all if something
-that the newest checkpoint names cannot be read.
+living JobMaster deletes those. An epoch that said at its end that it ended in order lives no more: it writes no record
+that could name further objects, and the next takeover has a higher number. Invariants: no object of the living epoch is
+deleted, and no object at all if something that the newest checkpoint names cannot be read.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,6 +18,7 @@ import msgspec
 
 from holdfast.cleanup.plan import CleanupPlan, needed_objects, plan_cleanup, survey
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.formats.history import has_ended
 from holdfast.formats.manifests import decode_manifest
 from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal import rules
@@ -35,6 +37,8 @@ class Observed(NamedTuple):
     taken: TakenOver
     needed: frozenset[str]
     committables: dict[str, list[bytes]]
+    ended: bool = False
+    """True if the last epoch ended in order. `taken` then has the number after it, so that it counts as over."""
 
 
 def observe(store: ObjectStore, epoch: Epoch | None = None, sinks: Collection[str] | None = None) -> Observed | None:
@@ -43,7 +47,8 @@ def observe(store: ObjectStore, epoch: Epoch | None = None, sinks: Collection[st
     Parameters
     ----------
     epoch
-        The caller's own epoch. Default: the epoch of the highest record.
+        The caller's own epoch. Default: the epoch of the highest record; if that epoch ended in order, the next, so
+        that its objects count as those of an older epoch.
     sinks
         The job's sinks: unpublished output of other sinks was given up. Default: output of all sinks is kept.
 
@@ -77,7 +82,8 @@ def manifest_objects(name: str, data: bytes) -> list[str]:
 def _observe(store: ObjectStore, listed: Listed, epoch: Epoch | None, sinks: Collection[str] | None) -> Observed:
     numbers = listed.numbers
     # A takeover below other records never counted: only the highest number says which epoch lives.
-    living = read_record(store, max(numbers)).epoch if epoch is None else epoch
+    newest = read_record(store, max(numbers)).epoch
+    living = epoch if epoch is not None else Epoch(newest + 1) if has_ended(store, newest) else newest
     number, base = newest_checkpoint(numbers, lambda each: read_record(store, each))
     missing = rules.missing_record(numbers, listed.begun, number)
     if missing is not None:
@@ -91,7 +97,8 @@ def _observe(store: ObjectStore, listed: Listed, epoch: Epoch | None, sinks: Col
     for record in _kept(store, [each for each in numbers if number is not None and each < number], living, retained):
         with suppress(ObjectNotFound):  # expired meanwhile: its objects may go too
             needed |= needed_objects(store, record, manifest_objects, named.add)
-    return Observed(TakenOver(Epoch(living), number, base), frozenset(needed), named.at_targets)
+    taken = TakenOver(Epoch(living), number, base)
+    return Observed(taken, frozenset(needed), named.at_targets, epoch is None and living > newest)
 
 
 def _kept(

@@ -118,7 +118,9 @@ def gc(
     option: Options = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete objects of epochs before the newest takeover that the newest checkpoint does not need.
+    """Delete objects of epochs that are over and that the newest checkpoint does not need.
+
+    An epoch is over once another job's start has taken over, or once the job that it belongs to has ended in order.
 
     Safe while the job runs. Unknown names are left alone and reported.
     """
@@ -136,11 +138,13 @@ def gc(
                 deleted = carry_out(
                     store, plan, progress=lambda done, total: bar.update(task, completed=done, total=total)
                 )
+        epoch = Epoch(observed.taken.epoch - observed.ended)
         if json:
-            print_json(_plan_as_json(plan, observed.taken.epoch, dry_run, deleted))
+            print_json(_plan_as_json(plan, epoch, dry_run, deleted))
         else:
             say("\n".join(plan.lines()))
-            say(f"epoch {observed.taken.epoch} lives; " + ("nothing was deleted" if dry_run else f"deleted: {deleted}"))
+            said = f"epoch {epoch} has ended" if observed.ended else f"epoch {epoch} lives"
+            say(f"{said}; " + ("nothing was deleted" if dry_run else f"deleted: {deleted}"))
 
 
 def _print_report(report: Report) -> None:

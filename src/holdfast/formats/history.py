@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from holdfast.errors import CorruptObject, ObjectNotFound
 from holdfast.ids import BatchNumber, CheckpointId, Epoch, JobId, SplitPosition
 from holdfast.storage.framing import frame, unframe
 from holdfast.storage.names import HistoryName, check_same, check_writer, history, parse
@@ -157,6 +158,8 @@ class StoredHistory:
     job: JobId | None = None
     """Id of the job. This and the epoch are None in objects from before histories said so."""
     epoch: Epoch | None = None
+    ended: bool = False
+    """True once the epoch ended in order: it writes no record any more, so no record will name further objects."""
 
 
 def encode_history(
@@ -165,8 +168,9 @@ def encode_history(
     savepoints: Sequence[SavepointStats] = (),
     job: JobId | None = None,
     epoch: Epoch | None = None,
+    ended: bool = False,
 ) -> bytes:
-    stored = StoredHistory(list(entries), list(losses), list(savepoints), job, epoch)
+    stored = StoredHistory(list(entries), list(losses), list(savepoints), job, epoch, ended)
     return frame(HISTORY_MAGIC, HISTORY_VERSION, msgspec.msgpack.encode(stored))
 
 
@@ -183,6 +187,15 @@ def stored_epochs(store: ObjectStore) -> list[Epoch]:
     """The epochs that have stored a history, oldest first."""
     found = [parse(info.name) for info in store.list("history/")]
     return sorted(each.epoch for each in found if isinstance(each, HistoryName))
+
+
+def has_ended(store: ObjectStore, epoch: Epoch) -> bool:
+    """True if that epoch ended in order, and said so. False as well if its history is gone or cannot be read."""
+    name = history(epoch)
+    try:
+        return decode_history(name, store.get(name)).ended
+    except (ObjectNotFound, CorruptObject):
+        return False
 
 
 def read_stored(store: ObjectStore, job: JobId | None = None) -> StoredHistory:

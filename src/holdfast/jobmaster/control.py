@@ -306,9 +306,9 @@ class Control:
         self._events.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=10)
-        if self._thread.ident is not None:
-            self.history.save()
         self._sides.close()
+        if self._thread.ident is not None:
+            self.history.save(ended=not self._thread.is_alive() and self._recorder.is_at_rest)
         for publisher in self._publishers.values():
             publisher.close()
         self._calls.close()

@@ -114,16 +114,17 @@ class History:
         self._next_s = now_s + SAVE_EVERY_S
         return True
 
-    def save(self) -> None:
-        """Write the new entries; if that fails, with the next entries or at the end."""
+    def save(self, ended: bool = False) -> None:
+        """Write the new entries; if that fails, with the next entries or at the end. `ended`: the epoch ends in
+        order."""
         with self._lock:
             entries, losses, savepoints = list(self._entries), list(self._losses), list(self._savepoints)
-            changed, self._is_changed = self._is_changed, False
+            changed, self._is_changed = self._is_changed or ended, False
         if not changed:
             return
         try:
             self._store.put(
-                names.history(self.epoch), encode_history(entries, losses, savepoints, self._job, self.epoch)
+                names.history(self.epoch), encode_history(entries, losses, savepoints, self._job, self.epoch, ended)
             )
             if self._older:
                 self._store.delete(self._older)

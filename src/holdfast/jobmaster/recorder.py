@@ -68,6 +68,11 @@ class Recorder:
         records = dict(self._records)
         return records[max(records)] if records else None
 
+    @property
+    def is_at_rest(self) -> bool:
+        """True if the outcomes of all records are known, and no other JobMaster was found to have taken over."""
+        return not self._journal.unresolved and not self._journal.fenced
+
     def check_not_fenced(self) -> None:
         """Check that no other JobMaster took over. Raises `Fenced`."""
         self._journal.check()

@@ -73,6 +73,11 @@ class Journal:
         """True while the outcome of a sent record is not known: only `resolve` may be called then."""
         return self._sent is not None
 
+    @property
+    def fenced(self) -> bool:
+        """True once another JobMaster was found to have taken over."""
+        return self._fenced is not None
+
     def append(self, record: CheckpointRecord) -> JournalNumber:
         """Put a record at `next_number`; return that number once the record is known to be written.
 

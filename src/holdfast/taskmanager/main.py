@@ -50,7 +50,7 @@ def run_task_manager(
                 membership = Membership(settings, task_manager.stopped, job_master, clock, garbage.tick)
                 reason = membership.keep(reachable_at)
         finally:
-            task_manager.stop()  # callers that wait for the end are answered
+            task_manager.stopped.set()  # callers that wait for the end are answered
             server.close()
     finally:
         task_manager.close()

@@ -80,6 +80,7 @@ class TaskManager:
         self.index = settings.process.number
         self.incarnation = settings.process.incarnation
         self.stopped = threading.Event()
+        self._asked_to_end = False
         self._settings = settings
         self._store = store
         self._job_master = job_master
@@ -288,19 +289,23 @@ class TaskManager:
 
     def stop(self) -> None:
         """Ask the runner of this TaskManager to end it."""
+        self._asked_to_end = True
         self.stopped.set()
 
     def close(self) -> None:
-        """Let go of everything held in this process and on its disk; the store stays as it is.
+        """Let go of everything held in this process and on its disk.
 
-        Local copies go as well where this was the end that it was asked for; else somebody may restore from them.
+        Where this is the end that it was asked for, objects that no acknowledgement names are deleted as well, and
+        local copies. Otherwise the store stays as it is, and somebody may restore from the copies.
         """
         self._answers.end()
         with self._work:
-            self._undeploy(discard=False)
+            self._undeploy(discard=self._asked_to_end)
+            if self._asked_to_end:
+                self._janitor.sweep()
             self._area.close()
             if self._copies is not None:
-                self._copies.close(delete=self.stopped.is_set())
+                self._copies.close(delete=self._asked_to_end)
 
     # Inside.
 
