@@ -17,7 +17,7 @@ import holdfast as hf
 from holdfast.checkpoint import events as cp
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.clock import ManualClock
-from holdfast.exchange.task import Failure, UnitResult
+from holdfast.exchange.task import Failure, OutputResult, UnitResult
 from holdfast.execution import events as ev
 from holdfast.execution.failing import FailingSplits
 from holdfast.execution.machine import Machine
@@ -165,7 +165,7 @@ class SimulatedJob:
         broken = next((read.split for read in unit.reads if read.split in failing), None)
         if broken is None:
             rows = sum(read.rows for read in unit.reads)
-            return UnitResult(unit.unit, 0, "attempt", rows, committables=(b"file",))
+            return UnitResult(unit.unit, 0, "attempt", rows, (OutputResult(committables=(b"file",)),))
         kind = KINDS[int(broken) % len(KINDS)]
         named = "" if kind == "SenderLost" else broken
         return UnitResult(unit.unit, 0, "attempt", failure=Failure(kind, f"split {broken} fails", named))

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from holdfast.exchange.resident import Order, OrderCommon
-from holdfast.exchange.task import UnitResult
+from holdfast.exchange.task import OutputResult, UnitResult
 from holdfast.formats.handles import FILE, LogPiece, Manifest, MaterializedPart, TableHandle
 from holdfast.formats.manifests import encode_manifest
 from holdfast.functions.operator import Timers
@@ -247,9 +247,13 @@ class StandIns:
         if isinstance(leg.origin, SourceOrigin) and leg.watermark is not None:
             times = {read.split: 1_700_000_000_000_000 + order.request.batch for read in unit.reads}
         rows = sum(read.rows for read in unit.reads)
-        if not isinstance(leg.target, OperatorTarget):
-            return UnitResult(unit.unit, leg.index, attempt, rows, committables=(COMMITTABLE,), event_times=times)
-        return UnitResult(unit.unit, leg.index, attempt, rows, self._sent(unit, rows, order), event_times=times)
+        outputs = tuple(
+            OutputResult(self._sent(unit, rows, order))
+            if isinstance(output.target, OperatorTarget)
+            else OutputResult(committables=(COMMITTABLE,))
+            for output in leg.outputs
+        )
+        return UnitResult(unit.unit, leg.index, attempt, rows, outputs, event_times=times)
 
     def _sent(self, unit: Unit, rows: int, order: OrderCommon) -> Sent:
         """The rows are spread over all TaskManagers; a few rows reach a few of them."""

@@ -17,17 +17,10 @@ from holdfast.functions.selecting.declaring import DuplicatesSettings, LastSetti
 from holdfast.functions.windows.declared import AnyWindow
 from holdfast.functions.windows.declaring import AggregateSettings, FunctionSettings, RowHandling, WindowSettings
 from holdfast.functions.windows.windowed import LatePolicy
-from holdfast.graph.build import (
-    InputDeclaration,
-    OperatorDeclaration,
-    Path,
-    SinkDeclaration,
-    StepDeclaration,
-    TransformDeclaration,
-    UnionDeclaration,
-)
+from holdfast.graph.build import InputDeclaration, OperatorDeclaration, SinkDeclaration
 from holdfast.graph.describing import described, ways
-from holdfast.graph.late import late_paths
+from holdfast.graph.late import late_rows
+from holdfast.graph.nodes import Node, Read, Step, StepDeclaration, TransformDeclaration, over_reads, united
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
 from holdfast.graph.projecting import Projection, Selection
 from holdfast.schema import to_arrow_schema
@@ -46,9 +39,9 @@ if TYPE_CHECKING:
 class Stream:
     """Rows without keys. Immutable: every method gives a new stream."""
 
-    def __init__(self, job: "Job", paths: tuple[Path, ...]) -> None:
+    def __init__(self, job: "Job", node: Node) -> None:
         self._job = job
-        self._paths = paths
+        self._node = node
 
     @property
     def late(self) -> "Stream":
@@ -56,21 +49,21 @@ class Stream:
 
         Of a join, whose sides have different columns, these are the rows of the left side.
         """
-        return Stream(self._job, late_paths(self._paths, self._job.declared.operators, 0))
+        return Stream(self._job, late_rows(self._node, self._job.declared.operators, 0))
 
     @property
     def late_right(self) -> "Stream":
         """Rows of a join's right side that came too late; requires `late="stream"` in its declaration."""
-        return Stream(self._job, late_paths(self._paths, self._job.declared.operators, 1))
+        return Stream(self._job, late_rows(self._node, self._job.declared.operators, 1))
 
     def __repr__(self) -> str:
-        return f"<Stream of job {self._job.name!r}: {described(self._paths)}>"
+        return f"<Stream of job {self._job.name!r}: {described(self._node)}>"
 
     def _repr_html_(self) -> str:
-        return html_table(f"Stream of job {self._job.name}", ("from", "steps"), ways(self._paths))
+        return html_table(f"Stream of job {self._job.name}", ("from", "steps"), ways(self._node))
 
     def _then(self, step: StepDeclaration) -> "Stream":
-        return Stream(self._job, tuple(replace(path, steps=(*path.steps, step)) for path in self._paths))
+        return Stream(self._job, Step(self._node, step))
 
     def with_watermark(self, column: str, delay: Duration, idle_timeout: Duration | None = None) -> "Stream":
         """Declare the progress of event time: `column`'s newest value per split, minus `delay`; the least over all
@@ -91,22 +84,26 @@ class Stream:
         return self._timed(column, f"with_watermark({column!r})", delay_us, idle_us, False)
 
     def _timed(self, column: str, shown: str, delay_us: int, idle_us: int | None, of_batches: bool) -> "Stream":
-        paths: list[Path] = []
-        for path in self._paths:
-            if path.steps or path.watermark is not None or not isinstance(path.origin, SourceOrigin):
+        refused = JobRefused(
+            f"{shown}: it belongs right after read(), once, before any other step, since "
+            "the watermark follows the splits of a source"
+        )
+
+        def timed(read: Read) -> Node:
+            origin = read.origin
+            if read.watermark is not None or not isinstance(origin, SourceOrigin):
+                raise refused
+            if isinstance(self._job.declared.sources[origin.source], DataFrameSource):
                 raise JobRefused(
-                    f"{shown}: it belongs right after read(), once, before any other step, since "
-                    "the watermark follows the splits of a source"
-                )
-            if isinstance(self._job.declared.sources[path.origin.source], DataFrameSource):
-                raise JobRefused(
-                    f"{shown}: source {path.origin.source!r} is read by Spark, which does not say "
+                    f"{shown}: source {origin.source!r} is read by Spark, which does not say "
                     "which row is of which split; use a source that Holdfast reads"
                 )
-            origin = path.origin
-            watermark = WatermarkSpec(origin.source, column, delay_us, idle_us, of_batches, origin.output)
-            paths.append(replace(path, watermark=watermark))
-        return Stream(self._job, tuple(paths))
+            return Read(origin, WatermarkSpec(origin.source, column, delay_us, idle_us, of_batches, origin.output))
+
+        node = over_reads(self._node, timed)
+        if node is None:
+            raise refused
+        return Stream(self._job, node)
 
     def with_batch_time(self, column: str) -> "Stream":
         """Add a timestamp column with the time of each row's batch, which is the watermark: for windows of processing
@@ -184,7 +181,7 @@ class Stream:
         """Unite the rows of two streams with the same schema, in no particular order."""
         if other._job is not self._job:
             raise JobRefused("union of streams of different jobs: read both sources in one job")
-        return Stream(self._job, (*self._paths, *other._paths))
+        return Stream(self._job, united(self._node, other._node))
 
     def union_by_name(self, other: "Stream", *, tag: str | None = None) -> "Stream":
         """Unite the rows and columns of two streams; a column that a stream lacks is null. Rows are in no particular
@@ -197,9 +194,7 @@ class Stream:
             raise JobRefused("union of streams of different jobs: read both sources in one job")
         if tag is not None and (not isinstance(tag, str) or not tag):
             raise SettingsError(f"union_by_name(tag={tag!r}): expected the name of a column, or None")
-        members = (*self._paths, *other._paths)
-        left = self._then(UnionDeclaration(members, tag, "left"))
-        return Stream(self._job, (*left._paths, *other._then(UnionDeclaration(members, tag, "right"))._paths))
+        return Stream(self._job, united(self._node, other._node, by_name=True, tag=tag))
 
     def key_by(self, *keys: str | AnyWindow | Sequence[str | AnyWindow]) -> "KeyedStream":
         """Group by the values of columns, and by a window of event time if the keys contain a window.
@@ -219,14 +214,14 @@ class Stream:
             raise SettingsError(f"key_by{keys!r} has {len(windows)} windows: give only a single window")
         place = windows[0] if windows else 0
         window = next((key for key in keys if isinstance(key, AnyWindow)), None)
-        return KeyedStream(self._job, InputDeclaration(self._paths, columns, window, place))
+        return KeyedStream(self._job, InputDeclaration(self._node, columns, window, place))
 
     def write(self, sink: Sink) -> None:
         """Send the rows to a sink. A stream can be written to several."""
         if not isinstance(sink, Sink):
             raise SettingsError(f"write({sink!r}): expected a sink such as DeltaSink, ParquetSink or NoopSink")
         name = self._job.declared.name_for(sink.name, sink.kind)
-        self._job.declared.sinks[name] = SinkDeclaration(name, sink, self._paths)
+        self._job.declared.sinks[name] = SinkDeclaration(name, sink, self._node)
 
 
 class KeyedStream:
@@ -238,7 +233,7 @@ class KeyedStream:
 
     def __repr__(self) -> str:
         keys = ", ".join(self._declared.shown_keys)
-        return f"<KeyedStream of job {self._job.name!r}: {described(self._declared.paths)} → key_by({keys})>"
+        return f"<KeyedStream of job {self._job.name!r}: {described(self._declared.node)} → key_by({keys})>"
 
     def aggregate(
         self,
@@ -410,4 +405,4 @@ class KeyedStream:
         declared = self._job.declared
         operator = declared.name_for(name, kind)
         declared.operators[operator] = OperatorDeclaration(operator, inputs, specify)
-        return Stream(self._job, (Path(OperatorOrigin(operator)),))
+        return Stream(self._job, Read(OperatorOrigin(operator)))

@@ -9,7 +9,7 @@ from jobmaster_kit import NotedTaskManagers, plan, processed, summing_program
 
 from holdfast.availability import Refusal, SnapshotAvailability
 from holdfast.errors import BadRecord, CheckpointFailed, TaskManagerLost
-from holdfast.exchange.task import Failure, UnitResult
+from holdfast.exchange.task import Failure, OutputResult, UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import DEAD_LETTERS, OperatorOrigin, OperatorTarget, SourceOrigin
 from holdfast.ids import Epoch, RunNumber
@@ -26,11 +26,14 @@ Answer = Callable[[Unit], UnitResult]
 
 def worked_off(unit: Unit) -> UnitResult:
     """Ten rows of each unit: sent to both TaskManagers, or staged as a committable that names the unit."""
-    leg = PROGRAM.legs[unit.leg]
-    if isinstance(leg.target, OperatorTarget):
-        return UnitResult(unit.unit, unit.leg, f"attempt-{unit.unit}", rows=10, sent=Sent.of([(0, 4, 7), (1, 6, 9)]))
-    name = f"{leg.target.sink}-{unit.unit}".encode()
-    return UnitResult(unit.unit, unit.leg, "attempt", rows=10, committables=[name], staged=10)
+    outputs = []
+    for output in PROGRAM.legs[unit.leg].outputs:
+        if isinstance(output.target, OperatorTarget):
+            outputs.append(OutputResult(Sent.of([(0, 4, 7), (1, 6, 9)])))
+        else:
+            name = f"{output.target.sink}-{unit.unit}".encode()
+            outputs.append(OutputResult(committables=(name,), staged=10))
+    return UnitResult(unit.unit, unit.leg, f"attempt-{unit.unit}", rows=10, outputs=tuple(outputs))
 
 
 class Running:
@@ -86,14 +89,14 @@ def test_rows_of_a_source_that_two_branches_read_count_once() -> None:
 
 def test_files_of_a_batch_that_fails_are_known_so_that_they_can_be_dropped() -> None:
     def answer(unit: Unit) -> UnitResult:
-        if isinstance(PROGRAM.legs[unit.leg].target, OperatorTarget) and unit.reads[0].split == "1":
+        if unit.reads[0].split == "1":
             return UnitResult(unit.unit, unit.leg, "attempt", failure=Failure("BadRecord", "row 3 is null"))
         return worked_off(unit)
 
     running = Running(answer)
     with pytest.raises(BadRecord, match="row 3 is null"):
         running.runner.execute(plan(), running.outcome)
-    assert len(running.outcome.committables["raw"]) == 2
+    assert running.outcome.committables["raw"] == [b"raw-0"]
     for gateway in running.task_managers.gateways.values():
         gateway.process.assert_not_called()
 

@@ -1,8 +1,8 @@
 """Body of a push or pull task: a unit of work, from its reads or subtask outputs to its target. Spark-free.
 
-    read splits ─┐                                  ┌─► sender, by key group ─► TaskManagers
-                 ├─► steps in Python, batch by batch ┤
-    pull output ─┘                                  └─► sink.stage ─► committables
+    read splits ─┐                                        ┌─► senders, by key group ─► TaskManagers
+                 ├─► steps in Python, batch by batch ─────┤
+    pull output ─┘   (`stepping`), for all of its targets └─► sink.stage ─► committables
 
 Errors are outcomes (`UnitResult`), not exceptions: the JobMaster decides how to react. A task does not choose its
 input, and deletes nothing.
@@ -25,17 +25,16 @@ from holdfast.exchange.dropping import DroppedRows
 from holdfast.exchange.event_times import newest_us, odd_times, pieces_between, rows_with_odd_times
 from holdfast.exchange.partition import without
 from holdfast.exchange.sender import Sender, UnitAttempt
+from holdfast.exchange.stepping import LegSteps
 from holdfast.failpoints import hit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import (
     BATCH_TIME,
     DEAD_LETTERS,
     Leg,
-    MapBatches,
     OperatorOrigin,
     OperatorTarget,
     Program,
-    SinkTarget,
     SourceOrigin,
 )
 from holdfast.ids import BatchNumber, Epoch, RunNumber, SplitPosition
@@ -92,15 +91,27 @@ class Failure(msgspec.Struct, frozen=True):
         return RuntimeError(f"{self.kind}: {self.message}")
 
 
+class OutputResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a unit gave an output of its leg."""
+
+    sent: Sent = Sent()
+    committables: tuple[bytes, ...] = ()
+    staged: int = 0
+    """Rows that were staged for a sink."""
+
+
+def stream_attempt(attempt: str, place: int) -> str:
+    """The name under which a unit's attempt sends the rows of the output at that place of its leg."""
+    return f"{attempt}.{place}" if place else attempt
+
+
 class UnitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     unit: int
     leg: int
     attempt: str
     rows: int = 0
-    sent: Sent = Sent()
-    committables: tuple[bytes, ...] = ()
-    staged: int = 0
-    """Rows that were staged for a sink."""
+    outputs: tuple[OutputResult, ...] = ()
+    """In the order of the leg's outputs; none if the unit failed."""
     dead_letters: tuple[bytes, ...] = ()
     bad_rows: int = 0
     failure: Failure | None = None
@@ -161,7 +172,7 @@ def run_unit(
     work = UnitWork(unit, request, program, links, store, check, reading)
     rows = UnitRows(work)
     try:
-        return deliver(apply_steps(rows, work.leg.steps, rows.where), work, rows)
+        return deliver(LegSteps(work.leg, rows.where).apply(rows), work, rows)
     except Exception as error:
         return work.failed(error, rows.where(), rows.split if rows.source else "")
 
@@ -218,7 +229,7 @@ class UnitRows:
 
     def _skip(self, source: Source, origin: SourceOrigin, read: SplitRead) -> None:
         """Put the rows of a read aside, also if they cannot be read. The first leg of several keeps them."""
-        if self.work.leg.index != next(leg.index for leg in self.work.program.legs if leg.origin == origin):
+        if self.work.leg.index not in self.work.program.first_legs:
             return
         try:
             batches = [each.rows for each in source.read_output(origin.output, read, self.work.store, None)]
@@ -265,74 +276,69 @@ class UnitRows:
             yield from self.work.links.output(request.run, request.batch, origin.kept_as, subtask)
 
 
-def apply_steps(
-    rows: Iterable[pa.RecordBatch], steps: Iterable[object], where: Callable[[], str]
-) -> Iterator[pa.RecordBatch]:
-    """Apply the Python steps to rows, lazily, batch by batch."""
-    result = iter(rows)
-    for step in steps:
-        assert isinstance(step, MapBatches), "Spark steps run in Spark"
-        result = _map(result, step, where)
-    return result
+def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: UnitRows | None = None) -> UnitResult:
+    """Take the rows of a unit, each with the place of its output, to the targets of its leg.
 
-
-def _map(rows: Iterator[pa.RecordBatch], step: MapBatches, where: Callable[[], str]) -> Iterator[pa.RecordBatch]:
-    for batch in rows:
-        if not batch.num_rows:
-            continue
-        try:
-            made = step.fn(batch)
-            for part in [made] if isinstance(made, pa.RecordBatch) else made:
-                yield _conform(part, step)
-        except errors.HoldfastError:
-            raise
-        except Exception as error:
-            raise errors.UserFunctionError(
-                f"{step} raised {errors.in_user_code(error)} at {where()}, {batch.num_rows} rows"
-            ) from error
-
-
-def _conform(part: object, step: MapBatches) -> pa.RecordBatch:
-    if not isinstance(part, pa.RecordBatch):
-        raise errors.UserFunctionError(f"{step} gave a {type(part).__name__}, not a pyarrow.RecordBatch")
-    if part.schema.equals(step.schema):
-        return part
-    if part.schema.names != step.schema.names:
-        raise errors.UserFunctionError(f"{step} gave the columns {part.schema.names}, declared are {step.schema.names}")
-    return part.cast(step.schema)
-
-
-def deliver(rows: Iterator[pa.RecordBatch], work: UnitWork, origin: UnitRows | None = None) -> UnitResult:
-    """Take the rows of a unit to its leg's target. `origin` is known if the rows did not pass through Spark."""
-    target = work.leg.target
+    `origin` is known if the rows did not pass through Spark. The rows of operators are on their way before those of a
+    sink are staged to their end.
+    """
     bad: list[BadRow] = origin.bad if origin else []
-    sent, dropped, rows_by_subtask = Sent(), DroppedRows(), list[tuple[str, int, int]]()
-    committables: list[bytes] = []
-    staged = 0
-    if isinstance(target, SinkTarget):
-        context = _stage_context(target.sink, work.request, work.unit.unit, work.attempt, work.store)
-        accepted = CountedRows(_accepted(rows, target.sink, work, origin, bad))
-        committables = work.program.sinks[target.sink].stage(iter(accepted), context)
-        staged = accepted.rows
-        hit("task.staged")
-    else:
-        sender, sent = _send(rows, work, target, origin, bad)
-        dropped, rows_by_subtask = sender.dropped, sender.rows_by_subtask()
-    letters = [*bad, *_dropped_letters(dropped, work)]
+    sending = {
+        place: Sending(work, place, output.target, origin, bad)
+        for place, output in enumerate(work.leg.outputs)
+        if isinstance(output.target, OperatorTarget)
+    }
+    results: list[OutputResult] = [OutputResult()] * len(work.leg.outputs)
+    try:
+        others = _send_operators(rows, sending)
+        for place, sink in work.leg.sink_places.items():
+            results[place] = _stage(others, sink, place, work, origin, bad)
+        for _ in others:
+            raise AssertionError("each row has an output")
+    except BaseException:
+        for each in sending.values():
+            each.sender.abort()
+        raise
+    for place, each in sending.items():
+        results[place] = OutputResult(each.sent)
+    dropped = [each.sender.dropped for each in sending.values()]
+    letters = [*bad, *(letter for each in dropped for letter in _dropped_letters(each, work))]
     return UnitResult(
         unit=work.unit.unit,
         leg=work.unit.leg,
         attempt=work.attempt,
         rows=origin.count if origin else 0,
-        sent=sent,
-        committables=tuple(committables),
-        staged=staged,
+        outputs=tuple(results),
         dead_letters=tuple(work.stage_dead_letters(letters)),
         bad_rows=len(bad),
         event_times=origin.event_times if origin else {},
-        rows_by_subtask=tuple(rows_by_subtask),
-        gone=dropped.gone,
+        rows_by_subtask=tuple(entry for each in sending.values() for entry in each.sender.rows_by_subtask()),
+        gone={number: reason for each in dropped for number, reason in each.gone.items()},
     )
+
+
+def _send_operators(
+    rows: Iterator[tuple[int, pa.RecordBatch]], sending: Mapping[int, "Sending"]
+) -> Iterator[pa.RecordBatch]:
+    """Send the rows for operators on their way, and yield the others, which are a sink's."""
+    for place, batch in rows:
+        if place in sending:
+            sending[place].send(batch)
+        else:
+            yield batch
+    for each in sending.values():
+        each.finish()
+        hit("task.sent")
+
+
+def _stage(
+    rows: Iterator[pa.RecordBatch], sink: str, place: int, work: UnitWork, origin: UnitRows | None, bad: list[BadRow]
+) -> OutputResult:
+    context = _stage_context(sink, work.request, work.unit.unit, work.attempt, work.store)
+    accepted = CountedRows(_accepted(rows, sink, place, work, origin, bad))
+    committables = work.program.sinks[sink].stage(iter(accepted), context)
+    hit("task.staged")
+    return OutputResult(committables=tuple(committables), staged=accepted.rows)
 
 
 def _dropped_letters(dropped: DroppedRows, work: UnitWork) -> list[BadRow]:
@@ -371,26 +377,32 @@ def _stage_context(sink: str, request: LevelRequest, unit: int, attempt: str, st
     return StageContext(request.job_id, sink, request.epoch, request.run, request.batch, number, attempt, store)
 
 
-def _send(
-    rows: Iterator[pa.RecordBatch], work: UnitWork, target: OperatorTarget, origin: UnitRows | None, bad: list[BadRow]
-) -> tuple[Sender, Sent]:
-    request = work.request
-    combiner = work.program.operators[target.operator].combiner(request.combine, request.closed.get(target.operator))
-    attempt = UnitAttempt(request.run, request.batch, request.level, work.unit.unit, work.attempt)
-    sender = work.links.open_sender(attempt)
-    combining = CombiningSender(sender, target, combiner)
-    try:
-        for batch in rows:
-            refused = unknown_changes(target, batch)
-            nulls = _send_others(combining, batch, refused)
-            if refused or len(nulls):
-                bad += _bad_rows(batch, {**refused, **_null_keys(nulls, target)}, work, origin, target.operator)
-        sent = combining.finish()
-        hit("task.sent")
-        return sender, sent
-    except BaseException:
-        sender.abort()
-        raise
+class Sending:
+    """Sends the rows of a unit to an operator, one of the targets of the unit's leg."""
+
+    def __init__(
+        self, work: UnitWork, place: int, target: OperatorTarget, origin: UnitRows | None, bad: list[BadRow]
+    ) -> None:
+        request = work.request
+        spec = work.program.operators[target.operator]
+        combiner = spec.combiner(request.combine, request.closed.get(target.operator))
+        attempt = stream_attempt(work.attempt, place)
+        unit = UnitAttempt(request.run, request.batch, request.level, work.unit.unit, attempt)
+        self.sender = work.links.open_sender(unit)
+        self.sent = Sent()
+        self._combining = CombiningSender(self.sender, target, combiner)
+        self._work, self._place, self._target, self._origin, self._bad = work, place, target, origin, bad
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        target = self._target
+        refused = unknown_changes(target, rows)
+        nulls = _send_others(self._combining, rows, refused)
+        if refused or len(nulls):
+            reasons = {**refused, **_null_keys(nulls, target)}
+            self._bad += _bad_rows(rows, reasons, self._work, self._place, self._origin, target.operator)
+
+    def finish(self) -> None:
+        self.sent = self._combining.finish()
 
 
 def _send_others(
@@ -405,7 +417,7 @@ def _send_others(
 
 
 def _accepted(
-    rows: Iterator[pa.RecordBatch], sink: str, work: UnitWork, origin: UnitRows | None, bad: list[BadRow]
+    rows: Iterator[pa.RecordBatch], sink: str, place: int, work: UnitWork, origin: UnitRows | None, bad: list[BadRow]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows that a sink can show; add the others to `bad`."""
     for batch in rows:
@@ -414,7 +426,7 @@ def _accepted(
         if not reasons:
             yield batch
             continue
-        bad += _bad_rows(batch, reasons, work, origin)
+        bad += _bad_rows(batch, reasons, work, place, origin)
         yield without(batch, np.array(list(reasons), np.int64))
 
 
@@ -425,13 +437,18 @@ def _null_keys(nulls: npt.NDArray[np.int64], target: OperatorTarget) -> dict[int
 
 
 def _bad_rows(
-    batch: pa.RecordBatch, reasons: Mapping[int, str], work: UnitWork, origin: UnitRows | None, operator: str = ""
+    batch: pa.RecordBatch,
+    reasons: Mapping[int, str],
+    work: UnitWork,
+    place: int,
+    origin: UnitRows | None,
+    operator: str = "",
 ) -> list[BadRow]:
     """Convert rows, given by number with a reason, to bad rows; raise `BadRecord` if the job does not keep them."""
     bad = []
     for index, row in zip(reasons, shown_rows(batch.take(pa.array(list(reasons), pa.int64()))), strict=True):
         reason = reasons[index]
-        source, split, position = _place(work, index, origin)
+        source, split, position = _place(work, place, index, origin)
         if not work.keeps_bad_rows:
             raise errors.BadRecord(
                 f"source {source!r}, split {split!r}, position {position}: {reason}; the row is {row}. "
@@ -441,14 +458,14 @@ def _bad_rows(
     return bad
 
 
-def _place(work: UnitWork, index: int, origin: UnitRows | None) -> tuple[str, str, str]:
+def _place(work: UnitWork, place: int, index: int, origin: UnitRows | None) -> tuple[str, str, str]:
     """Place of a row (source, split, position), as exactly as known: steps and Spark lose the position."""
     leg, unit = work.leg, work.unit
     if isinstance(leg.origin, OperatorOrigin):
         return "", ", ".join(f"{leg.origin.operator}/{subtask}" for subtask in unit.subtasks), ""
     if origin is not None:
         first = origin.position
-        in_place = all(isinstance(step, MapBatches) and step.keeps_rows for step in leg.steps)
+        in_place = leg.keeps_rows(leg.outputs[place])
         position = str(first + index) if isinstance(first, int) and in_place else f"from {first}"
         return origin.source, origin.split, position
     splits = ", ".join(dict.fromkeys(read.split for read in unit.reads))

@@ -16,7 +16,7 @@ from holdfast.equality import normalised_keys
 from holdfast.exchange import partition
 from holdfast.functions.expressions import evaluated
 from holdfast.functions.operator import OperatorSpec
-from holdfast.graph.program import Leg, MapBatches, OperatorTarget, Program
+from holdfast.graph.program import LegOutput, MapBatches, OperatorTarget, Program
 from holdfast.graph.projecting import Projection, Selection
 from holdfast.taskmanager.warming import made_up_rows
 
@@ -34,15 +34,16 @@ def warm(program: Program) -> None:
         try:
             if any(isinstance(step, MapBatches) and isinstance(step.fn, Projection | Selection) for step in leg.steps):
                 evaluated(made_up_rows(NUMBERS), {"next": pc.field("number") + 1})
-            if isinstance(leg.target, OperatorTarget):
-                _warm_target(leg, leg.target, program.operators[leg.target.operator])
+            for output in leg.outputs:
+                if isinstance(output.target, OperatorTarget):
+                    _warm_target(output, output.target, program.operators[output.target.operator])
         except Exception as error:
             _log.info("leg %d stays cold: %s", leg.index, error)
 
 
-def _warm_target(leg: Leg, target: OperatorTarget, spec: OperatorSpec) -> None:
+def _warm_target(output: LegOutput, target: OperatorTarget, spec: OperatorSpec) -> None:
     """Combine rows, and divide rows by key."""
-    rows = normalised_keys(made_up_rows(leg.schema, ROWS), target.key_columns)
+    rows = normalised_keys(made_up_rows(output.schema, ROWS), target.key_columns)
     combiner = spec.combiner(True, None)
     sent = [(0, rows)] if combiner is None else [*combiner.take(rows), *combiner.finish()]
     for _, part in sent:

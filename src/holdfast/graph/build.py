@@ -5,7 +5,6 @@ Declarations form a DAG by construction: a stream only exists after its origin.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,24 +14,23 @@ from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
 from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, AnyWindow
 from holdfast.graph.declared_parts import declared_parts
+from holdfast.graph.legs import Output, lay_legs
+from holdfast.graph.nodes import Node, Read, reads_of
 from holdfast.graph.program import (
     BATCH_TIME,
     DEAD_LETTERS,
     LATE,
     Leg,
-    LegStep,
-    MapBatches,
     OperatorOrigin,
     OperatorTarget,
     Program,
     SinkTarget,
     SinkWatermark,
     SourceOrigin,
-    Transform,
     name_of_function,
 )
-from holdfast.graph.projecting import Omission, Projection, Selection, columns_read
-from holdfast.graph.uniting import conform, united_schema
+from holdfast.graph.projecting import Projection
+from holdfast.graph.resolving import AnalyseTransform, Resolved, Resolver, together
 from holdfast.schema import CHANGE_TYPE
 from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
@@ -42,46 +40,13 @@ from holdfast.watermarks import WatermarkSpec
 
 
 @dataclass(frozen=True)
-class TransformDeclaration:
-    fn: Callable[[Any], Any]
-
-    def __str__(self) -> str:
-        return f"transform({name_of_function(self.fn)})"
-
-
-@dataclass(frozen=True)
-class UnionDeclaration:
-    """Step that gives a stream the columns of all `members`, by name; `value` is the value of its rows in the column
-    `tag`."""
-
-    members: "tuple[Path, ...]"
-    tag: str | None
-    value: str
-
-    def __str__(self) -> str:
-        return "union_by_name"
-
-
-StepDeclaration = MapBatches | TransformDeclaration | UnionDeclaration | Projection | Selection | Omission
-
-
-@dataclass(frozen=True)
-class Path:
-    """A path into a stream: an origin's name and the steps since."""
-
-    origin: SourceOrigin | OperatorOrigin
-    steps: tuple[StepDeclaration, ...] = ()
-    watermark: WatermarkSpec | None = None
-
-
-@dataclass(frozen=True)
 class InputDeclaration:
-    """A keyed stream as an operator's input: its paths, which are united, its key columns and perhaps a window.
+    """A keyed stream as an operator's input: its rows, its key columns and perhaps a window.
 
     `window_place`: number of key columns before the window.
     """
 
-    paths: tuple[Path, ...]
+    node: Node
     key_columns: tuple[str, ...]
     window: AnyWindow | None = None
     window_place: int = 0
@@ -121,21 +86,21 @@ class OperatorDeclaration:
     specify: Callable[[str, tuple[OperatorInput, ...]], OperatorSpec]
 
     @property
-    def paths(self) -> tuple[Path, ...]:
-        """The paths into all inputs."""
-        return tuple(path for each in self.inputs for path in each.paths)
+    def reads(self) -> tuple[Read, ...]:
+        """Where the rows of all inputs come from."""
+        return reads_of(*(each.node for each in self.inputs))
 
     @property
-    def keyed_paths(self) -> tuple[Path, ...]:
-        """The paths into the inputs whose rows are divided by key: event time follows these."""
-        return tuple(path for each in self.inputs if not each.broadcast for path in each.paths)
+    def keyed_reads(self) -> tuple[Read, ...]:
+        """Where the rows that are divided by key come from: event time follows these."""
+        return reads_of(*(each.node for each in self.inputs if not each.broadcast))
 
 
 @dataclass(frozen=True)
 class SinkDeclaration:
     name: str
     sink: Sink
-    paths: tuple[Path, ...]
+    node: Node
 
 
 @dataclass
@@ -169,9 +134,6 @@ class Declarations:
         return given
 
 
-AnalyseTransform = Callable[[Callable[[Any], Any], pa.Schema], pa.Schema]
-
-
 def without_spark(fn: Callable[[Any], Any], schema: pa.Schema) -> pa.Schema:
     raise JobRefused(f"transform({name_of_function(fn)}) needs Spark; without it use map_batches, or test on a session")
 
@@ -193,9 +155,10 @@ class _Builder:
     def __init__(self, declared: Declarations, analyse: AnalyseTransform) -> None:
         self._declared = declared
         self._analyse = analyse
+        self._resolver = Resolver(analyse, self._schema_read)
         self._schemas: dict[SourceOrigin | OperatorOrigin, pa.Schema] = {}
         self._levels: dict[str, int] = {}
-        self._legs: list[Leg] = []
+        self._outputs: list[Output] = []
         self._watermarks: dict[str, WatermarkSpec] = {}
         self._operator_watermarks: dict[str, tuple[str, ...]] = {}
         self._specs: dict[str, OperatorSpec] = {}
@@ -208,10 +171,12 @@ class _Builder:
             self._schemas |= {SourceOrigin(name, output): schema for output, schema in outputs.items()}
         operators = {name: self._add_operator(declared) for name, declared in self._declared.operators.items()}
         sink_schemas = {name: self._add_sink(declared) for name, declared in self._declared.sinks.items()}
-        self._refuse_unread_operators()
+        by_spark = {SourceOrigin(name) for name, s in self._declared.sources.items() if isinstance(s, DataFrameSource)}
+        legs = lay_legs(self._outputs, self._levels, by_spark)
+        self._refuse_unread_operators(legs)
         return Program(
             sources=dict(self._declared.sources),
-            legs=tuple(self._legs),
+            legs=legs,
             operators=operators,
             operator_levels=self._levels,
             sinks={name: declared.sink for name, declared in self._declared.sinks.items()},
@@ -225,7 +190,7 @@ class _Builder:
         )
 
     def _add_operator(self, declared: OperatorDeclaration) -> OperatorSpec:
-        level = 1 + max(self._origin_level(path) for path in declared.paths)
+        level = 1 + max(self._level_of(read) for read in declared.reads)
         self._levels[declared.name] = level
         self._note_watermarks(declared)
         inputs = [self._operator_input(declared.name, number, each) for number, each in enumerate(declared.inputs)]
@@ -237,21 +202,23 @@ class _Builder:
         return spec
 
     def _operator_input(self, operator: str, number: int, declared: InputDeclaration) -> OperatorInput:
-        declared = self._with_given_window(self._behind_windows(operator, declared))
+        reads = reads_of(declared.node)
+        declared = self._with_given_window(self._behind_windows(operator, declared, reads), reads)
         window = declared.window
         divided_by = declared.key_columns or (PANE,)
         needed = () if window is None else (window.column,)
-        for path in declared.paths:
-            self._check_columns(operator, declared, self._resolve(path)[1])
-        paths = [self._narrowed(path, declared, needed) for path in declared.paths]
-        schema = self._add_legs(
-            operator, paths, OperatorTarget(operator, number, divided_by, needed, declared.broadcast)
-        )
-        event_time = self._event_time(declared.paths, schema)
+        found = self._resolver.resolve(declared.node)
+        for each in found:
+            self._check_columns(operator, declared, each.schema)
+        times = self._event_times(reads)
+        rows = _of_one_schema(operator, [self._narrowed(each, declared, needed, times) for each in found])
+        event_time = self._event_time(reads, rows.schema)
+        not_null = needed
         if declared.timed and event_time is not None and event_time.column is not None:
-            self._need(len(declared.paths), event_time.column)
+            not_null = (*needed, event_time.column)
+        self._outputs.append(Output(OperatorTarget(operator, number, divided_by, not_null, declared.broadcast), rows))
         return OperatorInput(
-            schema, declared.key_columns, event_time, window, declared.window_place, declared.broadcast
+            rows.schema, declared.key_columns, event_time, window, declared.window_place, declared.broadcast
         )
 
     def _check_columns(self, operator: str, declared: InputDeclaration, schema: pa.Schema) -> None:
@@ -267,32 +234,24 @@ class _Builder:
                 "aggregated without retraction; drop the column, or keep only inserts, before key_by"
             )
 
-    def _narrowed(self, path: Path, declared: InputDeclaration, needed: tuple[str, ...]) -> Path:
+    def _narrowed(
+        self, rows: Resolved, declared: InputDeclaration, needed: tuple[str, ...], times: tuple[str, ...]
+    ) -> Resolved:
         """Add the step that leaves the columns which the operator reads, and makes those that are computed for it."""
-        schema = self._resolve(path)[1]
+        names = rows.schema.names
         wanted = (*declared.key_columns, *needed, *(declared.reads or ()))
-        if declared.reads is None or not set(wanted) <= set(schema.names):
+        if declared.reads is None or not set(wanted) <= set(names):
             if not declared.computed:
-                return path
-            return replace(path, steps=(*path.steps, Projection(dict(declared.computed), added=True)))
-        times = self._event_times([path])
-        columns: dict[str, pc.Expression | None] = {
-            name: None for name in schema.names if name in wanted or name in times
-        }
-        return replace(path, steps=(*path.steps, Projection({**columns, **declared.computed})))
+                return rows
+            return rows.then(Projection(dict(declared.computed), added=True), self._analyse)
+        kept: dict[str, pc.Expression | None] = {name: None for name in names if name in wanted or name in times}
+        return rows.then(Projection({**kept, **declared.computed}), self._analyse)
 
-    def _need(self, legs: int, column: str) -> None:
-        """Rows with a null in that column are bad records on the last so many legs."""
-        for place in range(len(self._legs) - legs, len(self._legs)):
-            leg = self._legs[place]
-            assert isinstance(leg.target, OperatorTarget)
-            self._legs[place] = replace(leg, target=replace(leg.target, needed=(*leg.target.needed, column)))
-
-    def _behind_windows(self, operator: str, declared: InputDeclaration) -> InputDeclaration:
+    def _behind_windows(self, operator: str, declared: InputDeclaration, reads: Sequence[Read]) -> InputDeclaration:
         """Extend the time that the input's window stays open if its times are starts of other windows."""
         if declared.window is None or declared.window.column != WINDOW_START:
             return declared
-        before = [path.origin for path in declared.paths if isinstance(path.origin, OperatorOrigin)]
+        before = [read.origin for read in reads if isinstance(read.origin, OperatorOrigin)]
         behind = [self._specs[origin.operator].start_behind_us for origin in before]
         known = [behind_us for behind_us in behind if behind_us is not None]
         if len(known) < len(behind):
@@ -302,15 +261,15 @@ class _Builder:
             )
         return replace(declared, window=replace(declared.window, behind_us=max(known, default=0)))
 
-    def _with_given_window(self, declared: InputDeclaration) -> InputDeclaration:
+    def _with_given_window(self, declared: InputDeclaration, reads: Sequence[Read]) -> InputDeclaration:
         """Key the input by the window of the operators before it if `window_start` is among its keys."""
         if declared.window is not None or declared.plain or WINDOW_START not in declared.key_columns:
             return declared
         windows = {
-            self._specs[path.origin.operator].output_window
-            if isinstance(path.origin, OperatorOrigin) and not path.origin.output
+            self._specs[read.origin.operator].output_window
+            if isinstance(read.origin, OperatorOrigin) and not read.origin.output
             else None
-            for path in declared.paths
+            for read in reads
         }
         window = windows.pop()
         if windows or window is None:
@@ -322,52 +281,37 @@ class _Builder:
         return replace(declared, key_columns=columns, window=given, window_place=place)
 
     def _add_sink(self, declared: SinkDeclaration) -> pa.Schema:
-        inputs = [self._path_watermarks(path) for path in declared.paths]
+        reads = reads_of(declared.node)
+        inputs = [self._watermarks_read(read) for read in reads]
         if all(inputs):
             keys = tuple(dict.fromkeys(key for found in inputs for key in found))
-            self._sink_watermarks[declared.name] = SinkWatermark(keys, self._delay_of(declared.paths))
-        return self._add_legs(declared.name, declared.paths, SinkTarget(declared.name))
+            self._sink_watermarks[declared.name] = SinkWatermark(keys, self._delay_of(reads))
+        rows = _of_one_schema(declared.name, self._resolver.resolve(declared.node))
+        self._outputs.append(Output(SinkTarget(declared.name), rows))
+        return rows.schema
 
-    def _add_legs(self, name: str, paths: Sequence[Path], target: OperatorTarget | SinkTarget) -> pa.Schema:
-        first: pa.Schema | None = None
-        for path in paths:
-            columns = self._columns_read(path)
-            steps, schema = self._resolve(path, columns)
-            if first is None:
-                first = schema
-            elif not first.equals(schema):
-                raise JobRefused(f"{name!r} unites streams of different schemas: {_line(first)} and {_line(schema)}")
-            level = self._origin_level(path)
-            self._legs.append(Leg(len(self._legs), level, path.origin, steps, target, schema, path.watermark, columns))
-        assert first is not None
-        return first
-
-    def _columns_read(self, path: Path) -> tuple[str, ...] | None:
-        """The columns of the path's source that are read; None: all of them, or there is none."""
-        if not isinstance(path.origin, SourceOrigin):
-            return None
-        by_spark = isinstance(self._declared.sources[path.origin.source], DataFrameSource)
-        if by_spark or any(isinstance(step, TransformDeclaration) for step in path.steps):
-            return None
-        always = () if path.watermark is None else (path.watermark.column,)
-        found = columns_read(self._origin_schema(path), path.steps, always)
-        return found and tuple(name for name in found if name in self._schemas[path.origin].names)
-
-    def _origin_schema(self, path: Path) -> pa.Schema:
-        """The schema of the path's origin, with the time of the batch where the path has it."""
-        schema = self._schemas[path.origin]
-        if path.watermark is None or not path.watermark.of_batches:
-            return schema
-        if path.watermark.column in schema.names:
+    def _schema_read(self, read: Read) -> pa.Schema:
+        """The schema of a read's rows, with the time of the batch where it is added."""
+        if read.origin not in self._schemas:
             raise JobRefused(
-                f"with_batch_time({path.watermark.column!r}) on source {path.watermark.source!r}: it has a column of "
+                f"operator {read.origin.kept_as!r}: its late rows are no stream; declare it with late='stream'"
+                if isinstance(read.origin, OperatorOrigin)
+                else f"source {read.origin.source!r} is not in this job"
+            )
+        schema = self._schemas[read.origin]
+        if read.watermark is None or not read.watermark.of_batches:
+            return schema
+        if read.watermark.column in schema.names:
+            raise JobRefused(
+                f"with_batch_time({read.watermark.column!r}) on source {read.watermark.source!r}: it has a column of "
                 "that name; choose another"
             )
-        return schema.append(pa.field(path.watermark.column, BATCH_TIME))
+        return schema.append(pa.field(read.watermark.column, BATCH_TIME))
 
     def _note_watermarks(self, declared: OperatorDeclaration) -> None:
         """Note the watermarks over the operator's inputs; a broadcast input does not hold event time back."""
-        inputs = [self._path_watermarks(path) for path in declared.keyed_paths]
+        reads = declared.keyed_reads
+        inputs = [self._watermarks_read(read) for read in reads]
         if any(inputs) and not all(inputs):
             raise JobRefused(
                 f"operator {declared.name!r} unites streams with and without a watermark, and so could never know how "
@@ -376,16 +320,16 @@ class _Builder:
         keys = tuple(dict.fromkeys(key for found in inputs for key in found))
         if keys:
             self._operator_watermarks[declared.name] = keys
-        self._delays[declared.name] = self._delay_of(declared.keyed_paths)
+        self._delays[declared.name] = self._delay_of(reads)
 
-    def _delay_of(self, paths: Sequence[Path]) -> int:
+    def _delay_of(self, reads: Sequence[Read]) -> int:
         """Microseconds by which rows are behind the watermarks of their sources: windows stay open for so long."""
-        before = {path.origin.operator for path in paths if isinstance(path.origin, OperatorOrigin)}
+        before = {read.origin.operator for read in reads if isinstance(read.origin, OperatorOrigin)}
         return max((self._delays[operator] + self._specs[operator].output_delay_us for operator in before), default=0)
 
-    def _event_time(self, paths: Sequence[Path], schema: pa.Schema) -> EventTime | None:
+    def _event_time(self, reads: Sequence[Read], schema: pa.Schema) -> EventTime | None:
         """The event time of an input, from the watermarks of its sources."""
-        names, specs = self._event_times(paths), self._watermarks_of(paths)
+        names, specs = self._event_times(reads), self._watermarks_of(reads)
         if not specs:
             return None
         zoned = any(
@@ -396,20 +340,20 @@ class _Builder:
         there = place >= 0 and pa.types.is_timestamp(schema.field(place).type)
         return EventTime(names, names[0] if there else None, zoned)
 
-    def _watermarks_of(self, paths: Sequence[Path]) -> list[WatermarkSpec]:
-        return [self._watermarks[key] for path in paths for key in self._path_watermarks(path)]
+    def _watermarks_of(self, reads: Sequence[Read]) -> list[WatermarkSpec]:
+        return [self._watermarks[key] for read in reads for key in self._watermarks_read(read)]
 
-    def _event_times(self, paths: Sequence[Path]) -> tuple[str, ...]:
-        """The sources' columns that hold the event time of these paths."""
-        return tuple(dict.fromkeys(spec.column for spec in self._watermarks_of(paths)))
+    def _event_times(self, reads: Sequence[Read]) -> tuple[str, ...]:
+        """The sources' columns that hold the event time of these rows."""
+        return tuple(dict.fromkeys(spec.column for spec in self._watermarks_of(reads)))
 
-    def _path_watermarks(self, path: Path) -> tuple[str, ...]:
-        if isinstance(path.origin, OperatorOrigin):
-            return self._operator_watermarks.get(path.origin.operator, ())
-        watermark = path.watermark
+    def _watermarks_read(self, read: Read) -> tuple[str, ...]:
+        if isinstance(read.origin, OperatorOrigin):
+            return self._operator_watermarks.get(read.origin.operator, ())
+        watermark = read.watermark
         if watermark is None:
             return ()
-        schema = self._origin_schema(path)
+        schema = self._schema_read(read)
         if watermark.column not in schema.names or not pa.types.is_timestamp(schema.field(watermark.column).type):
             raise JobRefused(
                 f"with_watermark({watermark.column!r}) on source {watermark.source!r}: expected a timestamp column "
@@ -422,52 +366,34 @@ class _Builder:
             )
         return (watermark.key,)
 
-    def _resolve(self, path: Path, columns: tuple[str, ...] | None = None) -> tuple[tuple[LegStep, ...], pa.Schema]:
-        """The steps of a path and the schema behind them; `columns`: those of its source that are read."""
-        if path.origin not in self._schemas:
-            raise JobRefused(
-                f"operator {path.origin.kept_as!r}: its late rows are no stream; declare it with late='stream'"
-                if isinstance(path.origin, OperatorOrigin)
-                else f"source {path.origin.source!r} is not in this job"
-            )
-        schema = self._origin_schema(path)
-        if columns is not None:
-            batch_time = schema.names[len(self._schemas[path.origin]) :]
-            schema = pa.schema([schema.field(name) for name in (*columns, *batch_time)])
-        steps: list[LegStep] = []
-        for step in path.steps:
-            if isinstance(step, MapBatches):
-                steps.append(step)
-                schema = step.schema
-            elif isinstance(step, Projection | Selection | Omission):
-                schema = step.schema_of(schema)
-                steps.append(MapBatches(step, schema, str(step), keeps_rows=not isinstance(step, Selection)))
-            elif isinstance(step, UnionDeclaration):
-                schema = united_schema([self._resolve(member)[1] for member in step.members], step.tag)
-                steps.append(MapBatches(partial(conform, schema, step.tag, step.value), schema))
-            else:
-                schema = self._analyse(step.fn, schema)
-                steps.append(Transform(step.fn, schema))
-        return tuple(steps), schema
-
-    def _origin_level(self, path: Path) -> int:
-        return self._levels[path.origin.operator] if isinstance(path.origin, OperatorOrigin) else 0
+    def _level_of(self, read: Read) -> int:
+        return self._levels[read.origin.operator] if isinstance(read.origin, OperatorOrigin) else 0
 
     def _sink_keys(self, declared: SinkDeclaration) -> tuple[str, ...]:
-        """Key columns of the last operator before the sink; empty if paths disagree."""
+        """Key columns of the last operator before the sink; empty if its rows come from several with others."""
         keys = {
-            self._specs[path.origin.operator].key_columns if isinstance(path.origin, OperatorOrigin) else ()
-            for path in declared.paths
+            self._specs[read.origin.operator].key_columns if isinstance(read.origin, OperatorOrigin) else ()
+            for read in reads_of(declared.node)
         }
         return keys.pop() if len(keys) == 1 else ()
 
-    def _refuse_unread_operators(self) -> None:
-        read = {leg.origin for leg in self._legs}
+    def _refuse_unread_operators(self, legs: Sequence[Leg]) -> None:
+        read = {leg.origin for leg in legs}
         for origin in self._schemas:
             if origin in read:
                 continue
             kind, name = ("source", origin.source) if isinstance(origin, SourceOrigin) else ("operator", origin.kept_as)
             raise JobRefused(f"the output of {kind} {name!r} is used nowhere; write it to a sink (NoopSink discards)")
+
+
+def _of_one_schema(name: str, rows: Sequence[Resolved]) -> Resolved:
+    """Unite what goes to an operator or a sink. Raises `JobRefused`."""
+    first, *others = together(rows)
+    if others:
+        raise JobRefused(
+            f"{name!r} unites streams of different schemas: {_line(first.schema)} and {_line(others[0].schema)}"
+        )
+    return first
 
 
 def _line(schema: pa.Schema) -> str:

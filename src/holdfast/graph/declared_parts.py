@@ -10,31 +10,32 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.graph.describing import described
-from holdfast.graph.program import DeclaredPart, OperatorOrigin, SourceOrigin
+from holdfast.graph.describing import described_in_any_order
+from holdfast.graph.nodes import Node, Read, reads_of
+from holdfast.graph.program import DeclaredPart, SourceOrigin
 
 if TYPE_CHECKING:
     from holdfast.functions.operator import OperatorSpec
-    from holdfast.graph.build import Declarations, OperatorDeclaration, Path
+    from holdfast.graph.build import Declarations, OperatorDeclaration
 
 
 def declared_parts(declared: "Declarations", operators: "Mapping[str, OperatorSpec]") -> dict[str, DeclaredPart]:
     """Describe all parts of a job by name: sources, then operators, then sinks, each in the order of declaration."""
     readers = _readers(declared)
 
-    def part(role: str, name: str, paths: "tuple[Path, ...]", details: str, keys: tuple[str, ...] = ()) -> DeclaredPart:
+    def part(role: str, name: str, nodes: list[Node], details: str, keys: tuple[str, ...] = ()) -> DeclaredPart:
         read_by = f"; read by {', '.join(sorted(readers[name]))}" if readers.get(name) else ""
         kind = declared.unnamed.get(name, "")
-        inputs = tuple(sorted({_name(path) for path in paths}))
+        inputs = tuple(sorted({_name(read) for read in reads_of(*nodes)}))
         return DeclaredPart(role, kind, name in declared.unnamed, keys, inputs, f"{details}{read_by}")
 
-    sources = {name: part("source", name, (), each.stable_text) for name, each in declared.sources.items()}
+    sources = {name: part("source", name, [], each.stable_text) for name, each in declared.sources.items()}
     keyed = {
-        name: part("operator", name, each.paths, _operator(each, operators[name]), tuple(operators[name].declared_keys))
+        name: part("operator", name, _nodes(each), _operator(each, operators[name]), tuple(operators[name].declared_keys))
         for name, each in declared.operators.items()
     }
     sinks = {
-        name: part("sink", name, each.paths, f"{each.sink.stable_text} of {_ways(each.paths)}")
+        name: part("sink", name, [each.node], f"{each.sink.stable_text} of {described_in_any_order(each.node)}")
         for name, each in declared.sinks.items()
     }
     return sources | keyed | sinks
@@ -42,7 +43,7 @@ def declared_parts(declared: "Declarations", operators: "Mapping[str, OperatorSp
 
 def _operator(declared: "OperatorDeclaration", spec: "OperatorSpec") -> str:
     inputs = [
-        f"{_ways(each.paths)} → {'broadcast' if each.broadcast else 'key_by'}({', '.join(each.shown_keys)})"
+        f"{described_in_any_order(each.node)} → {'broadcast' if each.broadcast else 'key_by'}({', '.join(each.shown_keys)})"
         for each in declared.inputs
     ]
     function = getattr(spec, "function", None)
@@ -51,25 +52,24 @@ def _operator(declared: "OperatorDeclaration", spec: "OperatorSpec") -> str:
     return f"{made_by}of {' with '.join(inputs)}, giving {_columns(spec.output_schema)}; state {', '.join(tables)}"
 
 
-def _ways(paths: "tuple[Path, ...]") -> str:
-    """Describe paths into a stream, in an order that does not depend on that of a union."""
-    return " and ".join(sorted(described((path,)) for path in paths))
+def _nodes(declared: "OperatorDeclaration") -> list[Node]:
+    return [each.node for each in declared.inputs]
 
 
 def _readers(declared: "Declarations") -> dict[str, set[str]]:
     """Return the nearest parts behind each that the user named: the other names move with the order."""
     found: dict[str, set[str]] = {}
-    paths = {name: each.paths for name, each in declared.operators.items()}
-    paths |= {name: each.paths for name, each in declared.sinks.items()}
-    for name in reversed(paths):
+    reads = {name: each.reads for name, each in declared.operators.items()}
+    reads |= {name: reads_of(each.node) for name, each in declared.sinks.items()}
+    for name in reversed(reads):
         named = found.get(name, set()) if name in declared.unnamed else {name}
-        for path in paths[name]:
-            found.setdefault(_name(path), set()).update(named)
+        for read in reads[name]:
+            found.setdefault(_name(read), set()).update(named)
     return found
 
 
-def _name(path: "Path") -> str:
-    origin: SourceOrigin | OperatorOrigin = path.origin
+def _name(read: Read) -> str:
+    origin = read.origin
     return origin.source if isinstance(origin, SourceOrigin) else origin.operator
 
 

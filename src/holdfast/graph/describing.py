@@ -1,24 +1,56 @@
-"""Declarations in words, for the `repr` of streams. Pure."""
+"""Declarations in words, for the `repr` of streams, and for stored descriptions. Pure."""
 
-from typing import TYPE_CHECKING
+from hashlib import blake2b
+from itertools import islice
 
+from holdfast.graph.nodes import WAYS_SHOWN_MAX, Node, Read, United, inputs_first, ways_into
 from holdfast.graph.program import SourceOrigin
 
-if TYPE_CHECKING:
-    from holdfast.graph.build import Path
+
+def described(node: Node) -> str:
+    """Describe the ways into a stream, each from its source or operator over its steps."""
+    return " and ".join(_line(way) for way in ways(node))
 
 
-def described(paths: "tuple[Path, ...]") -> str:
-    """Describe the paths into a stream, each from its source or operator over its steps."""
-    return " and ".join(" → ".join([origin, *([steps] if steps else [])]) for origin, steps in ways(paths))
+def described_in_any_order(node: Node) -> str:
+    """Describe a stream such that the order within a union makes no difference, in a text of bounded length."""
+    found = list(islice(ways_into(node), WAYS_SHOWN_MAX + 1))
+    if len(found) <= WAYS_SHOWN_MAX:
+        return " and ".join(sorted(_line(_shown_way(way)) for way in found))
+    digests: dict[Node, str] = {}
+    for each in inputs_first(node):
+        before = sorted(digests[before] for before in each.inputs)
+        digests[each] = blake2b("\n".join([_shown(each), *before]).encode(), digest_size=8).hexdigest()
+    return f"a graph of {len(digests)} steps, {digests[node]}"
 
 
-def ways(paths: "tuple[Path, ...]") -> list[tuple[str, str]]:
-    """Return the origin of each path into a stream, and its steps."""
-    found = []
-    for path in paths:
-        origin = path.origin.source if isinstance(path.origin, SourceOrigin) else path.origin.operator
-        watermark = [] if path.watermark is None else [f"with_watermark({path.watermark.column!r})"]
-        steps = [str(step) for step in path.steps]
-        found.append((origin, " → ".join([*watermark, *steps])))
-    return found
+def ways(node: Node) -> list[tuple[str, str]]:
+    """Return the origin of each way into a stream, and its steps; of very many ways the first."""
+    found = [_shown_way(way) for way in islice(ways_into(node), WAYS_SHOWN_MAX + 1)]
+    return found if len(found) <= WAYS_SHOWN_MAX else [*found[:WAYS_SHOWN_MAX], ("further ways", "")]
+
+
+def _line(way: tuple[str, str]) -> str:
+    origin, steps = way
+    return " → ".join([origin, *([steps] if steps else [])])
+
+
+def _shown_way(way: list[Node]) -> tuple[str, str]:
+    first = way[0]
+    assert isinstance(first, Read)
+    steps = [_watermark(first), *(_shown(node) for node in way[1:])]
+    return _origin(first), " → ".join(filter(None, steps))
+
+
+def _origin(read: Read) -> str:
+    return read.origin.source if isinstance(read.origin, SourceOrigin) else read.origin.operator
+
+
+def _watermark(read: Read) -> str:
+    return "" if read.watermark is None else f"with_watermark({read.watermark.column!r})"
+
+
+def _shown(node: Node) -> str:
+    if isinstance(node, United):
+        return "union_by_name" if node.by_name else ""
+    return f"{_origin(node)} {_watermark(node)}" if isinstance(node, Read) else str(node.step)

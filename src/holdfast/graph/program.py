@@ -4,12 +4,14 @@
     level 1: pull from operators of level 1 ──leg──► operators of level 2, sinks
     …
 
-A *leg* is a path without state: an origin (a source, or an operator's output), steps, a target. An operator's level is
-1 more than the highest level among the origins of the legs that feed it.
+A *leg* is the work without state on the rows of an origin (a source, or an operator's output): a graph of steps with
+one or several targets. The rows are read once for all of them. An operator's level is 1 more than the highest level
+among the origins of the legs that feed it.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -118,16 +120,39 @@ class SinkTarget:
 
 
 @dataclass(frozen=True)
+class LegNode:
+    """Rows within a leg: behind a step, or (without a step) of several inputs, one after the other.
+
+    `inputs`: numbers of earlier nodes of the leg; the first node has none, since it holds the origin's rows.
+    """
+
+    inputs: tuple[int, ...]
+    step: LegStep | None
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class LegOutput:
+    """A target of a leg, and the node whose rows it gets.
+
+    `number`: its place among all outputs of the program, in which order an operator gets its inputs.
+    """
+
+    number: int
+    node: int
+    target: OperatorTarget | SinkTarget
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
 class Leg:
-    """Path of rows from an origin to a target. `level` is the origin's level (0 for sources); `schema` is the rows'
-    schema at the target."""
+    """Rows of an origin on their way to their targets. `level` is the origin's level (0 for sources)."""
 
     index: int
     level: int
     origin: SourceOrigin | OperatorOrigin
-    steps: tuple[LegStep, ...]
-    target: OperatorTarget | SinkTarget
-    schema: pa.Schema
+    nodes: tuple[LegNode, ...]
+    outputs: tuple[LegOutput, ...]
     watermark: WatermarkSpec | None = None
     """Watermark of the source's rows, before any step."""
     columns: tuple[str, ...] | None = None
@@ -136,7 +161,30 @@ class Leg:
     @property
     def in_python(self) -> bool:
         """True if no step of this leg takes the rows into the JVM."""
-        return not any(isinstance(step, Transform) for step in self.steps)
+        return not any(isinstance(node.step, Transform) for node in self.nodes)
+
+    @property
+    def steps(self) -> tuple[LegStep, ...]:
+        """All steps. Of a leg that Spark works off these are the steps of its single way, in order."""
+        return tuple(node.step for node in self.nodes if node.step is not None)
+
+    @property
+    def sink_places(self) -> dict[int, str]:
+        """The places of the outputs that are sinks, with their names; a leg has at most one."""
+        return {
+            place: output.target.sink
+            for place, output in enumerate(self.outputs)
+            if isinstance(output.target, SinkTarget)
+        }
+
+    def keeps_rows(self, output: LegOutput) -> bool:
+        """True if the output gets a row for each row of the origin, in order."""
+        node = self.nodes[output.node]
+        while node.inputs:
+            if len(node.inputs) > 1 or not (isinstance(node.step, MapBatches) and node.step.keeps_rows):
+                return False
+            node = self.nodes[node.inputs[0]]
+        return True
 
 
 @dataclass(frozen=True)
@@ -185,6 +233,47 @@ class Program:
     state: StateBackend = IN_MEMORY
     parts: dict[str, DeclaredPart] = field(default_factory=dict)
     """All sources, operators and sinks as declared, by name."""
+
+    @cached_property
+    def source_legs(self) -> tuple[Leg, ...]:
+        """The legs that read sources."""
+        return tuple(leg for leg in self.legs if isinstance(leg.origin, SourceOrigin))
+
+    @cached_property
+    def legs_by_operator(self) -> dict[str, tuple[Leg, ...]]:
+        """The legs that begin at each operator's outputs."""
+        found: dict[str, list[Leg]] = {}
+        for leg in self.legs:
+            if isinstance(leg.origin, OperatorOrigin):
+                found.setdefault(leg.origin.operator, []).append(leg)
+        return {operator: tuple(legs) for operator, legs in found.items()}
+
+    @cached_property
+    def first_legs(self) -> frozenset[int]:
+        """The first leg of each origin, by whose counts the origin's rows are counted once."""
+        return frozenset({leg.origin: leg.index for leg in reversed(self.legs)}.values())
+
+    @cached_property
+    def python_legs(self) -> frozenset[int]:
+        """The legs whose rows never enter the JVM."""
+        return frozenset(leg.index for leg in self.legs if self.runs_in_python(leg))
+
+    @cached_property
+    def operators_of_level(self) -> dict[int, tuple[str, ...]]:
+        """The names of the operators of each level."""
+        found: dict[int, list[str]] = {}
+        for operator, level in self.operator_levels.items():
+            found.setdefault(level, []).append(operator)
+        return {level: tuple(operators) for level, operators in found.items()}
+
+    @cached_property
+    def operators_fed_by(self) -> dict[int, tuple[str, ...]]:
+        """The names of the operators that legs of each level lead to."""
+        found: dict[int, dict[str, None]] = {leg.level: {} for leg in self.legs}
+        for leg in self.legs:
+            targets = (each.target for each in leg.outputs)
+            found[leg.level].update((each.operator, None) for each in targets if isinstance(each, OperatorTarget))
+        return {level: tuple(operators) for level, operators in found.items()}
 
     def runs_in_python(self, leg: Leg) -> bool:
         """True if a leg's rows never enter the JVM: the leg has no Spark step, and Spark does not read its source."""

@@ -4,7 +4,6 @@ where(e) … select(…)            the source reads the columns that these need
 … key_by(k).aggregate(…)        so is it where an aggregate is the first to say which columns it reads
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -97,22 +96,6 @@ class Omission:
     def schema_of(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the rows that come out."""
         return pa.schema([field for field in schema if field.name not in self.columns])
-
-
-def columns_read(schema: pa.Schema, steps: Sequence[object], always: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the columns of a source that steps need, and those needed `always`; None: they need all of them.
-
-    The steps are `Selection`s up to the first `Projection`; behind others all columns are needed.
-    """
-    needed = set(always)
-    for step in steps:
-        if not isinstance(step, Selection | Projection):
-            return None
-        needed.update(step.needs(schema))
-        if isinstance(step, Projection):
-            is_whole = step.added or step.missing_from(schema)  # the refusal of a missing column names all columns
-            return None if is_whole else tuple(name for name in schema.names if name in needed)
-    return None
 
 
 def _types(step: object, schema: pa.Schema, expressions: dict[str, pc.Expression]) -> list[pa.DataType]:

@@ -9,9 +9,21 @@ A split is a region if no operator is in the job and its source keeps a position
 record of a checkpoint is a cut of the whole job, and pipelines that share nothing are better two jobs.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
-from holdfast.graph.program import Leg, OperatorOrigin, Program, SinkTarget, SourceOrigin, Transform
+from holdfast.graph.nodes import WAYS_SHOWN_MAX
+from holdfast.graph.program import (
+    Leg,
+    LegOutput,
+    OperatorOrigin,
+    OperatorTarget,
+    Program,
+    SinkTarget,
+    SourceOrigin,
+    Transform,
+)
 
 
 @dataclass(frozen=True)
@@ -41,14 +53,14 @@ def regions_of(program: Program) -> Regions:
 def explained(program: Program) -> str:
     """Describe the legs of a job and its regions, a line for each."""
     regions = regions_of(program)
-    legs = [f"  level {leg.level}: {_shown_leg(program, leg)}" for leg in program.legs]
+    legs = [f"  level {leg.level}: {way}" for leg in program.legs for way in _shown_leg(program, leg)]
     alone = [f"  source {name!r}: each split is a region" for name in regions.by_split]
     joined = [f"  {reason}" for reason in regions.joined]
     return "\n".join(["legs", *legs, "regions", *alone, *joined])
 
 
-def _shown_leg(program: Program, leg: Leg) -> str:
-    origin, target = leg.origin, leg.target
+def _shown_leg(program: Program, leg: Leg) -> list[str]:
+    origin = leg.origin
     if isinstance(origin, SourceOrigin):
         began = f"{program.sources[origin.source].kind} source {origin.source!r}"
     else:
@@ -56,10 +68,32 @@ def _shown_leg(program: Program, leg: Leg) -> str:
         began = f"operator {origin.operator!r}"
     output = [f"output {origin.output!r}"] if origin.output else []
     watermark = [] if leg.watermark is None else [f"watermark of {leg.watermark.column!r}"]
-    steps = ["transform" if isinstance(step, Transform) else str(step) for step in leg.steps]
+    return [
+        " → ".join([began, *output, *watermark, *steps, _shown_target(program, each.target)])
+        for each in leg.outputs
+        for steps in _shown_ways(leg, each)
+    ]
+
+
+def _shown_ways(leg: Leg, output: LegOutput) -> list[list[str]]:
+    """The steps on each way to an output; of very many ways the first."""
+    ways = list(islice(_ways(leg, output.node), WAYS_SHOWN_MAX + 1))
+    return ways if len(ways) <= WAYS_SHOWN_MAX else [*ways[:WAYS_SHOWN_MAX], ["further ways"]]
+
+
+def _ways(leg: Leg, last: int) -> Iterator[list[str]]:
+    waiting: list[tuple[int, list[str]]] = [(last, [])]
+    while waiting:
+        number, behind = waiting.pop()
+        node = leg.nodes[number]
+        step = [] if node.step is None else ["transform" if isinstance(node.step, Transform) else str(node.step)]
+        if not node.inputs:
+            yield [*step, *behind]
+        waiting.extend((before, [*step, *behind]) for before in reversed(node.inputs))
+
+
+def _shown_target(program: Program, target: OperatorTarget | SinkTarget) -> str:
     if isinstance(target, SinkTarget):
-        ended = f"{type(program.sinks[target.sink]).__name__} {target.sink!r}"
-    else:
-        to = f"as {target.broadcast!r} to every subtask of" if target.broadcast else "to"
-        ended = f"by {', '.join(target.key_columns)} {to} operator {target.operator!r}"
-    return " → ".join([began, *output, *watermark, *steps, ended])
+        return f"{type(program.sinks[target.sink]).__name__} {target.sink!r}"
+    to = f"as {target.broadcast!r} to every subtask of" if target.broadcast else "to"
+    return f"by {', '.join(target.key_columns)} {to} operator {target.operator!r}"

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import TypeVar
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from holdfast import failpoints
 from holdfast.availability import Refusal
 from holdfast.errors import TaskManagerLost
-from holdfast.exchange.task import LevelRequest, UnitResult, stage_dead_letters
+from holdfast.exchange.task import LevelRequest, UnitResult, stage_dead_letters, stream_attempt
 from holdfast.execution.calls import Step
 from holdfast.execution.isolation import SplitName
 from holdfast.functions.operator import Timers
@@ -34,7 +34,6 @@ from holdfast.graph.program import (
     OperatorOrigin,
     OperatorTarget,
     Program,
-    SinkTarget,
     SourceOrigin,
 )
 from holdfast.ids import Epoch, RunNumber
@@ -175,10 +174,10 @@ class BatchRunner:
 
     def _source_units(self, plan: Plan) -> list[Unit]:
         units: list[Unit] = []
-        for leg in self.program.legs:
-            if isinstance(leg.origin, SourceOrigin):
-                for reads in plan.reads[leg.origin.source]:
-                    units.append(Unit(len(units), leg.index, reads=reads))
+        for leg in self.program.source_legs:
+            assert isinstance(leg.origin, SourceOrigin)
+            for reads in plan.reads[leg.origin.source]:
+                units.append(Unit(len(units), leg.index, reads=reads))
         return units
 
     def _run_level(
@@ -188,8 +187,9 @@ class BatchRunner:
         if not units:
             return
         failpoints.hit("jobmaster.level.before")
+        closed = _of(self.program.operators_fed_by[level], plan.closed)
         request = LevelRequest(
-            self.job_id, self.epoch, self.run, plan.batch, level, self.combine, plan.closed, plan.batch_time_us
+            self.job_id, self.epoch, self.run, plan.batch, level, self.combine, closed, plan.batch_time_us
         )
         run = partial(self._run_units, request)
         if self.regions is not None and level == 0:
@@ -204,13 +204,20 @@ class BatchRunner:
         for leg, found in by_leg:
             self._collect(leg, found, outcome)
         failpoints.hit("jobmaster.level.after")
-        for leg, found in by_leg:
-            for result in found:
-                if result.failure is not None:
-                    raise result.failure.error()
-            if isinstance(leg.target, OperatorTarget):
-                sent = [SentUnit(each.unit, each.attempt, each.sent) for each in found]
-                arrived.setdefault(self.program.operator_levels[leg.target.operator], []).extend(sent)
+        failure = next((each.failure for each in results if each.failure is not None), None)
+        if failure is not None:
+            raise failure.error()
+        sent = [
+            (
+                output,
+                [SentUnit(each.unit, stream_attempt(each.attempt, place), each.outputs[place].sent) for each in found],
+            )
+            for leg, found in by_leg
+            for place, output in enumerate(leg.outputs)
+        ]
+        for output, units_sent in sorted(sent, key=lambda each: each[0].number):
+            if isinstance(output.target, OperatorTarget):
+                arrived.setdefault(self.program.operator_levels[output.target.operator], []).extend(units_sent)
 
     def _run_units(self, request: LevelRequest, units: list[Unit]) -> list[UnitResult]:
         what = "push" if request.level == 0 else "pull"
@@ -244,9 +251,9 @@ class BatchRunner:
         return counted
 
     def _supersede(self, result: UnitResult, outcome: BatchOutcome) -> None:
-        target = self.program.legs[result.leg].target
-        if isinstance(target, SinkTarget):
-            outcome.superseded.setdefault(target.sink, []).extend(result.committables)
+        if result.failure is None:
+            for place, sink in self.program.legs[result.leg].sink_places.items():
+                outcome.superseded.setdefault(sink, []).extend(result.outputs[place].committables)
         if result.dead_letters:
             outcome.superseded.setdefault(DEAD_LETTERS, []).extend(result.dead_letters)
 
@@ -261,15 +268,18 @@ class BatchRunner:
         """Take the results of units of a leg, in unit order."""
         if isinstance(leg.origin, SourceOrigin):
             self._count_source(leg, leg.origin.source, sum(each.rows for each in results), outcome)
-        if isinstance(leg.target, SinkTarget):
-            sink = leg.target.sink
-            outcome.rows_by_sink[sink] = outcome.rows_by_sink.get(sink, 0) + sum(each.staged for each in results)
-            outcome.add(sink, chain.from_iterable(each.committables for each in results))
+        good = [each for each in results if each.failure is None]
+        for place, sink in leg.sink_places.items():
+            given = [each.outputs[place] for each in good]
+            outcome.rows_by_sink[sink] = outcome.rows_by_sink.get(sink, 0) + sum(each.staged for each in given)
+            outcome.add(sink, chain.from_iterable(each.committables for each in given))
         if leg.watermark is not None:
             for each in results:
                 outcome.note_event_times(leg.watermark.key, each.event_times)
-        if isinstance(leg.target, OperatorTarget) and leg.target.broadcast:
-            outcome.broadcast = outcome.broadcast or any(len(each.sent) > 0 or each.gone for each in results)
+        for place, output in enumerate(leg.outputs):
+            if isinstance(output.target, OperatorTarget) and output.target.broadcast:
+                sent = any(len(each.outputs[place].sent) or each.gone for each in good)
+                outcome.broadcast = outcome.broadcast or sent
         for each in results:
             outcome.bad_rows += each.bad_rows
             for operator, subtask, rows in each.rows_by_subtask:
@@ -277,14 +287,9 @@ class BatchRunner:
             if each.dead_letters:
                 outcome.add(DEAD_LETTERS, each.dead_letters)
 
-    @cached_property
-    def _counting_legs(self) -> set[int]:
-        """The first leg of each origin."""
-        return set({leg.origin: leg.index for leg in reversed(self.program.legs)}.values())
-
     def _count_source(self, leg: Leg, source: str, rows: int, outcome: BatchOutcome) -> None:
         """Count the rows of a source read by several branches once, by its first leg."""
-        if leg.index in self._counting_legs:
+        if leg.index in self.program.first_legs:
             outcome.rows_in += rows
             outcome.rows_by_source[source] = outcome.rows_by_source.get(source, 0) + rows
 
@@ -292,10 +297,12 @@ class BatchRunner:
         """Have every TaskManager process a level; return the units that pull the output."""
 
         streams = by_task_manager(sent)
+        operators = self.program.operators_of_level[level]
+        watermarks, closed = _of(operators, plan.watermarks), _of(operators, plan.closed)
 
         def request(task_manager: int) -> ProcessRequest:
             own = streams.get(task_manager, Streams())
-            return ProcessRequest(self.run, plan.batch, plan.batch_time_us, level, own, plan.watermarks, plan.closed)
+            return ProcessRequest(self.run, plan.batch, plan.batch_time_us, level, own, watermarks, closed)
 
         about = f"batch {plan.batch}, level {level}"
         results = self._on_all(Step.PROCESS, about, lambda index, gateway: gateway.process(request(index)))
@@ -310,13 +317,15 @@ class BatchRunner:
                 outcome.timers.setdefault(subtask.operator, []).append(subtask.timers)
         bad = [row for subtask in subtasks for row in subtask.bad]
         self._stage_bad(plan, level, bad, outcome)
+        by_operator = {operator: list(found) for operator, found in groupby(subtasks, attrgetter("operator"))}
+        legs = [leg for operator in by_operator for leg in self.program.legs_by_operator.get(operator, ())]
         units: list[Unit] = []
-        for leg in self.program.legs:
-            if isinstance(leg.origin, OperatorOrigin):
-                outputs = _outputs(leg.origin, subtasks)
-                for some in self._pulled_together(outputs):
-                    for part in divide([rows for _, rows in some], len(some)):
-                        units.append(Unit(len(units), leg.index, subtasks=[some[place][0] for place in part]))
+        for leg in sorted(legs, key=attrgetter("index")):
+            assert isinstance(leg.origin, OperatorOrigin)
+            outputs = _outputs(leg.origin, by_operator[leg.origin.operator])
+            for some in self._pulled_together(outputs):
+                for part in divide([rows for _, rows in some], len(some)):
+                    units.append(Unit(len(units), leg.index, subtasks=[some[place][0] for place in part]))
         return units
 
     def _pulled_together(self, outputs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
@@ -346,11 +355,14 @@ class BatchRunner:
         outcome.bad_rows += len(bad)
 
 
+def _of(operators: Iterable[str], times: Mapping[str, int]) -> dict[str, int]:
+    return {operator: times[operator] for operator in operators if operator in times}
+
+
 def _outputs(origin: OperatorOrigin, results: list[SubtaskResult]) -> list[tuple[int, int]]:
-    """The subtasks that put rows out for an origin, and how many."""
+    """The subtasks of an operator that put rows out for an origin, and how many."""
     found = [
         (result.subtask, result.late_out.get(origin.output, 0) if origin.output else result.rows_out)
         for result in results
-        if result.operator == origin.operator
     ]
     return [(subtask, rows) for subtask, rows in found if rows]

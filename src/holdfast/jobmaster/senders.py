@@ -107,8 +107,7 @@ class Senders(Processes[SenderGateway]):
         """
         if run.request.run <= self._cancelled_run:
             raise _cancelled(run)
-        legs = {leg.index for leg in self._program.legs if self._program.runs_in_python(leg)}
-        in_python = [unit for unit in run.units if unit.leg in legs]
+        in_python = [unit for unit in run.units if unit.leg in self._program.python_legs]
         if not self._cluster.residents or not in_python:
             return self._cluster.run_level(run)
         common = msgspec.Raw(msgspec.msgpack.encode(OrderCommon(run.request, run.routes)))

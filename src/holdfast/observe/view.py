@@ -14,7 +14,7 @@ from holdfast.availability import Refusal, listed
 from holdfast.formats.history import CheckpointStats
 from holdfast.formats.history import LostRows as LostRows
 from holdfast.formats.history import SavepointStats as SavepointStats
-from holdfast.graph.program import Leg, OperatorTarget, Program, SourceOrigin
+from holdfast.graph.program import Leg, LegOutput, OperatorTarget, Program, SourceOrigin
 from holdfast.ids import Epoch, Incarnation
 from holdfast.observe.event_log import LoggedEvent
 from holdfast.observe.metrics import Picture
@@ -200,8 +200,12 @@ class JobView:
 
 def graph_of(program: Program) -> JobGraph:
     """Describe a program for people. Dead letters are no node: every node may write to them."""
-    edges = tuple(GraphEdge(_origin(leg), _target(leg), program.runs_in_python(leg)) for leg in program.legs)
-    return JobGraph(tuple(program.sources), tuple(program.operators), tuple(program.sinks), edges)
+    edges = (
+        GraphEdge(_origin(leg), _target(output), program.runs_in_python(leg))
+        for leg in program.legs
+        for output in leg.outputs
+    )
+    return JobGraph(tuple(program.sources), tuple(program.operators), tuple(program.sinks), tuple(edges))
 
 
 def _origin(leg: Leg) -> str:
@@ -210,7 +214,7 @@ def _origin(leg: Leg) -> str:
     return f"operator/{leg.origin.operator}"
 
 
-def _target(leg: Leg) -> str:
-    if isinstance(leg.target, OperatorTarget):
-        return f"operator/{leg.target.operator}"
-    return f"sink/{leg.target.sink}"
+def _target(output: LegOutput) -> str:
+    if isinstance(output.target, OperatorTarget):
+        return f"operator/{output.target.operator}"
+    return f"sink/{output.target.sink}"

@@ -46,7 +46,8 @@ def step_failure(leg: Leg, error: Exception) -> Exception:
         for step in leg.steps
     )
     origin = leg.origin.operator if isinstance(leg.origin, OperatorOrigin) else leg.origin.source
-    target = leg.target.sink if isinstance(leg.target, SinkTarget) else leg.target.operator
+    [output] = leg.outputs
+    target = output.target.sink if isinstance(output.target, SinkTarget) else output.target.operator
     return UserFunctionError(
         f"between {origin!r} and {target!r}, a step ({steps or 'the read'}) raised in Spark: {reason}"
     )

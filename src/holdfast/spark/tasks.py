@@ -17,11 +17,11 @@ from pyspark.broadcast import Broadcast
 from holdfast.errors import JobRefused, ObjectNotFound
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.links import FlightLinks
+from holdfast.exchange.stepping import apply_step
 from holdfast.exchange.task import (
     UnitResult,
     UnitRows,
     UnitWork,
-    apply_steps,
     deliver,
     failure_of,
     run_unit,
@@ -155,7 +155,7 @@ class StepBatches:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         step: MapBatches = cloudpickle.loads(self._step)
-        yield from apply_steps(batches, [step], lambda: f"partition {_partition()}")
+        yield from apply_step(batches, step, lambda: f"partition {_partition()}")
 
 
 class DeliverUnit:
@@ -181,10 +181,10 @@ class DeliverUnit:
         connections = Connections(worker.shipment.secret)
         links = FlightLinks(run.routes, connections)
         work = UnitWork(unit, run.request, worker.program, links, worker.store)
-        counted = _Counted(batches, work.leg.schema)
+        counted = _Counted(batches, work.leg.outputs[0].schema)
         try:
             with connections:
-                result = deliver(iter(counted), work)
+                result = deliver(((0, rows) for rows in counted), work)
         except Exception as error:
             result = work.failed(error)
         result = self._with_note(result, worker, run, unit, counted.rows)

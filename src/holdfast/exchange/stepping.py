@@ -1,0 +1,110 @@
+"""The steps of a leg, applied to rows batch by batch, on the way to all of the leg's targets.
+
+    rows of the origin ──► step ──► step ──► (output, rows)
+                              └───► step ──► rows of several nodes, gathered ──► step ──► (output, rows)
+
+Each batch goes through each step once. Rows go on as soon as a step gives them, so that a step that makes many out of
+few never has them all at once. Only where several nodes come together before a further step do rows wait: for the rest
+of the same batch, so that the step gets one batch instead of many small ones, and never for more than a bound.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+
+from holdfast import errors
+from holdfast.graph.program import Leg, MapBatches
+
+ROWS_GATHERED_MAX = 64 * 1024
+"""Rows that wait where several nodes come together. More make fewer, larger batches for the next step, in more
+memory."""
+
+
+def apply_step(rows: Iterable[pa.RecordBatch], step: MapBatches, where: Callable[[], str]) -> Iterator[pa.RecordBatch]:
+    """Apply a single step to batches, lazily."""
+    for batch in rows:
+        yield from made(step, batch, where)
+
+
+class LegSteps:
+    """The steps of a leg. `where` describes the place of the current rows, for messages."""
+
+    def __init__(self, leg: Leg, where: Callable[[], str]) -> None:
+        self._nodes = leg.nodes
+        self._where = where
+        self._behind: list[list[int]] = [[] for _ in leg.nodes]
+        self._outputs: list[list[int]] = [[] for _ in leg.nodes]
+        for number, node in enumerate(leg.nodes):
+            for before in node.inputs:
+                self._behind[before].append(number)
+        for place, output in enumerate(leg.outputs):
+            self._outputs[output.node].append(place)
+        self._held: dict[int, list[pa.RecordBatch]] = {
+            number: [] for number, node in enumerate(leg.nodes) if len(node.inputs) > 1 and self._behind[number]
+        }
+        self._held_rows = dict.fromkeys(self._held, 0)
+
+    def apply(self, rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield rows for the leg's outputs, each with the place of its output."""
+        for batch in rows:
+            yield from self._flow(0, iter((batch,)))
+            for number in self._held:
+                yield from self._flow(number, self._gathered(number))
+
+    def _flow(self, first: int, rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Take the rows of a node through all that is behind it."""
+        under_way = [(first, rows)]
+        while under_way:
+            number, parts = under_way[-1]
+            part = next(parts, None)
+            if part is None:
+                under_way.pop()
+            elif part.num_rows:
+                for place in self._outputs[number]:
+                    yield place, part
+                under_way.extend((behind, self._into(behind, part)) for behind in reversed(self._behind[number]))
+
+    def _into(self, number: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield what a node makes of rows; nothing yet, if it gathers them."""
+        step = self._nodes[number].step
+        if step is not None:
+            assert isinstance(step, MapBatches), "Spark steps run in Spark"
+            return made(step, rows, self._where)
+        held = self._held.get(number)
+        if held is None:
+            return iter((rows,))
+        held.append(rows)
+        self._held_rows[number] += rows.num_rows
+        return self._gathered(number) if self._held_rows[number] >= ROWS_GATHERED_MAX else iter(())
+
+    def _gathered(self, number: int) -> Iterator[pa.RecordBatch]:
+        rows, self._held[number], self._held_rows[number] = self._held[number], [], 0
+        if len(rows) > 1 and all(each.schema.equals(rows[0].schema) for each in rows):
+            rows = [pa.concat_batches(rows)]
+        return iter(rows)
+
+
+def made(step: MapBatches, rows: pa.RecordBatch, where: Callable[[], str]) -> Iterator[pa.RecordBatch]:
+    """Yield what a step makes of rows, one batch after the other."""
+    if not rows.num_rows:
+        return
+    try:
+        found = step.fn(rows)
+        for part in [found] if isinstance(found, pa.RecordBatch) else found:
+            yield _conform(part, step)
+    except errors.HoldfastError:
+        raise
+    except Exception as error:
+        raise errors.UserFunctionError(
+            f"{step} raised {errors.in_user_code(error)} at {where()}, {rows.num_rows} rows"
+        ) from error
+
+
+def _conform(part: object, step: MapBatches) -> pa.RecordBatch:
+    if not isinstance(part, pa.RecordBatch):
+        raise errors.UserFunctionError(f"{step} gave a {type(part).__name__}, not a pyarrow.RecordBatch")
+    if part.schema.equals(step.schema):
+        return part
+    if part.schema.names != step.schema.names:
+        raise errors.UserFunctionError(f"{step} gave the columns {part.schema.names}, declared are {step.schema.names}")
+    return part.cast(step.schema)

@@ -1,0 +1,269 @@
+"""From the outputs of a program to its legs: for each origin the graph of steps on the way to its targets. Pure.
+
+    outputs, each with its resolved rows ──► by origin: what lies between the origin and these targets ──► a leg
+
+A leg reads its origin once for all of its targets. Some targets have legs of their own: those behind a step that Spark
+runs, since Spark's plan of a graph is as large as the number of ways through it; a second sink, since each sink takes
+its rows by itself; and those beyond the bound on the targets of a leg.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+
+import pyarrow as pa
+
+from holdfast.errors import JobRefused
+from holdfast.graph.nodes import Read, inputs_first, ways_into
+from holdfast.graph.program import (
+    Leg,
+    LegNode,
+    LegOutput,
+    LegStep,
+    MapBatches,
+    OperatorOrigin,
+    OperatorTarget,
+    SinkTarget,
+    Transform,
+)
+from holdfast.graph.projecting import Projection, Selection
+from holdfast.graph.resolving import Resolved
+from holdfast.graph.uniting import Conforming
+
+OUTPUTS_PER_LEG_MAX = 16
+"""Targets of a leg. With more, rows are read less often; but each target holds rows of its own until they are worth a
+message or a file, so that the memory of a unit grows with them."""
+
+WAYS_THROUGH_SPARK_MAX = 1_024
+"""Ways from a source or an operator to a target through steps that Spark runs. Each is a leg, which reads its rows
+itself; more take long to start."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A target and the rows that it gets, as resolved."""
+
+    target: OperatorTarget | SinkTarget
+    rows: Resolved
+
+    @property
+    def name(self) -> str:
+        """The name of the operator or sink."""
+        return self.target.sink if isinstance(self.target, SinkTarget) else self.target.operator
+
+
+def lay_legs(outputs: Sequence[Output], levels: Mapping[str, int], by_spark: Collection[object]) -> tuple[Leg, ...]:
+    """Lay the legs of a program. `levels`: of operators. `by_spark`: the origins that Spark reads.
+
+    Raises
+    ------
+    JobRefused
+        There are more ways through Spark's steps than legs are allowed.
+    """
+    legs: list[Leg] = []
+    graph = _Graph(outputs)
+    for read in graph.reads:
+        level = levels[read.origin.operator] if isinstance(read.origin, OperatorOrigin) else 0
+        for leg in _legs_of(read, graph, read.origin in by_spark):
+            legs.append(replace(leg, index=len(legs), level=level))
+    return tuple(legs)
+
+
+class _Graph:
+    """The resolved nodes before all outputs, each with the nodes behind it."""
+
+    def __init__(self, outputs: Sequence[Output]) -> None:
+        self.outputs = list(enumerate(outputs))
+        known: set[Resolved] = set()
+        self.order: dict[Resolved, int] = {}
+        self.behind: dict[Resolved, list[Resolved]] = {}
+        for each in outputs:
+            for node in inputs_first(each.rows, known):
+                known.add(node)
+                self.order[node] = len(self.order)
+                for before in node.inputs:
+                    self.behind.setdefault(before, []).append(node)
+        self._reads = [node for node in self.order if node.read is not None]
+
+    @property
+    def reads(self) -> list[Read]:
+        return [node.read for node in self._reads if node.read is not None]
+
+    def reached(self, read: Read) -> set[Resolved]:
+        """Everything that rows of a read come through."""
+        found: set[Resolved] = set()
+        waiting = [node for node in self._reads if node.read is read]
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                waiting.extend(self.behind.get(node, ()))
+        return found
+
+
+def _legs_of(read: Read, graph: _Graph, by_spark: bool) -> Iterator[Leg]:
+    reached = graph.reached(read)
+    through_spark = _through_spark(reached, graph)
+    shared: list[tuple[int, Output]] = []
+    for number, output in graph.outputs:
+        if output.rows not in reached:
+            continue
+        if by_spark or output.rows in through_spark:
+            for way in _ways(output, reached):
+                links = [(node, [before]) for before, node in pairwise(way)]
+                yield _leg(way[0], links, [(number, output)])
+        else:
+            shared.append((number, output))
+    for some in _divided(shared):
+        yield _narrowed(_before(some, reached, graph), some)
+
+
+def _divided(outputs: Iterable[tuple[int, Output]]) -> list[list[tuple[int, Output]]]:
+    """Divide outputs among legs, with at most one sink in each, since a sink takes its rows itself."""
+    legs: list[list[tuple[int, Output]]] = []
+    has_sink: list[bool] = []
+    for output in outputs:
+        is_sink = isinstance(output[1].target, SinkTarget)
+        if not legs or len(legs[-1]) == OUTPUTS_PER_LEG_MAX or (is_sink and has_sink[-1]):
+            legs.append([])
+            has_sink.append(False)
+        legs[-1].append(output)
+        has_sink[-1] = has_sink[-1] or is_sink
+    return legs
+
+
+def _through_spark(reached: set[Resolved], graph: _Graph) -> set[Resolved]:
+    """The nodes at or behind a step that Spark runs, among those that a read reaches."""
+    found: set[Resolved] = set()
+    waiting = [node for node in reached if isinstance(node.step, Transform)]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(graph.behind.get(node, ()))
+    return found
+
+
+def _ways(output: Output, reached: set[Resolved]) -> list[list[Resolved]]:
+    ways = list(islice(ways_into(output.rows, reached.__contains__), WAYS_THROUGH_SPARK_MAX + 1))
+    if len(ways) > WAYS_THROUGH_SPARK_MAX:
+        raise JobRefused(
+            f"{output.name!r}: its rows come along more than {WAYS_THROUGH_SPARK_MAX:,} ways through transform(…) or a "
+            "DataFrame, each of which is a Spark job in every batch: unite streams before a transform, or use select, "
+            "where and map_batches, which share their input"
+        )
+    return ways
+
+
+def _before(outputs: Iterable[tuple[int, Output]], reached: set[Resolved], graph: _Graph) -> list[Resolved]:
+    """What lies between a read and some of the outputs, inputs first."""
+    found: set[Resolved] = set()
+    waiting = [output.rows for _, output in outputs]
+    while waiting:
+        node = waiting.pop()
+        if node in reached and node not in found:
+            found.add(node)
+            waiting.extend(node.inputs)
+    return sorted(found, key=graph.order.__getitem__)
+
+
+def _narrowed(nodes: list[Resolved], outputs: list[tuple[int, Output]]) -> Leg:
+    """Lay a leg that reads only the columns of its source that are needed."""
+    known = set(nodes)
+    links = [(node, [each for each in node.inputs if each in known]) for node in nodes[1:]]
+    columns = _columns_read(nodes, {output.rows for _, output in outputs})
+    read = nodes[0].read
+    if columns is None or read is None or isinstance(read.origin, OperatorOrigin):
+        return _leg(nodes[0], links, outputs)
+    if read.watermark is not None:
+        columns.add(read.watermark.column)
+    leg = _leg(nodes[0], links, outputs, columns)
+    united = [node for node in leg.nodes if len(node.inputs) > 1]
+    is_mixed = any(not leg.nodes[each].schema.equals(node.schema) for node in united for each in node.inputs)
+    return _leg(nodes[0], links, outputs) if is_mixed else leg
+
+
+def _columns_read(nodes: list[Resolved], given: Collection[Resolved]) -> set[str] | None:
+    """The columns of the first node that the others need; None: all of them. `given`: nodes that targets get whole."""
+    needed: dict[Resolved, set[str] | None] = {node: set() for node in nodes} | dict.fromkeys(given)
+    for node in reversed(nodes):
+        for before in node.inputs:
+            if before in needed:
+                needed[before] = _both(needed[before], _needs(node, before, needed[node]))
+    return needed[nodes[0]]
+
+
+def _needs(node: Resolved, before: Resolved, needed: set[str] | None) -> set[str] | None:
+    """The columns of an input that a node needs, for the columns of its own that are needed."""
+    fn = node.step.fn if isinstance(node.step, MapBatches) else None
+    if node.step is None or isinstance(fn, Selection):
+        return _both(needed, set(fn.needs(before.schema)) if isinstance(fn, Selection) else set())
+    return set(fn.needs(before.schema)) if isinstance(fn, Projection) and not fn.added else None
+
+
+def _both(first: set[str] | None, second: set[str] | None) -> set[str] | None:
+    return None if first is None or second is None else first | second
+
+
+def _leg(
+    first: Resolved,
+    links: Iterable[tuple[Resolved, list[Resolved]]],
+    outputs: Iterable[tuple[int, Output]],
+    columns: set[str] | None = None,
+) -> Leg:
+    """Lay a leg from a read over nodes, each with its inputs. The leg's number and level are not known yet."""
+    laid = _Laid(first, columns)
+    for node, inputs in links:
+        laid.add(node, inputs)
+    return laid.leg([(number, laid.places[output.rows], output.target) for number, output in outputs])
+
+
+class _Laid:
+    """The nodes of a leg as they are laid. `places`: the number of each resolved node."""
+
+    def __init__(self, first: Resolved, columns: set[str] | None) -> None:
+        assert first.read is not None, "a leg begins with a read"
+        self._read, schema = first.read, first.schema
+        watermark = self._read.watermark
+        batch_time = watermark.column if watermark is not None and watermark.of_batches else None
+        self._columns: tuple[str, ...] | None = None
+        if columns is not None:
+            names = [name for name in schema.names if name in columns or name == batch_time]
+            schema = pa.schema([schema.field(name) for name in names])
+            self._columns = tuple(name for name in names if name != batch_time)
+        self._nodes = [LegNode((), None, schema)]
+        self.places: dict[Resolved, int] = {first: 0}
+
+    def add(self, node: Resolved, inputs: Sequence[Resolved]) -> None:
+        numbers = tuple(self.places[each] for each in inputs)
+        if node.step is None and len(numbers) == 1:
+            self.places[node] = numbers[0]
+            return
+        before, step = self._nodes[numbers[0]], node.step
+        is_as_before = step is None or (isinstance(step, MapBatches) and isinstance(step.fn, Selection))
+        schema = before.schema if is_as_before else node.schema
+        if isinstance(step, MapBatches) and isinstance(step.fn, Selection):
+            step = replace(step, schema=schema)
+        numbers, step = self._in_one(numbers, step)
+        self._nodes.append(LegNode(numbers, step, schema))
+        self.places[node] = len(self._nodes) - 1
+
+    def _in_one(self, numbers: tuple[int, ...], step: LegStep | None) -> tuple[tuple[int, ...], LegStep | None]:
+        """Put two conversions to united schemas that follow each other into one."""
+        before = self._nodes[numbers[0]]
+        first = before.step.fn if isinstance(before.step, MapBatches) else None
+        if isinstance(step, MapBatches) and isinstance(step.fn, Conforming) and isinstance(first, Conforming):
+            return before.inputs, replace(step, fn=step.fn.behind(first))
+        return numbers, step
+
+    def leg(self, ends: Sequence[tuple[int, int, OperatorTarget | SinkTarget]]) -> Leg:
+        """Return the leg, without nodes that no target needs."""
+        used = {0, *(place for _, place, _ in ends)}
+        for place in reversed(range(len(self._nodes))):
+            if place in used:
+                used.update(self._nodes[place].inputs)
+        renumbered = {place: number for number, place in enumerate(sorted(used))}
+        nodes = [self._nodes[place] for place in sorted(used)]
+        nodes = [replace(node, inputs=tuple(renumbered[each] for each in node.inputs)) for node in nodes]
+        outputs = [LegOutput(number, renumbered[at], target, self._nodes[at].schema) for number, at, target in ends]
+        return Leg(0, 0, self._read.origin, tuple(nodes), tuple(outputs), self._read.watermark, self._columns)

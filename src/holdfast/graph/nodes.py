@@ -1,0 +1,122 @@
+"""The graph that a program declares: a node for each stream. A node knows the nodes before it, and nothing behind it.
+
+    Read ──► Step ──► Step ──► United ◄── Step ◄── Read        a stream that is used twice is the same node twice
+
+A stream may be divided and united again at each of many stages, so that the number of ways through the graph doubles at
+each: whoever walks the graph visits each node once, and never follows each way.
+"""
+
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin, name_of_function
+from holdfast.graph.projecting import Omission, Projection, Selection
+from holdfast.watermarks import WatermarkSpec
+
+WAYS_SHOWN_MAX = 16
+"""Ways into a stream that a description shows. More are longer than anybody reads."""
+
+
+@dataclass(frozen=True)
+class TransformDeclaration:
+    fn: Callable[[Any], Any]
+
+    def __str__(self) -> str:
+        return f"transform({name_of_function(self.fn)})"
+
+
+StepDeclaration = MapBatches | TransformDeclaration | Projection | Selection | Omission
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """The rows of an origin, as they come."""
+
+    origin: SourceOrigin | OperatorOrigin
+    watermark: WatermarkSpec | None = None
+
+    @property
+    def inputs(self) -> "tuple[Node, ...]":
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """The rows of `before` behind a step."""
+
+    before: "Node"
+    step: StepDeclaration
+
+    @property
+    def inputs(self) -> "tuple[Node, ...]":
+        return (self.before,)
+
+
+@dataclass(frozen=True, eq=False)
+class United:
+    """The rows of several streams. `by_name`: each row gets the columns of all, by their names.
+
+    `tag`: the column that names the stream of each row, `"left"` for the first and `"right"` for the second of two.
+    """
+
+    inputs: "tuple[Node, ...]"
+    by_name: bool = False
+    tag: str | None = None
+
+
+Node = Read | Step | United
+
+Linked = TypeVar("Linked")
+"""Anything that has `inputs` of its own kind."""
+
+
+def united(left: Node, right: Node, by_name: bool = False, tag: str | None = None) -> United:
+    """Unite two streams. Streams that are united one after the other become a single node."""
+    if tag is None and isinstance(left, United) and left.by_name == by_name and left.tag is None:
+        return United((*left.inputs, right), by_name)
+    return United((left, right), by_name, tag)
+
+
+def inputs_first(last: Linked, known: Container[Linked] = ()) -> list[Linked]:
+    """Return what `last` depends on, and `last`: each once, its inputs before it. What is `known` is left out."""
+    found: list[Linked] = []
+    seen: set[Linked] = set()
+    waiting = [(last, False)]
+    while waiting:
+        node, is_done = waiting.pop()
+        if is_done:
+            found.append(node)
+        elif node not in seen and node not in known:
+            seen.add(node)
+            waiting.append((node, True))
+            waiting.extend((each, False) for each in reversed(node.inputs))  # type: ignore[attr-defined]
+    return found
+
+
+def over_reads(node: Node, change: Callable[[Read], Node]) -> Node | None:
+    """Return the node with its reads changed; None if rows have come through steps since they were read."""
+    changed: dict[Node, Node] = {}
+    for each in inputs_first(node):
+        if isinstance(each, Step) or (isinstance(each, United) and each.by_name):
+            return None
+        inputs = tuple(changed[before] for before in each.inputs)
+        changed[each] = change(each) if isinstance(each, Read) else United(inputs)
+    return changed[node]
+
+
+def reads_of(*nodes: Node) -> tuple[Read, ...]:
+    """Return the reads that rows of these nodes come from, from left to right."""
+    found = (each for node in nodes for each in inputs_first(node) if isinstance(each, Read))
+    return tuple(dict.fromkeys(found))
+
+
+def ways_into(last: Linked, is_inside: Callable[[Linked], bool] = lambda _: True) -> Iterator[list[Linked]]:
+    """Return the ways into a node, from its beginning on. There may be very many: take no more than a bound."""
+    waiting = [[last]]
+    while waiting:
+        way = waiting.pop()
+        before = [each for each in way[-1].inputs if is_inside(each)]  # type: ignore[attr-defined]
+        if not before:
+            yield way[::-1]
+        waiting.extend([*way, each] for each in reversed(before))

@@ -1,0 +1,95 @@
+"""Nodes of a declared graph with their schemas: each is resolved once, whatever the number of its ways. Pure.
+
+A plain union may join streams of different schemas if later steps make them equal. So a declared node becomes as many
+resolved nodes as its rows have schemas: almost always a single one.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.graph.nodes import Node, Read, Step, StepDeclaration, TransformDeclaration, United, inputs_first
+from holdfast.graph.program import LegStep, MapBatches, Transform
+from holdfast.graph.projecting import Omission, Projection, Selection
+from holdfast.graph.uniting import Conforming, united_schema
+
+AnalyseTransform = Callable[[Callable[[Any], Any], pa.Schema], pa.Schema]
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """Rows of a single schema: of a read, behind a step, or (without a step) of several inputs one after the other."""
+
+    schema: pa.Schema
+    inputs: "tuple[Resolved, ...]" = ()
+    step: LegStep | None = None
+    read: Read | None = None
+
+    def then(self, declared: StepDeclaration, analyse: AnalyseTransform) -> "Resolved":
+        """Resolve a step behind these rows. Raises `JobRefused`."""
+        if isinstance(declared, MapBatches):
+            return Resolved(declared.schema, (self,), declared)
+        if isinstance(declared, TransformDeclaration):
+            schema = analyse(declared.fn, self.schema)
+            return Resolved(schema, (self,), Transform(declared.fn, schema))
+        assert isinstance(declared, Projection | Selection | Omission)
+        schema = declared.schema_of(self.schema)
+        keeps_rows = not isinstance(declared, Selection)
+        return Resolved(schema, (self,), MapBatches(declared, schema, str(declared), keeps_rows))
+
+
+class Resolver:
+    """Resolves the nodes of a program, and remembers each."""
+
+    def __init__(self, analyse: AnalyseTransform, read: Callable[[Read], pa.Schema]) -> None:
+        self._analyse = analyse
+        self._schema_of = read
+        self._known: dict[Node, tuple[Resolved, ...]] = {}
+        self._reads: dict[object, Resolved] = {}
+
+    def resolve(self, last: Node) -> tuple[Resolved, ...]:
+        """Return the rows of a node, by schema. Raises `JobRefused`."""
+        for node in inputs_first(last, self._known):
+            self._known[node] = tuple(self._resolved(node))
+        return self._known[last]
+
+    def _resolved(self, node: Node) -> Iterable[Resolved]:
+        if isinstance(node, Read):
+            place = (node.origin, node.watermark)
+            if place not in self._reads:
+                self._reads[place] = Resolved(self._schema_of(node), read=node)
+            return (self._reads[place],)
+        if isinstance(node, Step):
+            return [each.then(node.step, self._analyse) for each in self._known[node.before]]
+        return together(self._conforming(node) if node.by_name else self._all(node))
+
+    def _all(self, node: United) -> list[Resolved]:
+        return [each for before in node.inputs for each in self._known[before]]
+
+    def _conforming(self, node: United) -> list[Resolved]:
+        schema = united_schema([each.schema for each in self._all(node)], node.tag)
+        found = []
+        for before, value in zip(node.inputs, _tags(node), strict=True):
+            step = MapBatches(
+                Conforming(schema, {} if node.tag is None else {node.tag: value}), schema, "union_by_name"
+            )
+            found += [Resolved(schema, (each,), step) for each in self._known[before]]
+        return found
+
+
+def together(rows: Iterable[Resolved]) -> list[Resolved]:
+    """Unite rows of the same schema."""
+    groups: list[list[Resolved]] = []
+    for each in rows:
+        group = next((group for group in groups if group[0].schema.equals(each.schema)), None)
+        if group is None:
+            groups.append([each])
+        else:
+            group.append(each)
+    return [group[0] if len(group) == 1 else Resolved(group[0].schema, tuple(group)) for group in groups]
+
+
+def _tags(node: United) -> tuple[str, ...]:
+    return ("left", "right") if node.tag is not None else ("",) * len(node.inputs)
