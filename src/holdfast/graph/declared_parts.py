@@ -31,7 +31,9 @@ def declared_parts(declared: "Declarations", operators: "Mapping[str, OperatorSp
 
     sources = {name: part("source", name, [], each.stable_text) for name, each in declared.sources.items()}
     keyed = {
-        name: part("operator", name, _nodes(each), _operator(each, operators[name]), tuple(operators[name].declared_keys))
+        name: part(
+            "operator", name, _nodes(each), _operator(each, operators[name]), tuple(operators[name].declared_keys)
+        )
         for name, each in declared.operators.items()
     }
     sinks = {
@@ -42,10 +44,9 @@ def declared_parts(declared: "Declarations", operators: "Mapping[str, OperatorSp
 
 
 def _operator(declared: "OperatorDeclaration", spec: "OperatorSpec") -> str:
-    inputs = [
-        f"{described_in_any_order(each.node)} → {'broadcast' if each.broadcast else 'key_by'}({', '.join(each.shown_keys)})"
-        for each in declared.inputs
-    ]
+    rows = [described_in_any_order(each.node) for each in declared.inputs]
+    keys = [f"{'broadcast' if each.broadcast else 'key_by'}({', '.join(each.shown_keys)})" for each in declared.inputs]
+    inputs = [f"{given} → {by}" for given, by in zip(rows, keys, strict=True)]
     function = getattr(spec, "function", None)
     made_by = "" if function is None else f"{type(function).__name__} "
     tables = [f"{name} ({_columns(table.values)})" for name, table in sorted(spec.table_schemas().items())]
