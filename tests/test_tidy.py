@@ -119,6 +119,7 @@ PURE_IMPORTS = {
     "datetime",
     "enum",
     "functools",
+    "hashlib",
     "itertools",
     "math",
     "typing",

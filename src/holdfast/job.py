@@ -14,7 +14,7 @@ from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.process.declared import ProcessSpec
 from holdfast.functions.process.known_rows import known_rows
 from holdfast.graph.build import Declarations, build_program, without_spark
-from holdfast.graph.nodes import Read
+from holdfast.graph.nodes import ReadNode
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained
 from holdfast.hidden import hide_url
@@ -304,7 +304,7 @@ class Job:
         position.
         """
         if isinstance(source, SourceOutput):
-            stream = Stream(self, Read(SourceOrigin(self._name_of(source.source), source.output)))
+            stream = Stream(self, ReadNode(SourceOrigin(self._name_of(source.source), source.output)))
             return _with_deletes(stream, source.output) if source.tells_truncations else stream
         if getattr(source, "isStreaming", False):
             source = StreamingDataFrameSource(source)
@@ -316,7 +316,7 @@ class Job:
             )
         name = self.declared.name_for(source.name, source.kind)
         self.declared.sources[name] = source
-        return Stream(self, Read(SourceOrigin(name)))
+        return Stream(self, ReadNode(SourceOrigin(name)))
 
     def _name_of(self, source: Source) -> str:
         """Return the name under which a source is in the job, and put it there at its first stream."""

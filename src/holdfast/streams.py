@@ -20,7 +20,7 @@ from holdfast.functions.windows.windowed import LatePolicy
 from holdfast.graph.build import InputDeclaration, OperatorDeclaration, SinkDeclaration
 from holdfast.graph.describing import described, ways
 from holdfast.graph.late import late_rows
-from holdfast.graph.nodes import Node, Read, Step, StepDeclaration, TransformDeclaration, over_reads, united
+from holdfast.graph.nodes import Node, ReadNode, StepNode, StepDeclaration, TransformDeclaration, over_reads, united
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
 from holdfast.graph.projecting import Projection, Selection
 from holdfast.schema import to_arrow_schema
@@ -63,7 +63,7 @@ class Stream:
         return html_table(f"Stream of job {self._job.name}", ("from", "steps"), ways(self._node))
 
     def _then(self, step: StepDeclaration) -> "Stream":
-        return Stream(self._job, Step(self._node, step))
+        return Stream(self._job, StepNode(self._node, step))
 
     def with_watermark(self, column: str, delay: Duration, idle_timeout: Duration | None = None) -> "Stream":
         """Declare the progress of event time: `column`'s newest value per split, minus `delay`; the least over all
@@ -89,7 +89,7 @@ class Stream:
             "the watermark follows the splits of a source"
         )
 
-        def timed(read: Read) -> Node:
+        def timed(read: ReadNode) -> Node:
             origin = read.origin
             if read.watermark is not None or not isinstance(origin, SourceOrigin):
                 raise refused
@@ -98,7 +98,7 @@ class Stream:
                     f"{shown}: source {origin.source!r} is read by Spark, which does not say "
                     "which row is of which split; use a source that Holdfast reads"
                 )
-            return Read(origin, WatermarkSpec(origin.source, column, delay_us, idle_us, of_batches, origin.output))
+            return ReadNode(origin, WatermarkSpec(origin.source, column, delay_us, idle_us, of_batches, origin.output))
 
         node = over_reads(self._node, timed)
         if node is None:
@@ -405,4 +405,4 @@ class KeyedStream:
         declared = self._job.declared
         operator = declared.name_for(name, kind)
         declared.operators[operator] = OperatorDeclaration(operator, inputs, specify)
-        return Stream(self._job, Read(OperatorOrigin(operator)))
+        return Stream(self._job, ReadNode(OperatorOrigin(operator)))

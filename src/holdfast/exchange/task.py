@@ -92,7 +92,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class OutputResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a unit gave an output of its leg."""
+    """The part of a unit's result that belongs to an output of its leg."""
 
     sent: Sent = Sent()
     committables: tuple[bytes, ...] = ()
@@ -111,7 +111,7 @@ class UnitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: str
     rows: int = 0
     outputs: tuple[OutputResult, ...] = ()
-    """In the order of the leg's outputs; none if the unit failed."""
+    """A result for each of the leg's outputs, in their order; none if the unit failed."""
     dead_letters: tuple[bytes, ...] = ()
     bad_rows: int = 0
     failure: Failure | None = None

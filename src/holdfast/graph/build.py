@@ -15,7 +15,7 @@ from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
 from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, AnyWindow
 from holdfast.graph.declared_parts import declared_parts
 from holdfast.graph.legs import Output, lay_legs
-from holdfast.graph.nodes import Node, Read, reads_of
+from holdfast.graph.nodes import Node, ReadNode, reads_of
 from holdfast.graph.program import (
     BATCH_TIME,
     DEAD_LETTERS,
@@ -86,13 +86,13 @@ class OperatorDeclaration:
     specify: Callable[[str, tuple[OperatorInput, ...]], OperatorSpec]
 
     @property
-    def reads(self) -> tuple[Read, ...]:
-        """Where the rows of all inputs come from."""
+    def reads(self) -> tuple[ReadNode, ...]:
+        """The reads that the rows of all inputs come from."""
         return reads_of(*(each.node for each in self.inputs))
 
     @property
-    def keyed_reads(self) -> tuple[Read, ...]:
-        """Where the rows that are divided by key come from: event time follows these."""
+    def keyed_reads(self) -> tuple[ReadNode, ...]:
+        """The reads that rows which are divided by key come from: event time follows these."""
         return reads_of(*(each.node for each in self.inputs if not each.broadcast))
 
 
@@ -247,7 +247,7 @@ class _Builder:
         kept: dict[str, pc.Expression | None] = {name: None for name in names if name in wanted or name in times}
         return rows.then(Projection({**kept, **declared.computed}), self._analyse)
 
-    def _behind_windows(self, operator: str, declared: InputDeclaration, reads: Sequence[Read]) -> InputDeclaration:
+    def _behind_windows(self, operator: str, declared: InputDeclaration, reads: Sequence[ReadNode]) -> InputDeclaration:
         """Extend the time that the input's window stays open if its times are starts of other windows."""
         if declared.window is None or declared.window.column != WINDOW_START:
             return declared
@@ -261,7 +261,7 @@ class _Builder:
             )
         return replace(declared, window=replace(declared.window, behind_us=max(known, default=0)))
 
-    def _with_given_window(self, declared: InputDeclaration, reads: Sequence[Read]) -> InputDeclaration:
+    def _with_given_window(self, declared: InputDeclaration, reads: Sequence[ReadNode]) -> InputDeclaration:
         """Key the input by the window of the operators before it if `window_start` is among its keys."""
         if declared.window is not None or declared.plain or WINDOW_START not in declared.key_columns:
             return declared
@@ -290,7 +290,7 @@ class _Builder:
         self._outputs.append(Output(SinkTarget(declared.name), rows))
         return rows.schema
 
-    def _schema_read(self, read: Read) -> pa.Schema:
+    def _schema_read(self, read: ReadNode) -> pa.Schema:
         """The schema of a read's rows, with the time of the batch where it is added."""
         if read.origin not in self._schemas:
             raise JobRefused(
@@ -322,12 +322,12 @@ class _Builder:
             self._operator_watermarks[declared.name] = keys
         self._delays[declared.name] = self._delay_of(reads)
 
-    def _delay_of(self, reads: Sequence[Read]) -> int:
+    def _delay_of(self, reads: Sequence[ReadNode]) -> int:
         """Microseconds by which rows are behind the watermarks of their sources: windows stay open for so long."""
         before = {read.origin.operator for read in reads if isinstance(read.origin, OperatorOrigin)}
         return max((self._delays[operator] + self._specs[operator].output_delay_us for operator in before), default=0)
 
-    def _event_time(self, reads: Sequence[Read], schema: pa.Schema) -> EventTime | None:
+    def _event_time(self, reads: Sequence[ReadNode], schema: pa.Schema) -> EventTime | None:
         """The event time of an input, from the watermarks of its sources."""
         names, specs = self._event_times(reads), self._watermarks_of(reads)
         if not specs:
@@ -340,14 +340,14 @@ class _Builder:
         there = place >= 0 and pa.types.is_timestamp(schema.field(place).type)
         return EventTime(names, names[0] if there else None, zoned)
 
-    def _watermarks_of(self, reads: Sequence[Read]) -> list[WatermarkSpec]:
+    def _watermarks_of(self, reads: Sequence[ReadNode]) -> list[WatermarkSpec]:
         return [self._watermarks[key] for read in reads for key in self._watermarks_read(read)]
 
-    def _event_times(self, reads: Sequence[Read]) -> tuple[str, ...]:
+    def _event_times(self, reads: Sequence[ReadNode]) -> tuple[str, ...]:
         """The sources' columns that hold the event time of these rows."""
         return tuple(dict.fromkeys(spec.column for spec in self._watermarks_of(reads)))
 
-    def _watermarks_read(self, read: Read) -> tuple[str, ...]:
+    def _watermarks_read(self, read: ReadNode) -> tuple[str, ...]:
         if isinstance(read.origin, OperatorOrigin):
             return self._operator_watermarks.get(read.origin.operator, ())
         watermark = read.watermark
@@ -366,7 +366,7 @@ class _Builder:
             )
         return (watermark.key,)
 
-    def _level_of(self, read: Read) -> int:
+    def _level_of(self, read: ReadNode) -> int:
         return self._levels[read.origin.operator] if isinstance(read.origin, OperatorOrigin) else 0
 
     def _sink_keys(self, declared: SinkDeclaration) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.graph.describing import described_in_any_order
-from holdfast.graph.nodes import Node, Read, reads_of
+from holdfast.graph.nodes import Node, ReadNode, reads_of
 from holdfast.graph.program import DeclaredPart, SourceOrigin
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _readers(declared: "Declarations") -> dict[str, set[str]]:
     return found
 
 
-def _name(read: Read) -> str:
+def _name(read: ReadNode) -> str:
     origin = read.origin
     return origin.source if isinstance(origin, SourceOrigin) else origin.operator
 

@@ -3,7 +3,7 @@
 from hashlib import blake2b
 from itertools import islice
 
-from holdfast.graph.nodes import WAYS_SHOWN_MAX, Node, Read, United, inputs_first, ways_into
+from holdfast.graph.nodes import WAYS_SHOWN_MAX, Node, ReadNode, UnionNode, inputs_first, ways_into
 from holdfast.graph.program import SourceOrigin
 
 
@@ -37,20 +37,20 @@ def _line(way: tuple[str, str]) -> str:
 
 def _shown_way(way: list[Node]) -> tuple[str, str]:
     first = way[0]
-    assert isinstance(first, Read)
+    assert isinstance(first, ReadNode)
     steps = [_watermark(first), *(_shown(node) for node in way[1:])]
     return _origin(first), " → ".join(filter(None, steps))
 
 
-def _origin(read: Read) -> str:
+def _origin(read: ReadNode) -> str:
     return read.origin.source if isinstance(read.origin, SourceOrigin) else read.origin.operator
 
 
-def _watermark(read: Read) -> str:
+def _watermark(read: ReadNode) -> str:
     return "" if read.watermark is None else f"with_watermark({read.watermark.column!r})"
 
 
 def _shown(node: Node) -> str:
-    if isinstance(node, United):
+    if isinstance(node, UnionNode):
         return "union_by_name" if node.by_name else ""
-    return f"{_origin(node)} {_watermark(node)}" if isinstance(node, Read) else str(node.step)
+    return f"{_origin(node)} {_watermark(node)}" if isinstance(node, ReadNode) else str(node.step)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from holdfast.errors import JobRefused
 from holdfast.graph.build import OperatorDeclaration
-from holdfast.graph.nodes import Node, Read, Step, over_reads
+from holdfast.graph.nodes import Node, ReadNode, StepNode, over_reads
 from holdfast.graph.program import LATE, OperatorOrigin
 from holdfast.graph.projecting import Omission
 
@@ -15,14 +15,14 @@ GIVEN_BY = ("aggregate(), top() or process() of a windowed key, a drop_duplicate
 def late_rows(node: Node, operators: Mapping[str, OperatorDeclaration], number: int) -> Node:
     """The late rows of the operators whose output `node` is. Raises `JobRefused`: there is no such input."""
 
-    def late(read: Read) -> Node:
+    def late(read: ReadNode) -> Node:
         origin = read.origin
         declared = operators[origin.operator] if isinstance(origin, OperatorOrigin) and not origin.output else None
         if declared is None or number >= len(declared.inputs):
             raise _refused(number)
-        rows = Read(OperatorOrigin(declared.name, LATE[number]))
+        rows = ReadNode(OperatorOrigin(declared.name, LATE[number]))
         computed = tuple(declared.inputs[number].computed)
-        return Step(rows, Omission(computed)) if computed else rows
+        return StepNode(rows, Omission(computed)) if computed else rows
 
     found = over_reads(node, late)
     if found is None:

@@ -1,4 +1,4 @@
-"""From the outputs of a program to its legs: for each origin the graph of steps on the way to its targets. Pure.
+"""Legs, laid from the outputs of a program: for each origin the graph of steps on the way to its targets. Pure.
 
     outputs, each with its resolved rows ──► by origin: what lies between the origin and these targets ──► a leg
 
@@ -14,7 +14,7 @@ from itertools import islice, pairwise
 import pyarrow as pa
 
 from holdfast.errors import JobRefused
-from holdfast.graph.nodes import Read, inputs_first, ways_into
+from holdfast.graph.nodes import ReadNode, inputs_first, ways_into
 from holdfast.graph.program import (
     Leg,
     LegNode,
@@ -86,10 +86,10 @@ class _Graph:
         self._reads = [node for node in self.order if node.read is not None]
 
     @property
-    def reads(self) -> list[Read]:
+    def reads(self) -> list[ReadNode]:
         return [node.read for node in self._reads if node.read is not None]
 
-    def reached(self, read: Read) -> set[Resolved]:
+    def reached(self, read: ReadNode) -> set[Resolved]:
         """Everything that rows of a read come through."""
         found: set[Resolved] = set()
         waiting = [node for node in self._reads if node.read is read]
@@ -101,7 +101,7 @@ class _Graph:
         return found
 
 
-def _legs_of(read: Read, graph: _Graph, by_spark: bool) -> Iterator[Leg]:
+def _legs_of(read: ReadNode, graph: _Graph, by_spark: bool) -> Iterator[Leg]:
     reached = graph.reached(read)
     through_spark = _through_spark(reached, graph)
     shared: list[tuple[int, Output]] = []
@@ -156,7 +156,7 @@ def _ways(output: Output, reached: set[Resolved]) -> list[list[Resolved]]:
 
 
 def _before(outputs: Iterable[tuple[int, Output]], reached: set[Resolved], graph: _Graph) -> list[Resolved]:
-    """What lies between a read and some of the outputs, inputs first."""
+    """Return what lies between a read and some of the outputs, inputs first."""
     found: set[Resolved] = set()
     waiting = [output.rows for _, output in outputs]
     while waiting:

@@ -1,6 +1,8 @@
 """The graph that a program declares: a node for each stream. A node knows the nodes before it, and nothing behind it.
 
-    Read ──► Step ──► Step ──► United ◄── Step ◄── Read        a stream that is used twice is the same node twice
+    ReadNode ──► StepNode ──► StepNode ──► UnionNode ◄── StepNode ◄── ReadNode
+
+A stream that is used twice is the same node twice.
 
 A stream may be divided and united again at each of many stages, so that the number of ways through the graph doubles at
 each: whoever walks the graph visits each node once, and never follows each way.
@@ -30,7 +32,7 @@ StepDeclaration = MapBatches | TransformDeclaration | Projection | Selection | O
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class ReadNode:
     """The rows of an origin, as they come."""
 
     origin: SourceOrigin | OperatorOrigin
@@ -42,7 +44,7 @@ class Read:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class StepNode:
     """The rows of `before` behind a step."""
 
     before: "Node"
@@ -54,7 +56,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class United:
+class UnionNode:
     """The rows of several streams. `by_name`: each row gets the columns of all, by their names.
 
     `tag`: the column that names the stream of each row, `"left"` for the first and `"right"` for the second of two.
@@ -65,17 +67,17 @@ class United:
     tag: str | None = None
 
 
-Node = Read | Step | United
+Node = ReadNode | StepNode | UnionNode
 
 Linked = TypeVar("Linked")
 """Anything that has `inputs` of its own kind."""
 
 
-def united(left: Node, right: Node, by_name: bool = False, tag: str | None = None) -> United:
+def united(left: Node, right: Node, by_name: bool = False, tag: str | None = None) -> UnionNode:
     """Unite two streams. Streams that are united one after the other become a single node."""
-    if tag is None and isinstance(left, United) and left.by_name == by_name and left.tag is None:
-        return United((*left.inputs, right), by_name)
-    return United((left, right), by_name, tag)
+    if tag is None and isinstance(left, UnionNode) and left.by_name == by_name and left.tag is None:
+        return UnionNode((*left.inputs, right), by_name)
+    return UnionNode((left, right), by_name, tag)
 
 
 def inputs_first(last: Linked, known: Container[Linked] = ()) -> list[Linked]:
@@ -94,20 +96,20 @@ def inputs_first(last: Linked, known: Container[Linked] = ()) -> list[Linked]:
     return found
 
 
-def over_reads(node: Node, change: Callable[[Read], Node]) -> Node | None:
+def over_reads(node: Node, change: Callable[[ReadNode], Node]) -> Node | None:
     """Return the node with its reads changed; None if rows have come through steps since they were read."""
     changed: dict[Node, Node] = {}
     for each in inputs_first(node):
-        if isinstance(each, Step) or (isinstance(each, United) and each.by_name):
+        if isinstance(each, StepNode) or (isinstance(each, UnionNode) and each.by_name):
             return None
         inputs = tuple(changed[before] for before in each.inputs)
-        changed[each] = change(each) if isinstance(each, Read) else United(inputs)
+        changed[each] = change(each) if isinstance(each, ReadNode) else UnionNode(inputs)
     return changed[node]
 
 
-def reads_of(*nodes: Node) -> tuple[Read, ...]:
+def reads_of(*nodes: Node) -> tuple[ReadNode, ...]:
     """Return the reads that rows of these nodes come from, from left to right."""
-    found = (each for node in nodes for each in inputs_first(node) if isinstance(each, Read))
+    found = (each for node in nodes for each in inputs_first(node) if isinstance(each, ReadNode))
     return tuple(dict.fromkeys(found))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.graph.nodes import Node, Read, Step, StepDeclaration, TransformDeclaration, United, inputs_first
+from holdfast.graph.nodes import Node, ReadNode, StepNode, StepDeclaration, TransformDeclaration, UnionNode, inputs_first
 from holdfast.graph.program import LegStep, MapBatches, Transform
 from holdfast.graph.projecting import Omission, Projection, Selection
 from holdfast.graph.uniting import Conforming, united_schema
@@ -25,7 +25,7 @@ class Resolved:
     schema: pa.Schema
     inputs: "tuple[Resolved, ...]" = ()
     step: LegStep | None = None
-    read: Read | None = None
+    read: ReadNode | None = None
 
     def then(self, declared: StepDeclaration, analyse: AnalyseTransform) -> "Resolved":
         """Resolve a step behind these rows. Raises `JobRefused`."""
@@ -43,7 +43,7 @@ class Resolved:
 class Resolver:
     """Resolves the nodes of a program, and remembers each."""
 
-    def __init__(self, analyse: AnalyseTransform, read: Callable[[Read], pa.Schema]) -> None:
+    def __init__(self, analyse: AnalyseTransform, read: Callable[[ReadNode], pa.Schema]) -> None:
         self._analyse = analyse
         self._schema_of = read
         self._known: dict[Node, tuple[Resolved, ...]] = {}
@@ -56,19 +56,19 @@ class Resolver:
         return self._known[last]
 
     def _resolved(self, node: Node) -> Iterable[Resolved]:
-        if isinstance(node, Read):
+        if isinstance(node, ReadNode):
             place = (node.origin, node.watermark)
             if place not in self._reads:
                 self._reads[place] = Resolved(self._schema_of(node), read=node)
             return (self._reads[place],)
-        if isinstance(node, Step):
+        if isinstance(node, StepNode):
             return [each.then(node.step, self._analyse) for each in self._known[node.before]]
         return together(self._conforming(node) if node.by_name else self._all(node))
 
-    def _all(self, node: United) -> list[Resolved]:
+    def _all(self, node: UnionNode) -> list[Resolved]:
         return [each for before in node.inputs for each in self._known[before]]
 
-    def _conforming(self, node: United) -> list[Resolved]:
+    def _conforming(self, node: UnionNode) -> list[Resolved]:
         schema = united_schema([each.schema for each in self._all(node)], node.tag)
         found = []
         for before, value in zip(node.inputs, _tags(node), strict=True):
@@ -91,5 +91,5 @@ def together(rows: Iterable[Resolved]) -> list[Resolved]:
     return [group[0] if len(group) == 1 else Resolved(group[0].schema, tuple(group)) for group in groups]
 
 
-def _tags(node: United) -> tuple[str, ...]:
+def _tags(node: UnionNode) -> tuple[str, ...]:
     return ("left", "right") if node.tag is not None else ("",) * len(node.inputs)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import cloudpickle
@@ -88,8 +89,19 @@ class Hosted:
 
     def of_level(self, level: int) -> list[Subtask]:
         """Return the subtasks whose operators process at `level`."""
-        levels = self.program.operator_levels
-        return [each for each in self.subtasks.values() if levels[each.name] == level]
+        return self._by_level.get(level, [])
+
+    @cached_property
+    def _by_level(self) -> dict[int, list[Subtask]]:
+        found: dict[int, list[Subtask]] = {}
+        for each in self.subtasks.values():
+            found.setdefault(self.program.operator_levels[each.name], []).append(each)
+        return found
+
+    @property
+    def side_by_side(self) -> int:
+        """The number of subtasks that process at the same time, at the most; at least 1."""
+        return max(map(len, self._by_level.values()), default=1)
 
     def output_schema(self, operator: str) -> pa.Schema:
         schema = self.program.output_schema(operator)

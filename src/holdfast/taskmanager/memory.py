@@ -9,7 +9,7 @@ that it touches, and so batches are bounded too. Objects of user code are not co
 uploaded, which have a bound of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.errors import StateTooLarge
 from holdfast.settings import RocksDBState, StateBackend
@@ -17,17 +17,32 @@ from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.subtask import Subtask
 
 
-def check_state(settings: TaskManagerSettings, subtasks: Sequence[Subtask], backend: StateBackend) -> None:
-    """Check the memory that the state takes while a batch is in flight. Raises `StateTooLarge`."""
-    tables = sum(each.memory_bytes for each in subtasks)
-    undo = sum(each.undo_in_flight_bytes for each in subtasks)
-    allowed = settings.state_memory_bytes_max
-    if tables + undo > allowed:
-        raise StateTooLarge(
-            f"TaskManager {settings.process.number}: its state takes {tables + undo:,} bytes of memory, {tables:,} in "
-            f"tables and caches and {undo:,} to undo the batch; of TaskManagerConfig(memory=…), "
-            f"{settings.memory_bytes:,} bytes, {allowed:,} are for that. {_advice(backend)}"
-        )
+class StateSize:
+    """The memory that the state of a deployment takes while a batch is in flight.
+
+    A level changes only its own subtasks, so that only these are measured again, whatever the number of levels.
+    """
+
+    def __init__(self, settings: TaskManagerSettings, backend: StateBackend) -> None:
+        self._settings, self._backend = settings, backend
+        self._measured: dict[tuple[str, int], tuple[int, int]] = {}
+        self._tables = self._undo = 0
+
+    def check(self, changed: Iterable[Subtask]) -> None:
+        """Measure subtasks anew, and check the size of all. Raises `StateTooLarge`."""
+        for each in changed:
+            before = self._measured.get((each.name, each.subtask), (0, 0))
+            now = self._measured[each.name, each.subtask] = each.memory_bytes, each.undo_in_flight_bytes
+            self._tables += now[0] - before[0]
+            self._undo += now[1] - before[1]
+        settings, tables, undo = self._settings, self._tables, self._undo
+        allowed = settings.state_memory_bytes_max
+        if tables + undo > allowed:
+            raise StateTooLarge(
+                f"TaskManager {settings.process.number}: its state takes {tables + undo:,} bytes of memory, {tables:,} "
+                f"in tables and caches and {undo:,} to undo the batch; of TaskManagerConfig(memory=…), "
+                f"{settings.memory_bytes:,} bytes, {allowed:,} are for that. {_advice(self._backend)}"
+            )
 
 
 def _advice(backend: StateBackend) -> str:

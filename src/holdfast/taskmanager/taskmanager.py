@@ -45,7 +45,7 @@ from holdfast.taskmanager.buffers import SpillArea
 from holdfast.taskmanager.checkpoints import Answers, LocalCheckpoint
 from holdfast.taskmanager.hosting import Hosted, host
 from holdfast.taskmanager.inputs import Inputs
-from holdfast.taskmanager.memory import check_state, give_up_undo
+from holdfast.taskmanager.memory import StateSize, give_up_undo
 from holdfast.taskmanager.outputs import Outputs
 from holdfast.taskmanager.process_memory import resident_bytes
 from holdfast.taskmanager.settings import TaskManagerSettings
@@ -103,6 +103,8 @@ class TaskManager:
         self._in_flight: _InFlight | None = None
         self._hosted: Hosted | None = None
         self._pool: ThreadPoolExecutor | None = None
+        """Threads for the subtasks of a level."""
+        self._state_size: StateSize | None = None
 
     # The gateway, in the order of a batch's life.
 
@@ -119,19 +121,21 @@ class TaskManager:
                 return ""
             self._undeploy(discard=True)
             hit("taskmanager.deploy.before")
-            self._pool = ThreadPoolExecutor(max(1, len(deployment.subtasks)), thread_name_prefix="subtask")
-            hosted = host(
-                deployment,
-                self._store,
-                self._job_master,
-                self._answers,
-                self._janitor,
-                self._clock,
-                self._pool,
-                self._settings.local_dir,
-                self._copies,
-                self._settings.state_memory_bytes_max,
-            )
+            with ThreadPoolExecutor(max(1, len(deployment.subtasks)), thread_name_prefix="restore") as restoring:
+                hosted = host(
+                    deployment,
+                    self._store,
+                    self._job_master,
+                    self._answers,
+                    self._janitor,
+                    self._clock,
+                    restoring,
+                    self._settings.local_dir,
+                    self._copies,
+                    self._settings.state_memory_bytes_max,
+                )
+            self._pool = ThreadPoolExecutor(hosted.side_by_side, thread_name_prefix="subtask")
+            self._state_size = StateSize(self._settings, hosted.program.state)
             with self._numbers:
                 self._hosted = hosted
                 self._deployments += 1
@@ -173,7 +177,8 @@ class TaskManager:
             results = self._each(
                 subtasks, lambda each: self._process(each, request, taken.get((each.name, each.subtask), []))
             )
-            check_state(self._settings, list(hosted.subtasks.values()), hosted.program.state)
+            assert self._state_size is not None, "deployed"
+            self._state_size.check(subtasks if levels else hosted.subtasks.values())
             hit("taskmanager.process.after")
             return ProcessResult(results)
 
