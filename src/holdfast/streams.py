@@ -20,7 +20,7 @@ from holdfast.functions.windows.windowed import LatePolicy
 from holdfast.graph.build import InputDeclaration, OperatorDeclaration, SinkDeclaration
 from holdfast.graph.describing import described, ways
 from holdfast.graph.late import late_rows
-from holdfast.graph.nodes import Node, ReadNode, StepNode, StepDeclaration, TransformDeclaration, over_reads, united
+from holdfast.graph.nodes import Node, ReadNode, StepDeclaration, StepNode, TransformDeclaration, over_reads, united
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
 from holdfast.graph.projecting import Projection, Selection
 from holdfast.schema import to_arrow_schema

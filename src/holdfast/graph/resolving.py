@@ -10,7 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.graph.nodes import Node, ReadNode, StepNode, StepDeclaration, TransformDeclaration, UnionNode, inputs_first
+from holdfast.graph.nodes import (
+    Node,
+    ReadNode,
+    StepDeclaration,
+    StepNode,
+    TransformDeclaration,
+    UnionNode,
+    inputs_first,
+)
 from holdfast.graph.program import LegStep, MapBatches, Transform
 from holdfast.graph.projecting import Omission, Projection, Selection
 from holdfast.graph.uniting import Conforming, united_schema

@@ -13,7 +13,7 @@ The rows kept of a key are its left rows and right rows after the watermark, and
 import numpy as np
 
 from holdfast.functions.columns import BoolArray
-from holdfast.functions.joins.bounds import AT, LEFT, RIGHT, AsOf
+from holdfast.functions.joins.bounds import AT, LEFT, NEVER_US, RIGHT, AsOf
 from holdfast.functions.joins.join_operator import Arrived, JoinOperator
 from holdfast.functions.joins.meeting import Intervals, Pairs, Points, SortedPoints
 from holdfast.functions.joins.output import RowsOfTable
@@ -43,9 +43,9 @@ class AsOfOperator(JoinOperator):
         """Put out left rows, each with the right row it meets."""
         kept_left, kept_right, bounds = self._kept[LEFT], self._kept[RIGHT], self._as_of
         heads, groups = np.unique(kept_left.heads_of(left), return_inverse=True)
-        of_right, right = kept_right.of_keys(heads)
-        points = SortedPoints(Points(of_right, kept_right.times(right)[AT]), len(heads))
         at = kept_left.times(left)[AT]
+        of_right, right = kept_right.newest(heads, groups, at)
+        points = SortedPoints(Points(of_right, kept_right.times(right)[AT]), len(heads))
         newest = points.newest(Intervals(groups, bounds.earliest(at), at))
         met = newest >= 0
         self._output.pairs(
@@ -60,7 +60,7 @@ class AsOfOperator(JoinOperator):
         if not len(passed):
             return 0
         kept, bounds = self._kept[RIGHT], self._as_of
-        groups, slots = kept.of_keys(np.unique(kept.heads_of(passed)))
+        groups, slots = self._replaceable(passed)
         at = kept.times(slots)[AT]
         before = np.flatnonzero(at < until_us)
         newest = before[_newest_of_each(groups[before], at[before])]
@@ -72,6 +72,23 @@ class AsOfOperator(JoinOperator):
         kept.leave_later(slots[newest[stays]], leaves[stays])
         kept.remove(slots[gone])
         return int(np.count_nonzero(gone))
+
+    def _replaceable(self, passed: Slots) -> tuple[Integers, Slots]:
+        """The right rows of the keys of some that the watermark has passed: these, those before them, and of keys with
+        few rows also those after them."""
+        kept = self._kept[RIGHT]
+        heads, of_passed = np.unique(kept.heads_of(passed), return_inverse=True)
+        long = kept.is_long(heads)
+        if not long.any():
+            return kept.of_keys(heads)
+        first = np.full(len(heads), NEVER_US, np.int64)
+        np.minimum.at(first, of_passed, kept.times(passed)[AT])
+        groups, slots = kept.newest(heads, np.arange(len(heads)), first - 1)
+        is_of_long = long[of_passed]
+        groups = np.concatenate([groups, of_passed[is_of_long]])
+        slots, places = np.unique(np.concatenate([slots, passed[is_of_long]]), return_index=True)
+        order = np.lexsort((kept.numbers(slots), groups[places]))
+        return groups[places][order], slots[order]
 
     @property
     def _as_of(self) -> AsOf:

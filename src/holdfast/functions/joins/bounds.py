@@ -57,6 +57,14 @@ class Bounds(ABC):
         """The first and the last time of the left rows that each right row meets; None: it meets them all."""
         return None
 
+    def kept_times(self, side: int, times: Times) -> tuple[Integers, Integers, Integers] | None:
+        """Times of the kept rows of a side that rows of the other side may meet, which came with `times`.
+
+        Each row meets kept rows from a first time to a last time, both included, that reach to at least a third. None:
+        it meets all of its key.
+        """
+        return None
+
     @abstractmethod
     def leaves(self, side: int, times: Times) -> Integers | None:
         """Times at which rows leave; None: never."""
@@ -111,6 +119,12 @@ class Within(EventBounds):
     def meets(self, times: Times) -> tuple[Integers, Integers]:
         return times[AT] - self.latest_us, times[AT] - self.earliest_us
 
+    def kept_times(self, side: int, times: Times) -> tuple[Integers, Integers, Integers]:
+        at = times[AT]
+        if side == LEFT:
+            return at - self.latest_us, at - self.earliest_us, at - self.latest_us
+        return at + self.earliest_us, at + self.latest_us, at + self.earliest_us
+
     def leaves(self, side: int, times: Times) -> Integers:
         return times[AT] + (1 + (self.latest_us if side == LEFT else -self.earliest_us))
 
@@ -145,6 +159,12 @@ class Between(EventBounds):
 
     def meets(self, times: Times) -> tuple[Integers, Integers]:
         return times[AT], times[UNTIL]
+
+    def kept_times(self, side: int, times: Times) -> tuple[Integers, Integers, Integers]:
+        at = times[AT]
+        if side == LEFT:
+            return at, times[UNTIL], at
+        return np.full(len(at), -NEVER_US, np.int64), at, at
 
     def leaves(self, side: int, times: Times) -> Integers:
         return times[AT if side == LEFT else UNTIL] + 1

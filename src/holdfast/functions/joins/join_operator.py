@@ -4,8 +4,8 @@
                                                                  └─► kept, if rows may yet come that meet them
     watermark ──► rows that leave, by the index ──► put out alone where they met no other and the join wants them
 
-All by arrays: sorted left rows of each key, searched for the interval of each right row (`meeting`). The cost of a
-batch is in proportion to its rows and the kept rows of their keys.
+All by arrays: sorted left rows of each key, searched for the interval of each right row (`meeting`). A batch costs in
+proportion to its rows and to the kept rows that they may meet: of a key with many rows these are found by their times.
 """
 
 from dataclasses import dataclass, replace
@@ -128,11 +128,11 @@ class JoinOperator(Operator):
         left, right = sides
         kept_left, kept_right = self._kept
         points = SortedPoints(_points(left.groups, left.times), len(heads))
-        groups, slots = self._kept_with(kept_right, left, heads)
+        groups, slots = self._kept_with(RIGHT, left, heads)
         pairs = points.meet(self._intervals(groups, kept_right.times(slots)))
         self._met(left, right, pairs, right_slots=slots)
         self._met(left, right, points.meet(self._intervals(right.groups, right.times)))
-        groups, slots = self._kept_with(kept_left, right, heads)
+        groups, slots = self._kept_with(LEFT, right, heads)
         kept_points = SortedPoints(_points(groups, kept_left.times(slots)), len(heads))
         self._met(left, right, kept_points.meet(self._intervals(right.groups, right.times)), left_slots=slots)
         if self._spec.how == "semi":
@@ -143,12 +143,14 @@ class JoinOperator(Operator):
         nothing = np.zeros(len(groups), np.int64)
         return Intervals(groups, *(self._bounds.meets(times) or (nothing, nothing)))
 
-    def _kept_with(self, kept: KeptRows, others: Arrived, heads: Slots) -> tuple[Integers, Slots]:
-        """The kept rows that have the key of a row that came on the other side: the index of the key, the slot."""
+    def _kept_with(self, side: int, others: Arrived, heads: Slots) -> tuple[Integers, Slots]:
+        """The kept rows of a side that rows which came on the other side may meet: the index of the key, the slot."""
         wanted = np.zeros(len(heads), np.bool_)
         wanted[others.groups] = True
         chosen = np.flatnonzero(wanted)
-        groups, slots = kept.of_keys(heads[chosen])
+        of_others = (np.cumsum(wanted) - 1)[others.groups]
+        ranges = self._bounds.kept_times(side, others.times)
+        groups, slots = self._kept[side].meeting(heads[chosen], of_others, ranges)
         return chosen[groups], slots
 
     def _met(

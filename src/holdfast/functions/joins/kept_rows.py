@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.functions.joins.bounds import AT, LEAVES, NEVER_US, SIDES, Bounds, Times
+from holdfast.functions.columns import BoolArray
+from holdfast.functions.joins.bounds import AT, LEAVES, NEVER_US, SIDES, UNTIL, Bounds, Times
 from holdfast.functions.kernels import mark_first
 from holdfast.functions.running import ranks, spans
+from holdfast.functions.timing.key_order import LONG_KEY, OrdersOfKeys, TimeOrder, names_of_keys
 from holdfast.functions.timing.time_index import ColumnValues, FollowedIndex, TimeBuckets, concatenated, keys_with_times
 from holdfast.functions.windows.declared import in_microseconds, times_of
 from holdfast.state.physical import Integers, Slots, values_of
@@ -53,15 +55,17 @@ class KeptRows:
         self._index = FollowedIndex(
             rows, lambda: TimeBuckets(self._entries, LEAVES, bounds.bucket_us), self._all_entries
         )
+        self._orders: OrdersOfKeys[TimeOrder] = OrdersOfKeys()
 
     @property
     def memory_bytes(self) -> int:
-        return self._index.memory_bytes
+        return self._index.memory_bytes + self._orders.memory_bytes
 
     def begin(self) -> None:
         """Begin a batch."""
         if self._bounds.rows_leave:
             self._index.begin()
+        self._orders.begin(self.table.commits)
 
     def next_us(self) -> int | None:
         """The first time when a row leaves; of a row that may have left already."""
@@ -74,6 +78,87 @@ class KeptRows:
         slots = self.table.lookup(self._keyed(self._heads.keys_of(heads), groups, numbers))
         there = self.table.present[slots]
         return groups[there], slots[there]
+
+    def meeting(
+        self, heads: Slots, groups: Integers, ranges: tuple[Integers, Integers, Integers] | None
+    ) -> tuple[Integers, Slots]:
+        """The rows of distinct keys that others may meet, as `of_keys`; of keys with few rows all of them.
+
+        `groups`: the index of the key of each of the others. `ranges`: as `Bounds.kept_times` gives them.
+        """
+        if ranges is None:
+            return self.of_keys(heads)
+        froms, untils, reaching = ranges
+        return self._chosen(heads, groups, lambda order, rows: order.meeting(froms[rows], untils[rows], reaching[rows]))
+
+    def newest(self, heads: Slots, groups: Integers, untils: Integers) -> tuple[Integers, Slots]:
+        """The newest rows of distinct keys up to some times, as `meeting`."""
+        return self._chosen(heads, groups, lambda order, rows: order.newest(untils[rows]))
+
+    def is_long(self, heads: Slots) -> BoolArray:
+        """Tell which keys have so many rows that these have an order."""
+        long: BoolArray = self._heads.column(self._head_names[2]).values[heads] >= LONG_KEY
+        return long
+
+    def _chosen(
+        self, heads: Slots, groups: Integers, choose: Callable[[TimeOrder, Integers], Integers]
+    ) -> tuple[Integers, Slots]:
+        long = self.is_long(heads)
+        if not long.any():
+            return self.of_keys(heads)
+        short = np.flatnonzero(~long)
+        of_short, slots = self.of_keys(heads[short])
+        by_group = np.argsort(groups, kind="stable")
+        bounds = np.searchsorted(groups[by_group], np.arange(len(heads) + 1))
+        found = []
+        places = np.flatnonzero(long)
+        for place, order in zip(places.tolist(), self._orders_of(heads[places]), strict=True):
+            found.append(choose(order, by_group[bounds[place] : bounds[place + 1]]))
+        of_long = np.repeat(places, [len(numbers) for numbers in found])
+        numbers = np.concatenate(found)
+        there = self.table.lookup(self._keyed(self._heads.keys_of(heads), of_long, numbers))
+        present = self.table.present[there]
+        return np.concatenate([short[of_short], of_long[present]]), np.concatenate([slots, there[present]])
+
+    def _orders_of(self, heads: Slots) -> list[TimeOrder]:
+        """The orders of long keys; those that are not there, or out of date, are made."""
+        _, following, count = (self._heads.column(name).values[heads] for name in self._head_names)
+        orders = []
+        for place, name in enumerate(names_of_keys(self._heads.keys_of(heads))):
+            order = self._orders.get(name)
+            if order is None or order.following != following[place] or len(order) > 2 * count[place]:
+                _, slots = self.of_keys(heads[place : place + 1])
+                times = self.times(slots)
+                order = TimeOrder(times[AT], self.numbers(slots), times.get(UNTIL), int(following[place]))
+                self._orders.put(name, order)
+            orders.append(order)
+        return orders
+
+    def _add_to_orders(
+        self, heads: Slots, groups: Integers, numbers: Integers, begins: Integers, added: Integers, times: Times
+    ) -> None:
+        """Take rows that came into the orders that are there. `begins`: the first number of each key's rows."""
+        long = np.flatnonzero(self.is_long(heads) & (added > 0))
+        if not len(long):
+            return
+        by_group = np.argsort(groups, kind="stable")
+        bounds = np.searchsorted(groups[by_group], np.arange(len(heads) + 1))
+        for place, name in zip(long.tolist(), names_of_keys(self._heads.keys_of(heads[long])), strict=True):
+            order, begin = self._orders.get(name), int(begins[place])
+            if order is None:
+                continue
+            if order.following != begin:
+                self._orders.drop(name)
+                continue
+            rows = by_group[bounds[place] : bounds[place + 1]]
+            ends = times[UNTIL][rows] if UNTIL in times else None
+            following = begin + len(rows)
+            self._orders.change(
+                name,
+                lambda order, rows=rows, ends=ends, following=following: order.add(  # type: ignore[misc]
+                    times[AT][rows], numbers[rows], ends, following
+                ),
+            )
 
     def times(self, slots: Slots) -> Times:
         """The times of the rows in these slots."""
@@ -88,6 +173,10 @@ class KeptRows:
         elif name is not None:
             times[AT] = in_microseconds(values(name), self.table.value_schema.field(name).type)
         return times
+
+    def numbers(self, slots: Slots) -> Integers:
+        """The numbers of some rows, in order of arrival within a key."""
+        return values_of(self.table.keys_of(slots).column(NUMBER))
 
     def set_matched(self, slots: Slots) -> None:
         """Mark these rows as having met others."""
@@ -110,6 +199,8 @@ class KeptRows:
         added = np.bincount(groups, minlength=len(heads))
         begins = self._take_numbers(heads, added)
         numbers = begins[groups] + ranks(groups, len(heads))
+        if self._orders:
+            self._add_to_orders(heads, groups, numbers, begins, added, times)
         key = self._keyed(keys, None, numbers)
         slots = self.table.lookup(key)
         valid = np.ones(len(slots), np.bool_)
