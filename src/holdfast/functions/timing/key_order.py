@@ -160,14 +160,14 @@ class _Sized(Protocol):
     def nbytes(self) -> int: ...
 
 
-Order = TypeVar("Order", bound=_Sized)
+OrderKept = TypeVar("OrderKept", bound=_Sized)
 
 
-class OrdersOfKeys(Generic[Order]):
+class OrdersOfKeys(Generic[OrderKept]):
     """The orders of long keys, the last used ones. `commits` of `begin` is the count of the table with the entries."""
 
     def __init__(self) -> None:
-        self._orders: OrderedDict[Hashable, Order] = OrderedDict()
+        self._orders: OrderedDict[Hashable, OrderKept] = OrderedDict()
         self._commits: int | None = None
         self.memory_bytes = 0
 
@@ -181,14 +181,14 @@ class OrdersOfKeys(Generic[Order]):
             self.memory_bytes = 0
         self._commits = commits
 
-    def get(self, key: Hashable) -> Order | None:
+    def get(self, key: Hashable) -> OrderKept | None:
         """Return the order of a key, if there is one."""
         found = self._orders.get(key)
         if found is not None:
             self._orders.move_to_end(key)
         return found
 
-    def put(self, key: Hashable, order: Order) -> None:
+    def put(self, key: Hashable, order: OrderKept) -> None:
         """Keep an order, perhaps instead of others."""
         self.drop(key)
         self._orders[key] = order
@@ -196,7 +196,7 @@ class OrdersOfKeys(Generic[Order]):
         while self.memory_bytes > ORDERS_BYTES_MAX and len(self._orders) > 1:
             self.drop(next(iter(self._orders)))
 
-    def change(self, key: Hashable, change: Callable[[Order], None]) -> None:
+    def change(self, key: Hashable, change: Callable[[OrderKept], None]) -> None:
         """Change an order in place."""
         order = self._orders[key]
         self.memory_bytes -= order.nbytes
