@@ -7,16 +7,19 @@ the end of a file makes a bad record of its line alone.
 """
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from holdfast.errors import JobRefused
+from holdfast.errors import BadRecord, JobRefused
 from holdfast.json_rows.leaves import advised
 from holdfast.sources.files import lines
+from holdfast.sources.files.csv_records import RecordBlocks, whole_records
+from holdfast.sources.files.lines import Block, LongRecord
 from holdfast.sources.files.text_format import (
     BlockParser,
     ParsedBlock,
@@ -61,8 +64,9 @@ class CsvFormat(TextFormat):
     name = "csv"
     suffixes = (".csv",)
 
-    def __init__(self, options: CsvOptions) -> None:
+    def __init__(self, options: CsvOptions, record_bytes_max: int = lines.RECORD_BYTES_MAX) -> None:
         self._options = options
+        self.record_bytes_max = record_bytes_max
         self._record = record_pattern(options)
         self.whole = options.multiline
 
@@ -96,8 +100,9 @@ class CsvFormat(TextFormat):
     def head(self, tree: FileTree, file: FileInfo, start: int) -> TextHead | None:
         if start > 0 and not self._options.header:
             return TextHead(None, 0)
+        data = b""
         if self.indivisible(file):
-            data = self.first_bytes(tree, file)
+            data = self.beginning(tree, file, 2 * lines.BLOCK_BYTES)
             read_range, size = slices(data), len(data)
         else:
             read_range, size = ranges(tree, file), file.size
@@ -108,7 +113,27 @@ class CsvFormat(TextFormat):
             return TextHead(None, begin)
         if self.whole and (record := self._record.match(data, begin)):
             end = record.end()
+        if end - begin > lines.BLOCK_BYTES:
+            raise BadRecord(
+                f"{file.path}: the header has more than {lines.BLOCK_BYTES} bytes: give the file a header line"
+            )
         return TextHead(split_header(read_range(begin, end - begin), self._options), end)
+
+    def whole_records(self, data: bytes) -> int:
+        if not self.whole:
+            return super().whole_records(data)
+        return whole_records(data, self._options.quote, self._options.delimiter)
+
+    def spans(self, data: bytes) -> tuple[np.ndarray, np.ndarray]:
+        if not self.whole:
+            return super().spans(data)
+        found = np.array([match.span() for match in self._record.finditer(data)], dtype=np.int64).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
+
+    def stream_blocks(self, reopen: Callable[[], Any]) -> Iterator[Block | LongRecord]:
+        if not self.whole:
+            return super().stream_blocks(reopen)
+        return RecordBlocks(reopen, self._options.quote, self._options.delimiter, self.record_bytes_max).read()
 
     def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
         columns = schema.names if head.columns is None else head.columns

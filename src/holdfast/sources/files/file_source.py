@@ -22,15 +22,19 @@ from holdfast.sources.files.file_enumerator import FileEnumerator, utc
 from holdfast.sources.files.file_format import FileFormat
 from holdfast.sources.files.formats import formats, has_suffix
 from holdfast.sources.files.hive import folder_values
+from holdfast.sources.files.lines import RECORD_BYTES_MAX
 from holdfast.sources.files.open_tree import open_tree
 from holdfast.sources.files.patterns import is_glob
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, spark_friendly
+from holdfast.units import Size, size_bytes
 
 log = logging.getLogger(__name__)
 
 STARTING = ("earliest", "latest")
 PARTITIONINGS = (None, "hive")
+RECORD_BYTES_LIMIT = 1 << 30
+"""Highest bound on a record: Arrow counts the bytes of a column of texts in 31 bits."""
 POLICIES = {"on_new_column": ("fail", "ignore"), "on_missing_column": ("fail", "null")}
 
 
@@ -66,6 +70,10 @@ class FileSource(Source):
     partitioning
         `hive` reads columns from the names of folders (`day=2026-01-31/`), as Spark and `ParquetSink` write them; their
         types are those of the schema, or STRING without one. Without it, a column in a folder's name is not read.
+    max_record_bytes
+        The bound on a line of JSON, or a record of CSV: bytes, or a string such as `"64MB"`. A longer record is a bad
+        row, of which the beginning is kept. A higher value reads longer records, and needs several times as much memory
+        in a task for each of them.
 
     Raises
     ------
@@ -92,6 +100,7 @@ class FileSource(Source):
         multiline: bool = False,
         null_values: tuple[str, ...] = ("",),
         partitioning: str | None = None,
+        max_record_bytes: Size = RECORD_BYTES_MAX,
     ) -> None:
         self.name = name
         self._path = path
@@ -101,6 +110,7 @@ class FileSource(Source):
         self._policy = EvolutionPolicy(on_new_column, on_missing_column)
         self._csv = CsvOptions(delimiter, quote, header, multiline, tuple(null_values))
         self._partitioning = partitioning
+        self._record_bytes_max = size_bytes(max_record_bytes, "FileSource: max_record_bytes")
         self._storage_options = dict(storage_options or {})
         self._opened: FileTree | None = None
         self._checked = False
@@ -158,7 +168,7 @@ class FileSource(Source):
 
     def _format(self) -> FileFormat:
         """Return the given format, or the format that the path's or else the files' suffixes say."""
-        known = formats(self._csv, self._partitioning)
+        known = formats(self._csv, self._record_bytes_max, self._partitioning)
         if self._format_name is not None:
             return known[self._format_name]
         by_path = [form for form in known.values() if has_suffix(self._path, form)]
@@ -202,7 +212,7 @@ class FileSource(Source):
             )
 
     def _check_settings(self) -> None:
-        known = formats(self._csv)
+        known = formats(self._csv, self._record_bytes_max, None)
         if self._format_name is not None and self._format_name not in known:
             raise SettingsError(f"FileSource: format={self._format_name!r}: expected one of {', '.join(known)}")
         if not isinstance(self._starting, datetime) and self._starting not in STARTING:
@@ -214,6 +224,10 @@ class FileSource(Source):
                 )
         if self._partitioning not in PARTITIONINGS:
             raise SettingsError(f"FileSource: partitioning={self._partitioning!r}: expected one of {PARTITIONINGS}")
+        if not 1 <= self._record_bytes_max <= RECORD_BYTES_LIMIT:
+            raise SettingsError(
+                f"FileSource: max_record_bytes={self._record_bytes_max}: expected 1 to {RECORD_BYTES_LIMIT} (1GB)"
+            )
         for setting in ("delimiter", "quote"):
             if len(getattr(self._csv, setting).encode()) != 1:
                 raise SettingsError(

@@ -9,8 +9,13 @@ from holdfast.sources.files.parquet_format import ParquetFormat
 from holdfast.sources.files.text_format import COMPRESSIONS
 
 
-def formats(options: CsvOptions, partitioning: str | None = None) -> dict[str, FileFormat]:
-    found: list[FileFormat] = [ParquetFormat(), ArrowFormat(), CsvFormat(options), JsonFormat()]
+def formats(options: CsvOptions, record_bytes_max: int, partitioning: str | None) -> dict[str, FileFormat]:
+    found: list[FileFormat] = [
+        ParquetFormat(),
+        ArrowFormat(),
+        CsvFormat(options, record_bytes_max),
+        JsonFormat(record_bytes_max),
+    ]
     if partitioning == "hive":
         found = [HiveFormat(form) for form in found]
     return {form.name: form for form in found}

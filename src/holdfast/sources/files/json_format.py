@@ -33,6 +33,9 @@ class JsonFormat(TextFormat):
     name = "json"
     suffixes = (".json", ".jsonl", ".ndjson")
 
+    def __init__(self, record_bytes_max: int = lines.RECORD_BYTES_MAX) -> None:
+        self.record_bytes_max = record_bytes_max
+
     def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
         decoder = msgspec.json.Decoder(dict[str, Any])
         data = self.first_bytes(tree, file).removeprefix(lines.BYTE_ORDER_MARK)
@@ -53,7 +56,7 @@ class JsonFormat(TextFormat):
         if start > 0:
             return TextHead(None, 0)
         if self.indivisible(file):
-            data = self.first_bytes(tree, file)
+            data = self.beginning(tree, file, len(lines.BYTE_ORDER_MARK))
         else:
             data = tree.read_range(file, 0, min(len(lines.BYTE_ORDER_MARK), file.size))
         return TextHead(None, len(lines.BYTE_ORDER_MARK) if data.startswith(lines.BYTE_ORDER_MARK) else 0)

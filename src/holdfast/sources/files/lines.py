@@ -8,11 +8,13 @@ lines that start inside that range:
     [0,15)   ^^^^^^^^^^^^^^^^^^^^^^^^^             line 0, and line 1, which starts at byte 14
     [15,30)                           ^^^^^^^^     line 2
 
-Any division of a file into ranges therefore reads each line exactly once.
+Any division of a file into ranges therefore reads each line exactly once. A read looks at the bytes of its own range,
+and past them only for the end of its last line, so that each byte is looked at a few times at most, however long the
+lines are. A line that is longer than a bound is not held in memory: its place, size and beginning stand for it.
 """
 
-import re
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,25 +25,64 @@ BLOCK_BYTES = 8 * 1024 * 1024
 """Size of the blocks in which a file is read. A higher value needs more memory in each task."""
 STEP_BYTES = 64 * 1024
 """Size of a look for a line break. A higher value reads more bytes than needed, a lower value asks more often."""
-LINE_BREAK = re.compile(rb"\r\n?|\n")
+RECORD_BYTES_MAX = 200 * 1024 * 1024
+"""Bytes of a record. A higher value takes longer records, each of which needs several times its size in memory."""
+BEGINNING_BYTES = 64 * 1024
+"""Bytes of a longer record that are kept, for its dead letter."""
 BLANK = b" \t\r\n"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LF, CR = ord("\n"), ord("\r")
 
 
-def line_start(read_range: ReadRange, size: int, position: int) -> int:
-    """Return the start of the first line that starts at or after `position`; `size` if there is none."""
+class Block(NamedTuple):
+    """Whole records of a file, and the offset of the first."""
+
+    offset: int
+    data: bytes
+
+
+class LongRecord(NamedTuple):
+    """A record that is longer than the bound: its offset, its size in bytes, and its first bytes."""
+
+    offset: int
+    size: int
+    beginning: bytes
+
+
+def break_end(data: bytes, begin: int = 0) -> int:
+    """Return the end of the first line break at or after `begin`; -1 if there is none.
+
+    A CR that ends the data is none yet, because a LF may follow.
+    """
+    line_feed, carriage = data.find(b"\n", begin), data.find(b"\r", begin)
+    if carriage < 0 or 0 <= line_feed < carriage:
+        return line_feed + 1 or -1
+    if carriage + 1 == len(data):
+        return -1
+    return carriage + 1 + (data[carriage + 1] == LF)
+
+
+def line_start(read_range: ReadRange, size: int, position: int, stop: int | None = None) -> int:
+    """Return the start of the first line that starts at or after `position`; `size` if there is none.
+
+    With `stop`, nothing is looked for from there on: then the answer is `stop` if no line starts before it.
+    """
     if position == 0:
         return 0
-    offset = position - 1
-    while offset < size:
-        data = read_range(offset, min(STEP_BYTES, size - offset))
-        found = LINE_BREAK.search(data)
-        at_end = found is not None and found.end() == len(data) and offset + len(data) < size
-        if found and not (found.group() == b"\r" and at_end):
-            return offset + found.end()
-        offset += found.start() if found else len(data)  # A CR at the end of the data may be half of a CR LF.
-    return size
+    stop = size if stop is None else min(stop, size)
+    offset, step = position - 1, STEP_BYTES
+    while offset < stop:
+        data = read_range(offset, min(step, size - offset))
+        at_end = offset + len(data) == size
+        found = break_end(data)
+        if found >= 0:
+            return min(offset + found, stop)
+        if at_end:
+            return stop
+        # A CR at the end of the data may be half of a CR LF, and is looked at again.
+        offset += len(data) - data.endswith(b"\r")
+        step = min(2 * step, BLOCK_BYTES)
+    return stop
 
 
 def whole_lines(data: bytes) -> int:
@@ -50,31 +91,67 @@ def whole_lines(data: bytes) -> int:
 
 
 def blocks(
-    read_range: ReadRange, size: int, start: int, stop: int, block_bytes: int = BLOCK_BYTES
-) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that start in `[start, stop)`, as (offset, bytes) blocks of whole lines."""
-    offset = line_start(read_range, size, start)
-    end = line_start(read_range, size, stop)
-    while offset < end:
-        data = read_range(offset, min(block_bytes, end - offset))
-        if offset + len(data) < end:
-            whole = whole_lines(data)
-            if not whole:
-                whole = line_start(read_range, size, offset + len(data)) - offset
-                data = read_range(offset, whole)
-            data = data[:whole]
-        yield offset, data
-        offset += len(data)
+    read_range: ReadRange,
+    size: int,
+    start: int,
+    stop: int,
+    block_bytes: int = BLOCK_BYTES,
+    record_bytes_max: int = RECORD_BYTES_MAX,
+) -> Iterator[Block | LongRecord]:
+    """Yield the lines that start in `[start, stop)`, in blocks of whole lines."""
+    offset = line_start(read_range, size, start, stop)
+    stop = min(stop, size)
+    while offset < stop:
+        end = min(offset + block_bytes, stop)
+        data = read_range(offset, end - offset)
+        whole = len(data) if end == size else whole_lines(data)
+        if whole < len(data) and (not whole or end == stop):
+            line = offset + whole
+            after = line_start(read_range, size, end)
+            if after - line <= min(block_bytes, record_bytes_max):
+                data += read_range(end, after - end)
+                yield Block(offset, data)
+            else:
+                if whole:
+                    yield Block(offset, data[:whole])
+                yield long_record(read_range, line, after - line, record_bytes_max)
+            offset = after
+        else:
+            yield Block(offset, data[:whole])
+            offset += whole
+
+
+def long_record(read_range: ReadRange, offset: int, size: int, record_bytes_max: int) -> Block | LongRecord:
+    """Return a record that is longer than a block: as a block of its own, unless it is longer than the bound."""
+    if size <= record_bytes_max:
+        return Block(offset, read_range(offset, size))
+    return LongRecord(offset, size, read_range(offset, min(size, BEGINNING_BYTES)))
+
+
+def bounded(block: Block, starts: np.ndarray, ends: np.ndarray, record_bytes_max: int) -> Iterator[Block | LongRecord]:
+    """Yield a block without those of its records that are longer than the bound; these are yielded by themselves."""
+    begin = 0
+    for number in np.flatnonzero(ends - starts > record_bytes_max).tolist():
+        start, end = int(starts[number]), int(ends[number])
+        if start > begin:
+            yield Block(block.offset + begin, block.data[begin:start])
+        yield LongRecord(block.offset + start, end - start, block.data[start : min(end, start + BEGINNING_BYTES)])
+        begin = end
+    if begin < len(block.data):
+        yield Block(block.offset + begin, block.data[begin:])
 
 
 def first_line(read_range: ReadRange, size: int) -> tuple[int, int]:
     """Return start and end of the first line that is not blank; `(size, size)` if all lines are blank.
 
+    The end of a line that is longer than a block is not looked for: it is then past the block.
+
     A byte order mark at the beginning of the file belongs to no line.
     """
     offset = start = 0
+    step = STEP_BYTES
     while offset < size:
-        data = read_range(offset, min(STEP_BYTES, size - offset))
+        data = read_range(offset, min(step, size - offset))
         if offset == 0 and data.startswith(BYTE_ORDER_MARK):
             offset = start = len(BYTE_ORDER_MARK)
             data = data[offset:]
@@ -83,8 +160,10 @@ def first_line(read_range: ReadRange, size: int) -> tuple[int, int]:
         if line_break >= 0:
             start = offset + line_break + 1
         if visible < len(data):
-            return start, line_start(read_range, size, offset + visible + 1)
+            bound = min(size, start + BLOCK_BYTES + 1)
+            return start, line_start(read_range, size, offset + visible + 1, bound)
         offset += len(data)
+        step = min(2 * step, BLOCK_BYTES)
     return size, size
 
 

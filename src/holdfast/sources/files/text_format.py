@@ -9,11 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
+from holdfast.errors import JobRefused
 from holdfast.sources.files import lines
 from holdfast.sources.files.columnar import readable
 from holdfast.sources.files.file_format import PAYLOAD_CHARS_MAX, BadPiece, FileFormat, FileShape, Piece
+from holdfast.sources.files.line_streams import stream_blocks
+from holdfast.sources.files.lines import Block, LongRecord
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy
 
@@ -92,6 +96,7 @@ class TextFormat(FileFormat):
     """A format of lines of text."""
 
     compressible = True
+    record_bytes_max = lines.RECORD_BYTES_MAX
     whole = False
     """A record may span lines, so that a file cannot be divided."""
 
@@ -109,13 +114,25 @@ class TextFormat(FileFormat):
         if head is None:
             return
         parser = self.parser(file, head, schema, policy)
-        for offset, data in self._blocks(tree, file, start, stop):
-            base = max(offset, head.end)
-            if base >= offset + len(data):
+        for found in self._blocks(tree, file, start, stop):
+            if isinstance(found, LongRecord):
+                if found.offset >= head.end:
+                    nothing = pa.RecordBatch.from_pylist([], schema=schema)
+                    yield Piece(f"byte {found.offset}", nothing, [self._too_long(found)])
                 continue
-            parsed = parser.parse(data[base - offset :])
+            base = max(found.offset, head.end)
+            if base >= found.offset + len(found.data):
+                continue
+            parsed = parser.parse(found.data[base - found.offset :])
             bad = [BadPiece(f"byte {base + text.offset}", text.reason, text.payload) for text in parsed.bad]
             yield Piece(f"byte {base}", parsed.rows, bad)
+
+    def _too_long(self, record: LongRecord) -> BadPiece:
+        reason = (
+            f"is a record of {record.size} bytes, longer than max_record_bytes={self.record_bytes_max}: a longer one "
+            "is read with a higher max_record_bytes="
+        )
+        return BadPiece(f"byte {record.offset}", reason, record.beginning.decode("utf-8", "replace"))
 
     @abstractmethod
     def head(self, tree: FileTree, file: FileInfo, start: int) -> TextHead | None:
@@ -126,36 +143,64 @@ class TextFormat(FileFormat):
         """Return the parser of a file. All records are bad if the file's columns do not fit."""
 
     def first_bytes(self, tree: FileTree, file: FileInfo) -> bytes:
-        """Return the first lines of a file, for inference; all of a file that is not divided into lines."""
-        return next((data for _, data in self._blocks(tree, file, 0, min(file.size, INFERENCE_BYTES))), b"")
+        """Return the first whole records of a file, about a megabyte, for inference."""
+        for length in (INFERENCE_BYTES, lines.BLOCK_BYTES):
+            data = self.beginning(tree, file, length + 1)
+            if len(data) <= length:
+                return data
+            if whole := self.whole_records(data[:length]):
+                return data[:whole]
+        raise JobRefused(
+            f"{file.path}: the schema cannot be inferred: the first record has more than {lines.BLOCK_BYTES} bytes: "
+            "give schema="
+        )
 
-    def _blocks(self, tree: FileTree, file: FileInfo, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    def beginning(self, tree: FileTree, file: FileInfo, length: int) -> bytes:
+        """Return the first bytes of a file's text, fewer if it is shorter."""
         if not self.indivisible(file):
-            yield from lines.blocks(ranges(tree, file), file.size, start, stop)
-            return
+            return tree.read_range(file, 0, min(file.size, length))
+        with readable(file, self.name):
+            opened = self._stream(tree, file)
+            data: bytes = opened.read(length)
+            opened.close()
+            return data
+
+    def whole_records(self, data: bytes) -> int:
+        """Return how many bytes, from the first on, are whole records whatever follows the data."""
+        return lines.whole_lines(data)
+
+    def spans(self, data: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Return starts and ends of the records of a block."""
+        return lines.line_ranges(data)
+
+    def _blocks(self, tree: FileTree, file: FileInfo, start: int, stop: int) -> Iterator[Block | LongRecord]:
+        with readable(file, self.name):
+            for found in self._unbounded(tree, file, start, stop):
+                if isinstance(found, Block) and len(found.data) > self.record_bytes_max:
+                    yield from lines.bounded(found, *self.spans(found.data), self.record_bytes_max)
+                else:
+                    yield found
+
+    def _unbounded(self, tree: FileTree, file: FileInfo, start: int, stop: int) -> Iterator[Block | LongRecord]:
+        """Yield the blocks of a range; records within a block may be longer than the bound."""
+        if self.indivisible(file):
+            return self.stream_blocks(lambda: self._stream(tree, file))
+        return lines.blocks(ranges(tree, file), file.size, start, stop, lines.BLOCK_BYTES, self.record_bytes_max)
+
+    def stream_blocks(self, reopen: Callable[[], Any]) -> Iterator[Block | LongRecord]:
+        """Yield the whole records of a file that is read from its beginning."""
+        return stream_blocks(reopen, self.record_bytes_max)
+
+    def _stream(self, tree: FileTree, file: FileInfo) -> Any:
+        raw = tree.open(file)
         compression = compression_of(file)
-        with readable(file, self.name), tree.open(file) as raw:
-            opened = pa.CompressedInputStream(raw, compression) if compression else raw
-            if self.whole:
-                yield 0, opened.read()
-            else:
-                yield from stream_blocks(opened)
+        if compression is None:
+            return raw
+        # A codec asks for 64 KB at a time, each of which would be a request to a store.
+        return pa.CompressedInputStream(pa.BufferedInputStream(raw, lines.BLOCK_BYTES), compression)
 
     def indivisible(self, file: FileInfo) -> bool:
         return self.whole or compression_of(file) is not None
-
-
-def stream_blocks(opened: Any) -> Iterator[tuple[int, bytes]]:
-    """Yield the whole lines of a stream, as (offset, bytes) blocks."""
-    offset, carried = 0, b""
-    while data := opened.read(lines.BLOCK_BYTES):
-        data = carried + data
-        whole = lines.whole_lines(data)
-        if whole:
-            yield offset, data[:whole]
-        offset, carried = offset + whole, data[whole:]
-    if carried:
-        yield offset, carried
 
 
 def ranges(tree: FileTree, file: FileInfo) -> lines.ReadRange:
