@@ -1,4 +1,4 @@
-"""Records of any length: each byte is looked at a few times, a long record is held within a bound, a longer one is bad."""
+"""Records of any length: bytes are looked at a few times, a long record is held within a bound, a longer one is bad."""
 
 import gzip
 import itertools
@@ -167,7 +167,7 @@ def test_a_quote_that_is_never_closed_costs_its_line_alone_in_blocks_too(tmp_pat
 
 def test_a_header_or_a_first_record_without_an_end_is_named(tmp_path):
     path = put(tmp_path / "a.csv", b"x" * (lines.BLOCK_BYTES + 100))
-    with pytest.raises(BadRecord, match="a.csv: the header has more than"):
+    with pytest.raises(BadRecord, match=r"a\.csv: the header has more than"):
         read_all(FileSource(str(path), schema=SCHEMA))
     path = put(tmp_path / "a.json", b'{"id":"' + b"x" * (lines.BLOCK_BYTES + 100))
     with pytest.raises(JobRefused, match=r"the first record has more than.*give schema="):

@@ -6,6 +6,7 @@ Arrow files are here; Parquet files are in `parquet_format`.
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
@@ -114,7 +115,8 @@ def good_and_bad(position: int, found: pa.RecordBatch, schema: pa.Schema) -> Ite
         bad = dict.fromkeys(np.flatnonzero(mask).tolist(), f"column {column!r} is null") | bad
     begin = 0
     for first, last in consecutive(sorted(bad)):
-        letters = [bad_piece(position, found, index, bad[index]) for index in range(first, last + 1)]
+        reasons = [bad[index] for index in range(first, last + 1)]
+        letters = bad_pieces(position + first, found.slice(first, len(reasons)), reasons)
         yield Piece(position + begin, rows.slice(begin, first - begin), letters)
         begin = last + 1
     if begin < rows.num_rows:
@@ -131,13 +133,14 @@ def consecutive(numbers: list[int]) -> Iterator[tuple[int, int]]:
 
 def all_bad(position: int, found: pa.RecordBatch, schema: pa.Schema, reason: str) -> Piece:
     """Return rows of a file that does not fit the schema, all of them bad for the same reason."""
-    letters = [bad_piece(position, found, index, reason) for index in range(found.num_rows)]
-    return Piece(position, empty_batch(schema), letters)
+    return Piece(position, empty_batch(schema), bad_pieces(position, found, [reason] * found.num_rows))
 
 
-def bad_piece(position: int | str, found: pa.RecordBatch, index: int, reason: str) -> BadPiece:
-    place = position + index if isinstance(position, int) else position
-    return BadPiece(str(place), reason, row_as_json(found, index)[:PAYLOAD_CHARS_MAX])
+def bad_pieces(position: int | str, rows: pa.RecordBatch, reasons: list[str]) -> list[BadPiece]:
+    """Return rows that follow one another as bad rows; `position` as in `Piece`."""
+    places = range(position, position + rows.num_rows) if isinstance(position, int) else repeat(position)
+    texts = (payload_of(row)[:PAYLOAD_CHARS_MAX] for row in shown_rows(rows))
+    return [BadPiece(str(place), *told) for place, told in zip(places, zip(reasons, texts, strict=True), strict=False)]
 
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
@@ -146,20 +149,6 @@ def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
 
 def selected(batch: pa.RecordBatch, columns: list[str] | None) -> pa.RecordBatch:
     return batch if columns is None else batch.select(columns)
-
-
-def row_as_json(batch: pa.RecordBatch, index: int) -> str:
-    return payload_of(shown_rows(batch.slice(index, 1))[0])
-
-
-def _with_times_as_text(type_: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(type_):
-        return pa.struct([field.with_type(_with_times_as_text(field.type)) for field in type_])
-    if pa.types.is_map(type_):
-        return pa.map_(_with_times_as_text(type_.key_type), _with_times_as_text(type_.item_type))
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
-        return pa.list_(_with_times_as_text(type_.value_type))
-    return pa.string() if pa.types.is_temporal(type_) else type_
 
 
 def shape_of(groups: list[tuple[int, int]]) -> FileShape:

@@ -19,7 +19,7 @@ from holdfast.errors import BadRecord, JobRefused
 from holdfast.json_rows.leaves import advised
 from holdfast.sources.files import lines
 from holdfast.sources.files.csv_records import RecordBlocks, whole_records
-from holdfast.sources.files.lines import Block, LongRecord
+from holdfast.sources.files.lines import LongRecord, RecordBlock
 from holdfast.sources.files.text_format import (
     BlockParser,
     ParsedBlock,
@@ -130,7 +130,7 @@ class CsvFormat(TextFormat):
         found = np.array([match.span() for match in self._record.finditer(data)], dtype=np.int64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
 
-    def stream_blocks(self, reopen: Callable[[], Any]) -> Iterator[Block | LongRecord]:
+    def stream_blocks(self, reopen: Callable[[], Any]) -> Iterator[RecordBlock | LongRecord]:
         if not self.whole:
             return super().stream_blocks(reopen)
         return RecordBlocks(reopen, self._options.quote, self._options.delimiter, self.record_bytes_max).read()

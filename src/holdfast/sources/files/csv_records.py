@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.sources.files.line_streams import ForwardStream, rest_of_line
-from holdfast.sources.files.lines import BLOCK_BYTES, BYTE_ORDER_MARK, CR, LF, Block, LongRecord, long_record
+from holdfast.sources.files.lines import BLOCK_BYTES, BYTE_ORDER_MARK, CR, LF, LongRecord, RecordBlock, long_record
 from holdfast.state.compiled import kernel
 
 BEGIN, PLAIN, QUOTED, QUOTE, RETURN = 0, 1, 2, 3, 4
@@ -84,7 +84,7 @@ class RecordBlocks:
         self._opened = ForwardStream(reopen)
         self._pushed = b""
 
-    def read(self) -> Iterator[Block | LongRecord]:
+    def read(self) -> Iterator[RecordBlock | LongRecord]:
         """Yield the records. Called once."""
         try:
             yield from self._read()
@@ -92,7 +92,7 @@ class RecordBlocks:
             self._opened.close()
             self._again.close()
 
-    def _read(self) -> Iterator[Block | LongRecord]:
+    def _read(self) -> Iterator[RecordBlock | LongRecord]:
         offset, carried = 0, b""
         if (head := self._opened.read(BLOCK_BYTES)).startswith(BYTE_ORDER_MARK):
             offset = len(BYTE_ORDER_MARK)
@@ -102,7 +102,7 @@ class RecordBlocks:
             if last >= 0:
                 data, chunk = carried + chunk[:last], chunk[last:]
                 if data:
-                    yield Block(offset, data)
+                    yield RecordBlock(offset, data)
                 offset, carried = offset + len(data), chunk
             elif len(carried) + len(chunk) <= BLOCK_BYTES:
                 carried += chunk
@@ -111,7 +111,7 @@ class RecordBlocks:
                 yield long_record(self._again.read_range, offset, size, self._max)
                 offset, carried = offset + size, b""
         if carried:
-            yield Block(offset, carried)
+            yield RecordBlock(offset, carried)
 
     def _next(self) -> bytes:
         chunk, self._pushed = self._pushed or self._opened.read(BLOCK_BYTES), b""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holdfast.casts import cast_in_range
 from holdfast.errors import BadRecord
-from holdfast.sources.files.columnar import bad_piece, empty_batch
+from holdfast.sources.files.columnar import bad_pieces, empty_batch
 from holdfast.sources.files.file_format import FileFormat, FileShape, Piece
 from holdfast.sources.files.local_tree import name_of
 from holdfast.sources.files.trees import FileInfo, FileTree
@@ -128,9 +128,8 @@ def with_partition(piece: Piece, partition: Partition, schema: pa.Schema) -> Pie
     """Return the piece with its partition columns; all its rows are bad if the partition does not fit the schema."""
     rows = piece.rows
     if partition.problem is not None:
-        at = piece.position
-        letters = [bad_piece(at, rows, index, partition.problem) for index in range(rows.num_rows)]
-        return Piece(at, empty_batch(schema), letters + piece.bad)
+        letters = bad_pieces(piece.position, rows, [partition.problem] * rows.num_rows)
+        return Piece(piece.position, empty_batch(schema), letters + piece.bad)
     columns = [
         pa.repeat(partition.values[name], rows.num_rows) if name in partition.values else rows.column(name)
         for name in schema.names

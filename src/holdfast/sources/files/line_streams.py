@@ -8,7 +8,7 @@ two blocks, or a single record within the bound.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast.sources.files.lines import BLOCK_BYTES, Block, LongRecord, break_end, long_record, whole_lines
+from holdfast.sources.files.lines import BLOCK_BYTES, LongRecord, RecordBlock, break_end, long_record, whole_lines
 
 
 class ForwardStream:
@@ -45,7 +45,7 @@ class ForwardStream:
             self._opened.close()
 
 
-def stream_blocks(reopen: Callable[[], Any], record_bytes_max: int) -> Iterator[Block | LongRecord]:
+def stream_blocks(reopen: Callable[[], Any], record_bytes_max: int) -> Iterator[RecordBlock | LongRecord]:
     """Yield the whole lines of a stream, in blocks."""
     opened, again = ForwardStream(reopen), ForwardStream(reopen)
     try:
@@ -55,7 +55,7 @@ def stream_blocks(reopen: Callable[[], Any], record_bytes_max: int) -> Iterator[
         again.close()
 
 
-def _blocks(opened: ForwardStream, again: ForwardStream, record_bytes_max: int) -> Iterator[Block | LongRecord]:
+def _blocks(opened: ForwardStream, again: ForwardStream, record_bytes_max: int) -> Iterator[RecordBlock | LongRecord]:
     offset, carried = 0, b""
     while chunk := opened.read(BLOCK_BYTES):
         data = carried + chunk
@@ -67,10 +67,10 @@ def _blocks(opened: ForwardStream, again: ForwardStream, record_bytes_max: int) 
             offset += size
             continue
         if whole:
-            yield Block(offset, data[:whole])
+            yield RecordBlock(offset, data[:whole])
         offset, carried = offset + whole, data[whole:]
     if carried:
-        yield Block(offset, carried)
+        yield RecordBlock(offset, carried)
 
 
 def rest_of_line(opened: ForwardStream, after_cr: bool) -> tuple[int, bytes]:

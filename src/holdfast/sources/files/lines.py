@@ -34,7 +34,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LF, CR = ord("\n"), ord("\r")
 
 
-class Block(NamedTuple):
+class RecordBlock(NamedTuple):
     """Whole records of a file, and the offset of the first."""
 
     offset: int
@@ -97,7 +97,7 @@ def blocks(
     stop: int,
     block_bytes: int = BLOCK_BYTES,
     record_bytes_max: int = RECORD_BYTES_MAX,
-) -> Iterator[Block | LongRecord]:
+) -> Iterator[RecordBlock | LongRecord]:
     """Yield the lines that start in `[start, stop)`, in blocks of whole lines."""
     offset = line_start(read_range, size, start, stop)
     stop = min(stop, size)
@@ -110,35 +110,37 @@ def blocks(
             after = line_start(read_range, size, end)
             if after - line <= min(block_bytes, record_bytes_max):
                 data += read_range(end, after - end)
-                yield Block(offset, data)
+                yield RecordBlock(offset, data)
             else:
                 if whole:
-                    yield Block(offset, data[:whole])
+                    yield RecordBlock(offset, data[:whole])
                 yield long_record(read_range, line, after - line, record_bytes_max)
             offset = after
         else:
-            yield Block(offset, data[:whole])
+            yield RecordBlock(offset, data[:whole])
             offset += whole
 
 
-def long_record(read_range: ReadRange, offset: int, size: int, record_bytes_max: int) -> Block | LongRecord:
+def long_record(read_range: ReadRange, offset: int, size: int, record_bytes_max: int) -> RecordBlock | LongRecord:
     """Return a record that is longer than a block: as a block of its own, unless it is longer than the bound."""
     if size <= record_bytes_max:
-        return Block(offset, read_range(offset, size))
+        return RecordBlock(offset, read_range(offset, size))
     return LongRecord(offset, size, read_range(offset, min(size, BEGINNING_BYTES)))
 
 
-def bounded(block: Block, starts: np.ndarray, ends: np.ndarray, record_bytes_max: int) -> Iterator[Block | LongRecord]:
+def bounded(
+    block: RecordBlock, starts: np.ndarray, ends: np.ndarray, record_bytes_max: int
+) -> Iterator[RecordBlock | LongRecord]:
     """Yield a block without those of its records that are longer than the bound; these are yielded by themselves."""
     begin = 0
     for number in np.flatnonzero(ends - starts > record_bytes_max).tolist():
         start, end = int(starts[number]), int(ends[number])
         if start > begin:
-            yield Block(block.offset + begin, block.data[begin:start])
+            yield RecordBlock(block.offset + begin, block.data[begin:start])
         yield LongRecord(block.offset + start, end - start, block.data[start : min(end, start + BEGINNING_BYTES)])
         begin = end
     if begin < len(block.data):
-        yield Block(block.offset + begin, block.data[begin:])
+        yield RecordBlock(block.offset + begin, block.data[begin:])
 
 
 def first_line(read_range: ReadRange, size: int) -> tuple[int, int]:

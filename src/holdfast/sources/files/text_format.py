@@ -17,7 +17,7 @@ from holdfast.sources.files import lines
 from holdfast.sources.files.columnar import readable
 from holdfast.sources.files.file_format import PAYLOAD_CHARS_MAX, BadPiece, FileFormat, FileShape, Piece
 from holdfast.sources.files.line_streams import stream_blocks
-from holdfast.sources.files.lines import Block, LongRecord
+from holdfast.sources.files.lines import LongRecord, RecordBlock
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy
 
@@ -173,21 +173,21 @@ class TextFormat(FileFormat):
         """Return starts and ends of the records of a block."""
         return lines.line_ranges(data)
 
-    def _blocks(self, tree: FileTree, file: FileInfo, start: int, stop: int) -> Iterator[Block | LongRecord]:
+    def _blocks(self, tree: FileTree, file: FileInfo, start: int, stop: int) -> Iterator[RecordBlock | LongRecord]:
         with readable(file, self.name):
             for found in self._unbounded(tree, file, start, stop):
-                if isinstance(found, Block) and len(found.data) > self.record_bytes_max:
+                if isinstance(found, RecordBlock) and len(found.data) > self.record_bytes_max:
                     yield from lines.bounded(found, *self.spans(found.data), self.record_bytes_max)
                 else:
                     yield found
 
-    def _unbounded(self, tree: FileTree, file: FileInfo, start: int, stop: int) -> Iterator[Block | LongRecord]:
+    def _unbounded(self, tree: FileTree, file: FileInfo, start: int, stop: int) -> Iterator[RecordBlock | LongRecord]:
         """Yield the blocks of a range; records within a block may be longer than the bound."""
         if self.indivisible(file):
             return self.stream_blocks(lambda: self._stream(tree, file))
         return lines.blocks(ranges(tree, file), file.size, start, stop, lines.BLOCK_BYTES, self.record_bytes_max)
 
-    def stream_blocks(self, reopen: Callable[[], Any]) -> Iterator[Block | LongRecord]:
+    def stream_blocks(self, reopen: Callable[[], Any]) -> Iterator[RecordBlock | LongRecord]:
         """Yield the whole records of a file that is read from its beginning."""
         return stream_blocks(reopen, self.record_bytes_max)
 
