@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from sources_kit import SCHEMA, enumerator, ids, put_text, read_all, read_one
 
-from holdfast.errors import JobRefused
+from holdfast.errors import BadRecord, JobRefused
 from holdfast.sources.base import SplitRead
 from holdfast.sources.files.file_source import FileSource
 
@@ -204,3 +204,18 @@ def test_a_column_of_times_that_does_not_fit_says_which_type_does(tmp_path):
     rows, [bad] = read_all(FileSource(str(tmp_path / "a.parquet"), schema="at TIMESTAMP"))
     assert rows == []
     assert re.search(r"column 'at' is timestamp.*TIMESTAMP_NTZ for times without a zone", bad.reason)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r", "\r\n"])
+def test_a_csv_file_that_is_a_header_alone_has_no_rows(tmp_path, end):
+    for multiline in (False, True):
+        path = put_text(tmp_path / f"{multiline}.csv", f"id,word{end}")
+        assert read_all(FileSource(str(path), schema=SCHEMA, multiline=multiline)) == ([], [])
+
+
+def test_a_csv_header_with_an_open_quote_is_named(tmp_path):
+    path = put_text(tmp_path / "a.csv", 'id,"wo\nrd"\n1,a\n')
+    with pytest.raises(BadRecord, match=r"a\.csv: the header 'id,\"wo\\n' cannot be divided.*multiline=True"):
+        read_all(FileSource(str(path), schema=SCHEMA))
+    [bad] = read_all(FileSource(str(path), schema=SCHEMA, multiline=True))[1]
+    assert "['wo\\nrd']" in bad.reason

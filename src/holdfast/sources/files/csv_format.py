@@ -36,6 +36,8 @@ from holdfast.sources.files.text_format import (
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, columns_problem, conform, forbidden_nulls
 
+HEADER_SHOWN_BYTES = 200
+"""Bytes of a header that a message shows."""
 SALVAGE_RECORDS = 256
 """Records that are tried together when a block has bad ones. A higher value repeats more work for each bad record."""
 DELIMITERS = ",;\t|"
@@ -117,7 +119,15 @@ class CsvFormat(TextFormat):
             raise BadRecord(
                 f"{file.path}: the header has more than {lines.BLOCK_BYTES} bytes: give the file a header line"
             )
-        return TextHead(split_header(read_range(begin, end - begin), self._options), end)
+        header = read_range(begin, end - begin)
+        try:
+            return TextHead(split_header(header, self._options), end)
+        except pa.ArrowInvalid as error:
+            shown = header[:HEADER_SHOWN_BYTES].decode("utf-8", "replace")
+            raise BadRecord(
+                f"{file.path}: the header {shown!r} cannot be divided ({error}): close its quotes; a header that spans "
+                "lines needs multiline=True"
+            ) from error
 
     def whole_records(self, data: bytes) -> int:
         if not self.whole:
@@ -338,7 +348,7 @@ def read_csv(
 
 def split_header(data: bytes, options: CsvOptions) -> list[str]:
     """Return the values of the first record, as the names of columns."""
-    text = data.decode("utf-8", "replace").encode()
+    text = data.decode("utf-8", "replace").rstrip("\r\n").encode() + b"\n"
     parse = pa_csv.ParseOptions(
         delimiter=options.delimiter, quote_char=options.quote, newlines_in_values=options.multiline
     )

@@ -24,8 +24,9 @@ BEGIN, PLAIN, QUOTED, QUOTE, RETURN = 0, 1, 2, 3, 4
 
 @kernel
 def _scan(data: Any, quote: Any, delimiter: Any, place: Any) -> Any:
-    """Return the ends of the first and the last record that end in the data (-1: none), and the place after it."""
-    first = last = -1
+    """Return the ends of the first and the last record that end in the data, the last quote that opens a value, and
+    the place after the data; -1 where there is none."""
+    first = last = opening = -1
     for index in range(len(data)):
         byte = data[index]
         if place == RETURN:
@@ -49,9 +50,10 @@ def _scan(data: Any, quote: Any, delimiter: Any, place: Any) -> Any:
             place = BEGIN
         elif byte == quote and place == BEGIN:
             place = QUOTED
+            opening = index
         else:
             place = PLAIN
-    return first, last, place
+    return first, last, opening, place
 
 
 class Scanner:
@@ -60,11 +62,16 @@ class Scanner:
     def __init__(self, quote: str, delimiter: str) -> None:
         self._quote, self._delimiter = ord(quote), ord(delimiter)
         self.place = BEGIN
+        self.position = 0
+        self.opening = 0
+        """Offset of the last quote that opened a value."""
 
     def scan(self, data: bytes) -> tuple[int, int]:
         """Return the ends of the first and the last record that end in the data; -1 if none ends."""
         array = np.frombuffer(data, dtype=np.uint8)
-        first, last, self.place = _scan(array, self._quote, self._delimiter, self.place)
+        first, last, opening, self.place = _scan(array, self._quote, self._delimiter, self.place)
+        self.opening = self.position + int(opening) if opening >= 0 else self.opening
+        self.position += len(data)
         return int(first), int(last)
 
 
@@ -95,7 +102,7 @@ class RecordBlocks:
     def _read(self) -> Iterator[RecordBlock | LongRecord]:
         offset, carried = 0, b""
         if (head := self._opened.read(BLOCK_BYTES)).startswith(BYTE_ORDER_MARK):
-            offset = len(BYTE_ORDER_MARK)
+            offset = self._scanner.position = len(BYTE_ORDER_MARK)
         self._pushed = head[offset:]
         while chunk := self._next():
             _, last = self._scanner.scan(chunk)
@@ -122,7 +129,7 @@ class RecordBlocks:
         while chunk := self._opened.read(BLOCK_BYTES):
             end, _ = self._scanner.scan(chunk)
             if end >= 0:
-                self._scanner.place = BEGIN
+                self._go_to(offset + size + end)
                 self._pushed = chunk[end:]
                 return size + end
             size += len(chunk)
@@ -130,7 +137,12 @@ class RecordBlocks:
             return size
         self._opened.close()
         self._opened = ForwardStream(self._reopen)
-        self._opened.skip_to(offset)
-        self._scanner.place = BEGIN
-        size, self._pushed = rest_of_line(self._opened, False)
+        self._opened.skip_to(self._scanner.opening)
+        further, self._pushed = rest_of_line(self._opened, False)
+        size = self._scanner.opening + further - offset
+        self._go_to(offset + size)
         return size
+
+    def _go_to(self, offset: int) -> None:
+        """Go on at the beginning of a record."""
+        self._scanner.place, self._scanner.position = BEGIN, offset
