@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("formats_fuzzing.py")
+PROGRAM = Path(__file__).with_name("formats_fuzzing_script.py")
 FOUND = [681, 2567]
 """Seeds that found something: a number that no name has room for, a column's name that is no text."""
 HANGS_S = 60.0
