@@ -5,17 +5,16 @@ A cast fails for all texts if it fails for one of them: they are halved then, un
 
 import base64
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.json_rows.decimals import FOUND_CHARS_MAX, Texts, shown_text, to_decimals
 from holdfast.json_rows.far_times import far_time
 
-FOUND_CHARS_MAX = 60
-"""Characters of a wrong value in a reason."""
 NULL = b"null"
 INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -35,13 +34,6 @@ JsonTexts = Sequence[bytes | None]
 """JSON texts that a parser has checked; None for a null or a missing field."""
 Form = Callable[[bool, str], str | None]
 """A function from a JSON value (whether it is a text, and the text) to the text to cast; None if no value fits."""
-
-
-class Texts(NamedTuple):
-    """An array that was made of texts, with nulls for the wrong ones, and the reasons for these by their place."""
-
-    array: pa.Array
-    reasons: Mapping[int, str]
 
 
 def is_text(type_: pa.DataType) -> bool:
@@ -115,8 +107,7 @@ def _unquoted(value: bytes) -> tuple[bool, str]:
 
 def shown(value: bytes | None) -> str:
     """Return the beginning of a value, for a reason."""
-    text = (value or NULL)[: 4 * FOUND_CHARS_MAX].decode("utf-8", "replace")
-    return text if len(text) <= FOUND_CHARS_MAX else text[:FOUND_CHARS_MAX] + "…"
+    return shown_text((value or NULL)[: 4 * FOUND_CHARS_MAX].decode("utf-8", "replace"))
 
 
 def read_texts(texts: pa.Array, type_: pa.DataType) -> Texts:
@@ -125,6 +116,8 @@ def read_texts(texts: pa.Array, type_: pa.DataType) -> Texts:
         return Texts(texts, {})
     if is_bytes(type_):
         return _from_base64(texts, type_)
+    if pa.types.is_decimal(type_):
+        return to_decimals(texts, type_)
     if pa.types.is_time(type_):
         moments = pc.binary_join_element_wise("1970-01-01T", texts, "")
         times, reasons = read_texts(moments, pa.timestamp(type_.unit))
@@ -140,7 +133,7 @@ def _beyond_range(texts: pa.Array, array: pa.Array) -> dict[int, str]:
     infinite = pc.is_inf(pc.cast(array, pa.float64()))
     beyond = pc.and_(infinite, pc.invert(pc.is_in(texts, pa.array(["inf", "-inf"]))))
     return {
-        place: f"{shown(texts[place].as_py().encode())} is beyond its range"
+        place: f"{shown_text(texts[place].as_py())} is beyond its range"
         for place in pc.indices_nonzero(beyond).to_pylist()
     }
 
@@ -179,7 +172,7 @@ def _from_base64(texts: pa.Array, type_: pa.DataType) -> Texts:
         try:
             data = base64.b64decode(text, validate=True)
         except ValueError:
-            reasons[place] = f"{shown(text.encode())} is not in base64"
+            reasons[place] = f"{shown_text(text)} is not in base64"
             continue
         if size is not None and len(data) != size:
             reasons[place] = f"{len(data)} bytes"

@@ -5,9 +5,11 @@ fields that come twice. So that it never gives another row,
 
 - a record has to be plain: UTF-8, a brace at its beginning and at its end, not too many levels (PyArrow has no bound);
 - texts that become times or bytes are read as texts, and then cast as they are in `leaves.py`;
-- a float that is infinite counts as refused, since PyArrow makes it of numbers beyond the range of the type, and so
-  does a decimal with too many digits.
+- a float that is infinite counts as refused, since PyArrow makes it of numbers beyond the range of the type;
+- a record with decimals must not have a number of so many digits that PyArrow wraps around (`decimals.py`).
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +32,16 @@ class QuickReader:
         self._schema = schema
         read_as = pa.schema([(field.name, quick_type(field.type)) for field in schema])
         unknown = "error" if refuse_unknown else "ignore"
+        self._long_numbers = long_numbers(schema)
         self._options = pj.ParseOptions(explicit_schema=read_as, unexpected_field_behavior=unknown)
+
+    def takes(self, records: pa.Array) -> npt.NDArray[np.bool_]:
+        """Return which records are plain."""
+        plain = are_plain(records)
+        if self._long_numbers is not None:
+            long = pc.match_substring_regex(records, self._long_numbers)
+            plain &= ~long.fill_null(False).to_numpy(zero_copy_only=False)
+        return plain
 
     def read(self, records: pa.Array) -> pa.RecordBatch | None:
         """Return the rows of plain records; None if PyArrow refuses one of them.
@@ -54,6 +65,23 @@ class QuickReader:
                 return None
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def long_numbers(schema: pa.Schema) -> str | None:
+    """Return a pattern of numbers that have too many digits for PyArrow, and digits that are hidden; None if none has.
+
+    PyArrow multiplies a number with ten to the scale of its type, in 128 bits, which hold 38 digits.
+    """
+    scales = [leaf.scale for field in schema for leaf in leaf_types(field.type) if pa.types.is_decimal(leaf)]
+    return rf"[0-9.]{{{max(1, 39 - max(scales))}}}|[0-9.][eE][+-]?[0-9]|\\u00[23]" if scales else None
+
+
+def leaf_types(type_: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield the types without parts within a type."""
+    if type_.num_fields == 0:
+        yield type_
+    for place in range(type_.num_fields):
+        yield from leaf_types(type_.field(place).type)
 
 
 def has_fitting_digits(array: pa.Array) -> bool:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.json_rows.nesting import BARE_NOT_FINITE, TOO_DEEP, is_too_deep, quote_not_finite
-from holdfast.json_rows.quick import QuickReader, are_plain, is_quick
+from holdfast.json_rows.quick import QuickReader, is_quick
 from holdfast.json_rows.values import OBJECT, WrongValue, read_field, texts_of
 
 RECORDS_MAX = 65_536
@@ -63,7 +63,7 @@ class JsonReader:
         for start in range(0, len(records), RECORDS_MAX):
             part = records.slice(start, RECORDS_MAX)
             places = np.arange(start, start + len(part))
-            plain = are_plain(part) if self._quick is not None else np.zeros(len(part), bool)
+            plain = self._quick.takes(part) if self._quick is not None else np.zeros(len(part), bool)
             if plain.all():
                 self._read_plain(part, places, found)
                 continue
