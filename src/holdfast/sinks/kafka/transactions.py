@@ -74,7 +74,7 @@ class NumberedTransactions:
         """Send messages and progress in the same transaction. After an error, this object is of no use any more."""
         producer = self._producer
         try:
-            producer.begin_transaction()
+            called(self._package, producer.begin_transaction)
             hit("sink.kafka.begun")
             send(self._package, producer, self._topic, messages, self._delivered)
             self._raise_failed()
@@ -90,8 +90,11 @@ class NumberedTransactions:
 
     def close(self) -> None:
         """Let go of connections; an open transaction is aborted by the next producer, or by the broker in time."""
-        self._producer.purge()
-        self._consumer.close()
+        for let_go in (self._producer.purge, self._consumer.close):
+            try:
+                called(self._package, let_go)
+            except self._package.KafkaException as error:  # as of a producer that was fenced
+                log.info("%s: %s", self._whose, error)
 
     def _step(self, call: Callable[..., object], *told: object) -> None:
         """Take a step of a transaction. Raises `StorageError` if the client does not answer in time."""
@@ -99,7 +102,7 @@ class NumberedTransactions:
 
         def run() -> None:
             try:
-                answered.set_result(call(*told, ANSWER_S_MAX))
+                answered.set_result(called(self._package, call, *told, ANSWER_S_MAX))
             except BaseException as error:
                 answered.set_exception(error)
 
@@ -135,7 +138,8 @@ def committed_progress(package: Any, consumer: Any, topic: str) -> PublishedUpTo
     deadline_s = time.monotonic() + ANSWER_S_MAX
     while True:
         try:
-            (found,) = consumer.committed([package.TopicPartition(topic, 0)], timeout=ANSWER_S_MAX)
+            asked = [package.TopicPartition(topic, 0)]
+            (found,) = called(package, consumer.committed, asked, timeout=ANSWER_S_MAX)
             if found.error is not None:
                 raise package.KafkaException(found.error)
             break
@@ -145,7 +149,16 @@ def committed_progress(package: Any, consumer: Any, topic: str) -> PublishedUpTo
         time.sleep(COORDINATOR_PAUSE_S)
     if found.offset < 0:
         return None
-    return PublishedUpTo(found.offset, None if found.metadata == ALL else int(found.metadata))
+    if found.metadata == ALL:
+        return PublishedUpTo(found.offset, None)
+    if not (found.metadata and found.metadata.isascii() and found.metadata.isdigit()):
+        raise PublishFailed(
+            f"the consumer group that holds the number of the last published group has offset {found.offset} of topic "
+            f"{topic!r} with metadata {found.metadata!r}, expected 'all' or a number: another program has committed "
+            "offsets under the group's name. Look at the end of the topic, delete the group, and start again with "
+            "forgotten='publish_again'"
+        )
+    return PublishedUpTo(found.offset, int(found.metadata))
 
 
 def progress_offset(package: Any, topic: str, progress: PublishedUpTo) -> Any:
@@ -167,7 +180,8 @@ def begun(
         known = committed_progress(package, consumer, topic)
         if known is None and not has_begun:
             known = PublishedUpTo(0, None)
-            consumer.commit(offsets=[progress_offset(package, topic, known)], asynchronous=False)
+            first = [progress_offset(package, topic, known)]
+            called(package, consumer.commit, offsets=first, asynchronous=False)
         return known
     except package.KafkaException as error:
         raise publication_error(whose, str(settings["bootstrap.servers"]), error) from chained(error)
@@ -175,24 +189,38 @@ def begun(
         consumer.close()
 
 
+def called(package: Any, call: Callable[..., Any], *told: object, **named: object) -> Any:
+    """Call the client.
+
+    The client reports a fatal error, such as that its producer was fenced, as a KafkaException. If it calls `delivered`
+    while that exception is set, Python puts a SystemError above the exception, or in its place. Here this is a
+    KafkaException again: the producer is of no use any more, and the next one asks the broker what was published.
+    """
+    try:
+        return call(*told, **named)
+    except SystemError as error:
+        cause: BaseException | None = error
+        while isinstance(cause, SystemError):
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, package.KafkaException):
+            raise cause from None
+        if cause is not None:
+            raise
+        lost = package.KafkaError(package.KafkaError._FATAL, f"the client failed: {error}")
+        raise package.KafkaException(lost) from None
+
+
 def send(package: Any, producer: Any, topic: str, messages: Iterable[Message], delivered: Any) -> None:
     """Send messages in order, and return when the broker has them, or has refused them (see `delivered`)."""
-    try:
-        for message in messages:
-            while True:
-                try:
-                    producer.produce(topic, message.value, message.key, on_delivery=delivered)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-            producer.poll(0)
-        undelivered = producer.flush(DELIVERED_S_MAX)
-    except SystemError as error:
-        # The client reports a fatal error, such as that it was fenced, as a KafkaException. If it calls `delivered`
-        # after that, Python puts a SystemError above the exception.
-        if isinstance(error.__cause__, package.KafkaException):
-            raise error.__cause__ from None
-        raise
+    for message in messages:
+        while True:
+            try:
+                called(package, producer.produce, topic, message.value, message.key, on_delivery=delivered)
+                break
+            except BufferError:
+                called(package, producer.poll, 0.1)
+        called(package, producer.poll, 0)
+    undelivered = called(package, producer.flush, DELIVERED_S_MAX)
     if undelivered:
         raise package.KafkaException(package.KafkaError(package.KafkaError._TIMED_OUT, "messages were not delivered"))
 
