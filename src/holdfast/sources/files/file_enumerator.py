@@ -107,6 +107,25 @@ class FileEnumerator(Enumerator):
                 f"source {self._context.source!r}: the checkpoint has read {next_file(offsets)} files, but its "
                 f"discovery chunks {objects} name {len(files)}"
             )
+        self._check_unread(offsets)
+
+    def _check_unread(self, offsets: Offsets) -> None:
+        """Refuse positions of files that are not open, and files to be read that the source's path does not match."""
+        last = next_file(offsets)
+        odd = [name for name in offsets if name != NEXT and not (name.isdecimal() and int(name) < last)]
+        if odd:
+            raise CorruptObject(
+                f"source {self._context.source!r}: the checkpoint has a position in file {odd[0]!r}, expected the "
+                f"number of a file below {last}"
+            )
+        for number in self._backlog.unread(offsets, len(self._backlog.files)):
+            path = self._backlog.files[number].path
+            if not self._tree.matches(path):
+                raise JobRefused(
+                    f"source {self._context.source!r}: the stored discovery chunks name {path} as a file to be read, "
+                    f"which the source's path does not match: give the path with which the file was found until the "
+                    "job has read it; if no such file was ever there, somebody has changed the job's storage"
+                )
 
     def completed(self, offsets: Offsets) -> None:
         reached = progress(offsets)

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote_to_bytes
 import pyarrow as pa
 
 from holdfast.errors import StorageError
-from holdfast.sources.files.patterns import fixed_folder, hidden, is_glob, matcher
+from holdfast.sources.files.patterns import any_hidden, fixed_folder, hidden, is_glob, matcher
 from holdfast.sources.files.trees import FileInfo, FileTree, PathFilter, changed, vanished
 
 URL = "file://"
@@ -76,6 +76,12 @@ class LocalTree(FileTree):
     def _info(self, name: str, stat: os.stat_result) -> Iterator[FileInfo]:
         if stat.st_size and self._match.fullmatch(name) and self._wanted(name):
             yield FileInfo(path_of(name), stat.st_size, stat.st_mtime_ns // 1000)
+
+    def matches(self, path: str) -> bool:
+        name = name_of(path)
+        is_canonical = path_of(name) == path and os.path.normpath(name) == name and "\0" not in name
+        found = is_canonical and self._match.fullmatch(name) is not None and self._wanted(name)
+        return found and not any_hidden(name[len(self._root) :].lstrip("/"))
 
     def read_range(self, file: FileInfo, offset: int, length: int) -> bytes:
         self._check_unchanged(file)

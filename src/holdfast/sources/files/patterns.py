@@ -18,6 +18,12 @@ def hidden(name: str, is_folder: bool) -> bool:
     return name.startswith(".") or (name.startswith("_") and not (is_folder and "=" in name))
 
 
+def any_hidden(name: str) -> bool:
+    """Return whether a file, or a folder on the way to it, is hidden."""
+    *folders, file = name.split("/")
+    return hidden(file, False) or any(hidden(folder, True) for folder in folders)
+
+
 def fixed_folder(pattern: str) -> str:
     """Return the deepest folder that holds everything that a pattern can match."""
     found = GLOB.search(pattern)

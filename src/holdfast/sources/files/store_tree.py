@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import ObjectNotFound
-from holdfast.sources.files.patterns import fixed_folder, hidden, is_glob, matcher
+from holdfast.sources.files.patterns import any_hidden, fixed_folder, is_glob, matcher
 from holdfast.sources.files.trees import FileInfo, FileTree, PathFilter, vanished
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -48,15 +48,19 @@ class StoreTree(FileTree):
         return folder + "/" if folder else ""
 
     def list(self) -> list[FileInfo]:
-        prefix = self._prefix
         return [
             FileInfo(f"{self._url}/{info.name}", info.size, int(info.modified_s * 1_000_000))
-            for info in self._store.list(prefix)
-            if info.size
-            and self._match.fullmatch("/" + info.name)
-            and self._wanted(info.name)
-            and not any_hidden(info.name[len(prefix) :])
+            for info in self._store.list(self._prefix)
+            if info.size and self._is_wanted(info.name)
         ]
+
+    def matches(self, path: str) -> bool:
+        key = path.removeprefix(f"{self._url}/")
+        return key != path and not {".", ".."} & set(key.split("/")) and self._is_wanted(key)
+
+    def _is_wanted(self, key: str) -> bool:
+        found = self._match.fullmatch("/" + key) is not None and self._wanted(key)
+        return found and not any_hidden(key[len(self._prefix) :])
 
     def read_range(self, file: FileInfo, offset: int, length: int) -> bytes:
         try:
@@ -66,11 +70,6 @@ class StoreTree(FileTree):
 
     def open(self, file: FileInfo) -> Any:
         return pa.PythonFile(RangeFile(self, file), mode="r")
-
-
-def any_hidden(name: str) -> bool:
-    *folders, file = name.split("/")
-    return hidden(file, False) or any(hidden(folder, True) for folder in folders)
 
 
 class RangeFile(io.RawIOBase):

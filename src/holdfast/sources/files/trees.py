@@ -41,6 +41,10 @@ class FileTree(ABC):
         """Return the files that match now, without hidden and empty ones, in no order."""
 
     @abstractmethod
+    def matches(self, path: str) -> bool:
+        """Return whether a listing could name this path. Does no I/O."""
+
+    @abstractmethod
     def read_range(self, file: FileInfo, offset: int, length: int) -> bytes:
         """Return exactly these bytes. Raises `StorageError` like `open`."""
 
