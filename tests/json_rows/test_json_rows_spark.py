@@ -5,7 +5,7 @@ import re
 import pyarrow as pa
 import pytest
 from json_rows_kit import comparable
-from test_json_rows_table import FITS, WRONG, cases
+from json_rows_table_kit import FITS, WRONG, cases
 
 from holdfast.json_rows.reader import JsonReader
 from holdfast.schema import to_arrow_schema
