@@ -75,7 +75,8 @@ class Job:
     senders
         Processes that read, run Python steps and write; each takes a slot of Spark's for as long as the query runs.
         Default: the number of slots that TaskManagers leave free, minus 1 for Spark jobs, which legs with a `transform`
-        or a `DataFrameSource` and the user's program need. With 0, or with more than fit, every batch starts short
+        or a `DataFrameSource` and the user's program need; a later query in the session takes some of them, until a
+        query ends. With 0, or with more than fit, every batch starts short
         Spark jobs.
     state
         The backend: `HashMapState()` or `RocksDBState()`.

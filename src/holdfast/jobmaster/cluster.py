@@ -43,8 +43,10 @@ class Cluster(Protocol):
     """Most units of a level that run side by side: the number of long-running senders, or the slots that TaskManagers
     leave."""
 
-    residents: int
-    """Number of long-running senders; 0: every unit runs as a short Spark job."""
+    @property
+    def residents(self) -> int:
+        """Number of long-running senders that may stay now; 0: every unit runs as a short Spark job."""
+        ...
 
     heartbeats: bool
     """True if processes send heartbeats; otherwise silence means nothing."""

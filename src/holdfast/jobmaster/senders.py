@@ -236,7 +236,13 @@ class Senders(Processes[SenderGateway]):
                 self._tell_machine(events.AtWork(level.at_work))
 
     def make_room(self, task_managers_missing: bool) -> None:
-        """Give slots up for a TaskManager that has none while executors are missing; take them again once each has."""
+        """Give slots up for another query that wants them, or for a TaskManager that has none while executors are
+        missing; take them again once each has."""
+        allowed = self._cluster.residents
+        if self._units.count > allowed:
+            log.info("%d of %d senders stay, since another query needs slots", allowed, self._units.count)
+            self._tell(rules.SendersWanted(allowed))
+            return
         if not self._cluster.residents or not (task_managers_missing or self._units.count < self._cluster.residents):
             return
         fit = self._cluster.residents_that_fit()

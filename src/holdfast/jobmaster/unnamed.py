@@ -25,7 +25,7 @@ def warn_unnamed(job: str, program: Program) -> None:
     if names:
         log.warning(
             "%s: operators without a name of their own: %s. Their state is found again by these names, which count in "
-            "the order of declaration; give each a name that stays: .aggregate(…, name=%r)",
+            "the order of declaration; give each one of its own: .aggregate(…, name=%r)",
             job,
             ", ".join(names),
             names[0],

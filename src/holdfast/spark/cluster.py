@@ -23,6 +23,7 @@ from holdfast.ids import ProcessId, RunNumber
 from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
 from holdfast.sources.dataframe import DataFrameSource
+from holdfast.spark.claims import Claim, SlotClaims
 from holdfast.spark.failures import step_failure
 from holdfast.spark.hosting import Hosting
 from holdfast.spark.session import cancel_group, has_ended
@@ -49,15 +50,16 @@ class SparkCluster:
         program: Program,
         shipment: Shipment,
         task_manager: TaskManagerSettings,
-        residents: int,
+        claim: Claim,
+        claims: SlotClaims,
         slots_left: int,
         modules: Sequence[ModuleType] = (),
     ) -> None:
-        self.residents = residents
-        self.senders = residents or slots_left
+        self._claim, self._claims = claim, claims
+        self.senders = claim.senders or slots_left
         self._slots_left = slots_left
-        self._slots_beside_residents = max(1, slots_left - residents)
-        self._slots_taken = slots(spark) - residents
+        self._slots_beside_residents = max(1, slots_left - claim.senders)
+        self._slots_taken = slots_left + claim.processes - claim.senders
         self._spark = spark
         self._sc = spark.sparkContext
         self._name = name
@@ -70,6 +72,11 @@ class SparkCluster:
         self._lanes: dict[int, DataFrame] = {}
         self._hosting = Hosting(spark, name, self._group, self._secret)
         self._running: int | None = None
+
+    @property
+    def residents(self) -> int:
+        """Number of long-running senders; other queries of the session may take some, and give them back."""
+        return self._claim.senders
 
     def residents_that_fit(self) -> int:
         return max(0, min(self.residents, slots(self._spark) - self._slots_taken))
@@ -186,6 +193,7 @@ class SparkCluster:
 
     def stop(self) -> None:
         self._hosting.stop()
+        self._claims.release(self._claim)
         if not has_ended(self._spark):
             self._shipment.unpersist()
 

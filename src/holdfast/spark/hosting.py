@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError, SenderLost, TaskManagerLost
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import ProcessStarter
 from holdfast.spark.failures import cause_of_death, first_line
-from holdfast.spark.session import cancel_group, failed_attempt, has_ended
+from holdfast.spark.session import cancel_group, failed_attempt, has_ended, jobs_of_group
 from holdfast.taskmanager.client import ProcessClient
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,9 @@ failover."""
 LATE_VERDICT_S_MAX = 5.0
 """Bound in seconds on the wait for a report that comes after the failover has begun."""
 VERDICT_POLL_S = 0.02
+SUBMIT_S_MAX = 2.0
+"""Bound in seconds on a sender's wait until TaskManagers have asked for slots. Spark gives slots in order of requests;
+with a lower value, senders may take the last slot from a TaskManager."""
 KERNEL_COUNTERS = Path("/proc/vmstat")
 
 _DUTIES = {Role.TASK_MANAGER: "", Role.SENDER: ": reads, runs Python steps, sends and stages"}
@@ -78,11 +81,23 @@ class Hosting:
             # Spark interrupts no thread of these jobs: a thread that is interrupted while its Python worker connects
             # makes Spark restart the daemon of all Python workers, and that kills every process that stays there.
             context.setJobGroup(self._group_of(start.process), description, interruptOnCancel=False)
+            self._await_task_managers(start.process)
             context.parallelize([0], 1).mapPartitions(body).collect()
         except Exception as error:
             reason = first_line(error)
         finally:
             start.ended(start.process, self._cause(start.process, reason))
+
+    def _await_task_managers(self, process: ProcessId) -> None:
+        """Have TaskManagers that are started along with a sender ask Spark for slots before it does."""
+        if process.role is not Role.SENDER:
+            return
+        deadline_s = time.monotonic() + SUBMIT_S_MAX
+        started = [each for each in list(self._threads) if each.role is Role.TASK_MANAGER]
+        waiting = [each for each in started if self._threads[each].is_alive()]
+        for each in waiting:
+            while not jobs_of_group(self._spark, self._group_of(each)) and time.monotonic() < deadline_s:
+                time.sleep(VERDICT_POLL_S)
 
     def watch(self, client: ProcessClient) -> None:
         """Watch a registered process; its death is noticed as its connection breaks."""

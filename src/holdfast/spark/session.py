@@ -78,6 +78,15 @@ def cancel_group(spark: SparkSession, group: str) -> None:
             log.warning("the Spark jobs of group %s could not be cancelled: %s", group, error)
 
 
+def jobs_of_group(spark: SparkSession, group: str) -> list[int]:
+    """Return the ids of the jobs of that group which Spark knows; empty if it does not answer."""
+    try:
+        return list(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+    except (Py4JError, OSError, AttributeError) as error:
+        log.debug("Spark does not tell the jobs of %s: %s", group, error)
+        return []
+
+
 def failed_attempt(spark: SparkSession, group: str) -> str | None:
     """Find Spark's message about a failed task of that job group, even if Spark tries the task again."""
     try:

@@ -62,6 +62,14 @@ def resident_senders(wanted: int | None, left: int, program: Program) -> Residen
     return Residents(count, f"{count} senders stay in the {left} slots that TaskManagers leave")
 
 
+def slots_beside_others(spark: SparkSession, needed: int, held: int) -> int:
+    """Wait for `needed` slots, and return the number of slots, as `await_slots` does.
+
+    Where other queries hold some and Spark asks for no more executors, slots beyond those promised are not awaited.
+    """
+    return await_slots(spark, needed if not held or _dynamic(spark) else 1)
+
+
 def await_slots(spark: SparkSession, needed: int, wait_s_max: float = WAIT_S_MAX) -> int:
     """Wait until there are `needed` slots, and as many as the settings promise; return the number of slots.
 

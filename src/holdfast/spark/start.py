@@ -4,7 +4,7 @@ import logging
 import uuid
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import cloudpickle
 from pyspark.sql import SparkSession
@@ -25,13 +25,14 @@ from holdfast.query import Query
 from holdfast.settings import QueryTrigger
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
+from holdfast.spark.claims import Claim, SlotClaims, claims_of
 from holdfast.spark.cluster import SparkCluster
 from holdfast.spark.memory import check_memory
 from holdfast.spark.probe import probe_executors
 from holdfast.spark.savepoint_copies import copy_on_executors
 from holdfast.spark.session import clone_session, driver_host, end_progress_bar, has_ended, use_drivers_python
 from holdfast.spark.shipping import shipped_by_value
-from holdfast.spark.slots import await_slots, resident_senders, slots
+from holdfast.spark.slots import await_slots, resident_senders, slots, slots_beside_others
 from holdfast.spark.tasks import Shipment
 from holdfast.spark.transforms import analyse_transform
 from holdfast.storage import names
@@ -68,11 +69,36 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     check_reachable(job.storage, job.storage_options)
     session = clone_session(spark)
     program = _program(job, session)
-    layout = _layout(job, program, session)
+    claims = claims_of(session.sparkContext.applicationId)
+    layout, claim, available = _layout(job, program, session, claims)
+    try:
+        return _start_claimed(job, session, program, layout, trigger, _Slots(claims, claim, available))
+    except BaseException:
+        claims.release(claim)
+        raise
+
+
+class _Slots(NamedTuple):
+    """The slots that a start has found, and claimed."""
+
+    claims: SlotClaims
+    claim: Claim
+    available: int
+    """Slots that Spark had when they were claimed. An executor that is lost since then is replaced."""
+
+    @property
+    def left(self) -> int:
+        """Slots that TaskManagers leave; a short Spark job waits for one where there is none."""
+        return max(1, self.available - self.claim.processes)
+
+
+def _start_claimed(
+    job: "Job", session: SparkSession, program: Program, layout: Layout, trigger: QueryTrigger, found: _Slots
+) -> Query:
     check_memory(session, job.task_manager, layout.task_managers)
     shipped = _ship(job, program)
     store = RetryingStore(open_store(job.storage, job.storage_options))
-    _probe(job, session, shipped, store)
+    _probe(job, session, shipped, store, _slots_for_probes(job, session, found))
     savepoint = savepoint_of(job.start_from, job.restore_mode, job.storage_options)
     stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism, savepoint)
     layout = replace(layout, max_parallelism=stored.max_parallelism)
@@ -80,7 +106,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     settings = settings_of(job, layout, trigger)
 
     def cluster(place: ClusterContext, _: JobMasterGateway) -> SparkCluster:
-        return _cluster(job, session, program, shipped, place, layout.processes)
+        return _cluster(job, session, program, shipped, place, found)
 
     start = Start(
         settings,
@@ -121,21 +147,22 @@ def _bind_sources(job: "Job", session: SparkSession) -> None:
             source.bind(job.storage, job.storage_options)
 
 
-def _layout(job: "Job", program: Program, session: SparkSession) -> Layout:
-    """Fit the job into the available slots; at least one slot must be left for batches."""
+def _layout(job: "Job", program: Program, session: SparkSession, claims: SlotClaims) -> tuple[Layout, Claim, int]:
+    """Fit the job into the slots that other queries leave. Raises `JobRefused`."""
     task_managers = job.task_managers if program.operators else 0
     standby = job.standby_task_managers if task_managers else 0
     processes = task_managers + standby
-    available = await_slots(session, processes + max(1, job.senders or 0))
-    if available < processes + 1:
-        standbys = f", {standby} for standby_task_managers" if standby else ""
-        raise JobRefused(
-            f"the job needs {processes + 1} slots at least ({task_managers} for TaskManagers{standbys}, and one for a "
-            f"sender or for short Spark jobs), Spark has {available}. Give it more (local[N], spark.executor.cores, "
-            f"spark.cores.max, spark.executor.instances) or set a lower {'standby_' if standby else ''}task_managers"
-        )
+    needed = claims.firm() + processes + max(1, job.senders or 0)
+    available = slots_beside_others(session, needed, claims.held())
+
+    def senders_of(left: int) -> int:
+        residents = resident_senders(job.senders, left, program)
+        log.info("%s: %s", job.name, residents.reason)
+        return residents.count
+
+    claim = claims.claim(job.name, available, processes, job.senders, senders_of)
     parallelism = job.parallelism or max(task_managers, available - processes)
-    return Layout(parallelism, job.max_parallelism or 0, task_managers, standby)
+    return Layout(parallelism, job.max_parallelism or 0, task_managers, standby), claim, available
 
 
 def _ship(job: "Job", program: Program) -> bytes:
@@ -149,13 +176,24 @@ def _ship(job: "Job", program: Program) -> bytes:
         ) from error
 
 
-def _probe(job: "Job", session: SparkSession, shipped: bytes, store: ObjectStore) -> None:
+def _slots_for_probes(job: "Job", session: SparkSession, found: _Slots) -> int:
+    """Number of slots that no other query holds. Raises `JobRefused` if all executors were lost meanwhile."""
+    if not slots(session) and not await_slots(session, 1):
+        raise JobRefused(
+            f"job {job.name!r}: Spark had {found.available} slots and has none any more: its executors were lost. "
+            "Look at the cluster manager's log, and start the job again once executors are there"
+        )
+    others = found.claims.held() - found.claim.total
+    return max(1, slots(session) - others)
+
+
+def _probe(job: "Job", session: SparkSession, shipped: bytes, store: ObjectStore, tasks: int) -> None:
     """Probe the executors; try again if another driver's clean-up has deleted the probe's object."""
     for attempt in range(1, PROBES_MAX + 1):
         name, nonce = names.probe(Epoch(0)), uuid.uuid4().bytes
         store.put(name, nonce)
         try:
-            probe_executors(session, shipped, (job.storage, job.storage_options), (name, nonce), slots(session))
+            probe_executors(session, shipped, (job.storage, job.storage_options), (name, nonce), tasks)
             return
         except JobRefused:
             if attempt == PROBES_MAX or _is_there(store, name):
@@ -173,11 +211,10 @@ def _is_there(store: ObjectStore, name: str) -> bool:
 
 
 def _cluster(
-    job: "Job", session: SparkSession, program: Program, shipped: bytes, place: ClusterContext, processes: int
+    job: "Job", session: SparkSession, program: Program, shipped: bytes, place: ClusterContext, found: _Slots
 ) -> SparkCluster:
-    left = slots(session) - processes
-    residents = resident_senders(job.senders, left, program)
-    log.info("%s: %s", job.name, residents.reason)
     shipment = Shipment(place.job.job_id, shipped, job.storage, job.storage_options, place.secret)
     task_manager = task_manager_settings(place, job.task_manager, job.storage, job.storage_options)
-    return SparkCluster(session, job.name, program, shipment, task_manager, residents.count, left, job.ship_modules)
+    return SparkCluster(
+        session, job.name, program, shipment, task_manager, found.claim, found.claims, found.left, job.ship_modules
+    )

@@ -1,0 +1,120 @@
+"""Slots that the queries of a Spark application hold for as long as they run, so that several fit beside each other.
+
+    TaskManagers and senders that a user asked for: firm      senders by default: given up for a later query, and taken
+                                                              again when a query ends
+    a slot that nobody holds: for the short Spark jobs of all queries
+
+Pure, apart from the lock. Only queries of this driver are known; other Spark jobs come and go.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.errors import JobRefused
+
+SHARED = 1
+"""Slots that are left for short Spark jobs of all queries. With more, fewer senders stay."""
+
+
+@dataclass
+class Claim:
+    """The slots of a query. `senders`: senders that stay now; `wished`: as many as it would have alone."""
+
+    name: str
+    processes: int
+    wished: int
+    is_firm: bool
+    senders: int
+
+    @property
+    def firm(self) -> int:
+        """Slots that are not given up."""
+        return self.processes + (self.senders if self.is_firm else 0)
+
+    @property
+    def total(self) -> int:
+        """Slots that the query holds."""
+        return self.processes + self.senders
+
+    def __str__(self) -> str:
+        parts = f"TaskManagers: {self.processes}, senders: {self.senders}"
+        return f"query {self.name!r} holds {self.total} ({parts})"
+
+
+class SlotClaims:
+    """The claims of a Spark application's queries. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._claims: list[Claim] = []
+
+    def firm(self) -> int:
+        """Slots that other queries do not give up."""
+        with self._lock:
+            return sum(each.firm for each in self._claims)
+
+    def held(self) -> int:
+        """Slots that queries hold now."""
+        with self._lock:
+            return sum(each.total for each in self._claims)
+
+    def claim(
+        self, name: str, slots: int, processes: int, explicit: int | None, senders_of: Callable[[int], int]
+    ) -> Claim:
+        """Claim slots of the `slots` that there are: first for TaskManagers, then for senders in those that are left.
+
+        `explicit`: senders that the user asked for; None: by default. `senders_of`: how many senders stay in so many
+        slots. Raises `JobRefused`, which names the queries that hold the others.
+        """
+        with self._lock:
+            free = slots - sum(each.total for each in self._claims)
+            given_up = sum(each.senders for each in self._claims if not each.is_firm)
+            needed = processes + SHARED
+            if free + given_up < needed:
+                raise JobRefused(self._refusal(slots, needed, processes))
+            self._make_free(needed - free)
+            free = slots - sum(each.total for each in self._claims)
+            others_share = any(not each.senders for each in self._claims)
+            senders = max(0, senders_of(free - processes - (SHARED if others_share and explicit else 0)))
+            claim = Claim(name, processes, senders, explicit is not None, senders)
+            self._claims.append(claim)
+            return claim
+
+    def release(self, claim: Claim) -> None:
+        """Give all slots of a query back, to those that gave senders up. May be called more than once."""
+        with self._lock:
+            if not any(each is claim for each in self._claims):
+                return
+            self._claims = [each for each in self._claims if each is not claim]
+            free = claim.total
+            for each in self._claims:
+                more = min(each.wished - each.senders, free)
+                each.senders += more
+                free -= more
+
+    def _make_free(self, missing: int) -> None:
+        """Take senders by default from the queries that have most of them, until so many slots are free."""
+        for _ in range(missing):
+            most = max((each for each in self._claims if not each.is_firm), key=lambda each: each.senders)
+            most.senders -= 1
+
+    def _refusal(self, slots: int, needed: int, processes: int) -> str:
+        holders = "; ".join(map(str, self._claims))
+        held = f", of which {holders}" if holders else ""
+        return (
+            f"the job needs {needed} slots at least ({processes} for TaskManagers, those that stand by included, and "
+            f"one for a sender or for short Spark jobs), Spark has {slots}{held}. Give it more (local[N], "
+            "spark.executor.cores, spark.cores.max, spark.executor.instances), "
+            f"{'stop a query, ' if holders else ''}or set a lower task_managers or standby_task_managers"
+        )
+
+
+_APPLICATIONS: dict[str, SlotClaims] = {}
+_LOCK = threading.Lock()
+
+
+def claims_of(application: str) -> SlotClaims:
+    """Return the claims of a Spark application, by its id."""
+    with _LOCK:
+        return _APPLICATIONS.setdefault(application, SlotClaims())

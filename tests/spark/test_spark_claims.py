@@ -1,0 +1,104 @@
+"""Slots of several queries in one session: who holds them, who gives senders up, refusals that name the holders."""
+
+import pytest
+
+import holdfast as hf
+from holdfast.spark.claims import Claim, SlotClaims
+from holdfast.spark.slots import resident_senders
+from holdfast.testing import TestSource
+
+
+def claimed(claims: SlotClaims, name: str, slots: int = 4, processes: int = 1, senders: int | None = None) -> Claim:
+    job = hf.Job(None, name=name, storage="memory://x")
+    job.read(TestSource([], "k BIGINT")).write(hf.NoopSink())
+    from holdfast.graph.build import build_program, without_spark
+
+    program = build_program(job.declared, without_spark, None)
+    return claims.claim(name, slots, processes, senders, lambda left: resident_senders(senders, left, program).count)
+
+
+def test_three_queries_fit_into_four_slots_and_the_first_takes_its_senders_again():
+    claims = SlotClaims()
+    first = claimed(claims, "first")
+    assert (first.processes, first.senders) == (1, 2)
+    second = claimed(claims, "second")
+    assert (first.senders, second.senders) == (1, 0)
+    third = claimed(claims, "third")
+    assert (first.senders, second.senders, third.senders) == (0, 0, 0) and claims.held() == 3
+    claims.release(second)
+    claims.release(second)
+    assert (first.senders, third.senders) == (1, 0)
+    claims.release(third)
+    assert first.senders == 2
+
+
+def test_a_query_that_finds_no_slots_is_refused_with_the_holders():
+    claims = SlotClaims()
+    claimed(claims, "first", processes=2, senders=1)
+    claimed(claims, "tiny", processes=0)
+    with pytest.raises(
+        hf.JobRefused,
+        match=r"needs 2 slots at least \(1 for TaskManagers.*Spark has 4, of which query 'first' holds 3 "
+        r"\(TaskManagers: 2, senders: 1\); query 'tiny' holds 0.*stop a query",
+    ):
+        claimed(claims, "third")
+    assert claims.held() == 3, "a refused query holds nothing"
+
+
+def test_senders_that_a_user_asked_for_stay_and_leave_a_slot_to_queries_without_senders():
+    claims = SlotClaims()
+    small = claimed(claims, "small", slots=2)
+    assert small.senders == 0
+    large = claimed(claims, "large", slots=6, senders=4)
+    assert large.senders == 0, "five slots would be needed beside the shared one"
+    claims.release(large)
+    fitting = claimed(claims, "fitting", slots=6, senders=3)
+    assert fitting.senders == 3
+    with pytest.raises(hf.JobRefused, match="query 'fitting' holds 4"):
+        claimed(claims, "later", slots=6)
+    assert fitting.senders == 3
+
+
+def test_no_slots_at_all_are_a_refusal_and_no_error_of_arithmetic():
+    with pytest.raises(hf.JobRefused, match="Spark has 0"):
+        claimed(SlotClaims(), "alone", slots=0)
+
+
+def test_three_jobs_in_one_session_start_by_default_and_process(tmp_path, spark):
+    if int(spark.sparkContext.defaultParallelism) != 4:
+        pytest.skip("the session has other slots")
+    queries, sinks = [], [hf.MemorySink() for _ in range(3)]
+    for number, sink in enumerate(sinks):
+        job = hf.Job(spark, name=f"job-{number}", storage=f"file://{tmp_path}/{number}")
+        rows = job.read(hf.SequenceSource(20))
+        rows.key_by("value").aggregate(n=hf.count(), name="counts").write(sink)
+        queries.append(job.start())
+    for query, sink in zip(queries, sinks, strict=True):
+        query.processAllAvailable()
+        assert len(sink.rows()) == 20
+    for query in queries:
+        query.stop()
+
+
+def test_a_start_in_the_midst_of_the_loss_of_executors_waits_or_is_refused_by_name(spark, tmp_path, monkeypatch):
+    """Between two looks at the slots there may be none."""
+    sink, asked = hf.MemorySink(name="out"), []
+
+    def job():
+        made = hf.Job(spark, name="lossy", storage=f"file://{tmp_path}/s")
+        made.read(hf.SequenceSource(20, name="numbers")).key_by("value").aggregate(n=hf.count(), name="n").write(sink)
+        return made
+
+    def none_first(session):
+        asked.append(session)
+        return 0 if len(asked) < 3 else 4
+
+    monkeypatch.setattr("holdfast.spark.start.slots", none_first)
+    monkeypatch.setattr("holdfast.spark.cluster.slots", lambda session: 0)
+    query = job().start(hf.available_now())
+    query.awaitTermination(60)
+    assert len(sink.rows()) == 20
+    monkeypatch.setattr("holdfast.spark.start.slots", lambda session: 0)
+    monkeypatch.setattr("holdfast.spark.start.await_slots", lambda session, needed: 0)
+    with pytest.raises(hf.JobRefused, match="Spark had 4 slots and has none any more: its executors were lost"):
+        job().start()
