@@ -123,6 +123,29 @@ def test_a_parked_split_is_tried_again_by_the_next_start_which_keeps_the_record_
     assert newest_record(job)[1].behind["numbers"]["3"].since == first.behind["numbers"]["3"].since
 
 
+def test_the_ratio_bounds_all_regions_that_stand_however_many_batches_they_failed_in(tmp_path: Path, broken: set[str]):
+    regions = hf.RegionConfig(max_failed_ratio=0.3, max_consecutive_failures=0, on_poison="park")
+    broken.update({"0@10", "1@20", "2@30"})
+    job = copying(output(tmp_path), job_kit.new_storage(), regions, max_rows_per_batch=8)
+    with pytest.raises(hf.QueryFailed, match="partition 2 is offline"):
+        start(job, RUNNING).awaitTermination(job_kit.WAIT_S_MAX)
+    standing = newest_record(job)[1].behind["numbers"]
+    assert {split for split, each in standing.items() if each.parked} == {"0", "1"} == set(standing)
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_no_more_checkpoints_complete_without_a_region_than_may(broken: set[str], most: int):
+    broken.add("3")
+    job = copying(hf.MemorySink(name="out"), job_kit.new_storage(), hf.RegionConfig(max_consecutive_failures=most))
+    with pytest.raises(hf.QueryFailed, match=rf"more than {most} times in a row.*split '3', at 0"):
+        start(job, RUNNING).awaitTermination(job_kit.WAIT_S_MAX)
+    if most:
+        assert newest_record(job)[1].behind["numbers"]["3"].failures <= most - 1
+    else:
+        with pytest.raises(AssertionError, match="no checkpoint"):
+            newest_record(job)
+
+
 def test_where_only_the_failing_split_has_rows_the_query_ends(broken: set[str]):
     broken.add("0")
     job = job_kit.new_job(regions=hf.RegionConfig(max_failed_ratio=1.0), failover=QUICK, checkpoint=job_kit.SOON)

@@ -2,7 +2,7 @@
 
 fails ──► waits, longer each time ──► tried again ──advances──► catches up ──reaches the newest rows──► forgotten
                                       │
-             past `max_consecutive_failures`: the job fails, or the split is parked
+             fails after `max_consecutive_failures` checkpoints without it: the job fails, or the split is parked
 """
 
 import math
@@ -62,48 +62,52 @@ class FailingSplits:
         for name in [name for name in self.splits if name in tried and name not in failed]:
             del self.splits[name]
             self.catching_up.add(name)
+        parked = []
         for name, reason in failed.items():
+            is_over = self._is_over(name)
             split = self.splits.setdefault(name, FailingSplit(reason))
             self.catching_up.discard(name)
             split.reason = reason
             split.attempts += 1
             split.is_counted = False
-            split.next_s = now_s + back_off_s(split.attempts + 1, self._failover)
-        return self.checkpoint_completed() if self._by_attempt else []
+            split.next_s = math.inf if is_over else now_s + back_off_s(split.attempts + 1, self._failover)
+            if is_over:
+                parked.append(name)
+        if self._by_attempt:
+            self.checkpoint_completed()
+        return parked
+
+    def _is_over(self, name: SplitName) -> bool:
+        """True if as many checkpoints completed without the split as may, so that it may not fail once more."""
+        failures = self.splits[name].failures if name in self.splits else 0
+        return failures >= self._config.max_consecutive_failures
 
     def caught_up(self, has: Callable[[SplitName], bool]) -> None:
         """Forget splits that have reached the newest rows."""
         self.catching_up = {name for name in self.catching_up if not has(name)}
 
-    def checkpoint_completed(self) -> list[SplitName]:
-        """Count a checkpoint without advance for each split that failed since the last checkpoint. Returns splits that
-        are parked from now on."""
-        parked = []
-        for name, split in self.splits.items():
-            if split.is_counted or split.is_parked:
-                continue
-            split.is_counted = True
-            split.failures += 1
-            if split.failures > self._config.max_consecutive_failures and self._config.on_poison == "park":
-                split.next_s = math.inf
-                parked.append(name)
-        return parked
+    def checkpoint_completed(self) -> None:
+        """Count a checkpoint without advance for each split that failed since the last checkpoint."""
+        for split in self.splits.values():
+            if not split.is_counted and not split.is_parked:
+                split.is_counted = True
+                split.failures += 1
 
     def retry(self, name: SplitName) -> None:
         """Try a split at once, with its failures forgotten; nothing happens if it does not fail."""
         if name in self.splits:
             self.splits[name] = FailingSplit(self.splits[name].reason)
 
-    def check(self, offsets: Positions) -> None:
-        """Raise `QueryFailed` if splits failed too often and are not to be parked; it names them with their positions
-        and reasons."""
+    def check(self, failed: Mapping[SplitName, str], offsets: Positions) -> None:
+        """Raise `QueryFailed` if splits that a batch failed to move failed too often and are not to be parked: the
+        batch is not committed then, so that no checkpoint is without them. It names positions and reasons."""
         limit = self._config.max_consecutive_failures
-        past = {name: each for name, each in self.splits.items() if each.failures > limit and not each.is_parked}
-        if past:
+        past = {name: reason for name, reason in failed.items() if self._is_over(name)}
+        if past and self._config.on_poison != "park":
             first = sorted(past.items())[:SHOWN_MAX]
             shown = "; ".join(
-                f"source {source!r}, split {split!r}, at {offsets.get(source, {}).get(split)}: {each.reason}"
-                for (source, split), each in first
+                f"source {source!r}, split {split!r}, at {offsets.get(source, {}).get(split)}: {reason}"
+                for (source, split), reason in first
             )
             raise QueryFailed(
                 f"{len(past)} splits failed more than {limit} times in a row (max_consecutive_failures): {shown}. "
@@ -113,6 +117,10 @@ class FailingSplits:
     def held(self, now_s: float) -> list[SplitName]:
         """Splits that are not to be read now."""
         return [name for name, each in self.splits.items() if each.next_s > now_s]
+
+    def standing(self, tried: Collection[SplitName]) -> int:
+        """Number of splits that stand, and are not tried now."""
+        return sum(name not in tried for name in self.splits)
 
     def parked(self) -> list[SplitName]:
         return [name for name, each in self.splits.items() if each.is_parked]

@@ -48,6 +48,8 @@ class Plan(msgspec.Struct, frozen=True):
     """True if all input was declared complete before this batch."""
     refusals: list[Refusal] = []
     """Sources that refuse a cut after this batch."""
+    standing: int = 0
+    """Number of splits that failed or are parked, and that the batch does not try."""
 
     @property
     def progress(self) -> bool:

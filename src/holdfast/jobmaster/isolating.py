@@ -59,7 +59,7 @@ class Isolator:
         found = list(results)
         while self._may_isolate(results):
             again = rules.handle({each.unit: self._failure_of(each) for each in results if each.failure is not None})
-            is_too_much = len(rules.failed) > self._failed_max(plan) or rules.is_storm
+            is_too_much = self._are_too_many(len(rules.failed), plan) or rules.is_storm
             if is_too_much or any(each.unit >= UNITS_MAX for each in again):
                 break
             if not again:
@@ -107,9 +107,21 @@ class Isolator:
         split = (origin.source, failure.split) if failure.split else None
         return UnitFailure(failure.message, ENDS.get(failure.kind, UnitEnd.RAISED), split)
 
-    def _failed_max(self, plan: Plan) -> int:
+    def _are_too_many(self, failed: int, plan: Plan) -> bool:
+        """True if more of the job's regions fail or stand than may."""
         regions = sum(len(plan.to[name]) for name in self._regions)
-        return math.floor(self._max_failed_ratio * regions)
+        if failed + plan.standing <= math.floor(self._max_failed_ratio * regions):
+            return False
+        log.warning(
+            "batch %d fails as a whole: %d splits failed in it and %d stand since earlier batches, of %d; "
+            "max_failed_ratio=%s allows no more",
+            plan.batch,
+            failed,
+            plan.standing,
+            regions,
+            self._max_failed_ratio,
+        )
+        return True
 
     def _named(self, unit: Unit) -> SplitUnit:
         origin = self._program.legs[unit.leg].origin

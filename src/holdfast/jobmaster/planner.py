@@ -208,16 +208,18 @@ class Planner:
 
     def _planned(self, plans: Mapping[str, SourcePlan], start: AllOffsets, drained: bool = False) -> Plan:
         self._batch_time_us = max(self._batch_time_us, int(self._clock.now() * 1_000_000))
+        reads = {name: self._grouped(name, plan.reads) for name, plan in plans.items()}
         plan = Plan(
             batch=self._next_batch,
             batch_time_us=self._batch_time_us,
             start=start,
             to={name: plan.to for name, plan in plans.items()},
-            reads={name: self._grouped(name, plan.reads) for name, plan in plans.items()},
+            reads=reads,
             watermarks=self._watermarks.of_operators(self._batch_time_us),
             closed=self._watermarks.closed(),
             drained=drained,
             refusals=_refusals(plans),
+            standing=0 if self._regional is None else self._regional.standing(reads),
         )
         self._next_batch = BatchNumber(self._next_batch + 1)
         return plan
@@ -321,6 +323,11 @@ class Planner:
         objects = {name: found for name, e in self._enumerators.items() if (found := e.objects(plan.to[name]))}
         held = self._watermarks.held_by_splits_behind()
         return Position(plan.batch_time_us, plan.to, objects, self._watermarks.times, behind, held)
+
+    def check(self, failed: Mapping[SplitName, str]) -> None:
+        """Raise `QueryFailed` if a split that a batch failed to move failed too often for a checkpoint without it."""
+        if self._regional is not None and failed:
+            self._regional.check(failed)
 
     def took(self, rows: int, duration_s: float) -> None:
         """Note how long a committed batch took from its plan to its commit."""

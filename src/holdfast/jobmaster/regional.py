@@ -107,17 +107,13 @@ class RegionalPlanning:
                     self._skipped[source, split] = set(each.skipped)
 
     def begin_plan(self, offsets: AllOffsets, latest: AllOffsets, now_s: float) -> AllOffsets:
-        """Carry out requests, and return ends that leave splits where they are that wait, or are parked.
-
-        Raises `QueryFailed` if a split failed too often.
-        """
+        """Carry out requests, and return ends that leave splits where they are that wait, or are parked."""
         self._latest = latest
         while self._requests:
             request = self._requests.popleft()
             self._failing.retry(request.name)
             if request.skipped is not None:
                 self._skipped.setdefault(request.name, set()).add(request.skipped)
-        self._failing.check(offsets)
         return without(self._failing.held(now_s), offsets, latest)
 
     def without_parked(self, offsets: AllOffsets, ends: AllOffsets) -> AllOffsets:
@@ -163,19 +159,26 @@ class RegionalPlanning:
             found += _part(rest, rest.start, rest.stop)
         return found
 
+    def check(self, failed: Mapping[SplitName, str]) -> None:
+        """Raise `QueryFailed` if a split that a batch failed to move failed too often."""
+        self._failing.check(failed, self._offsets)
+
+    def standing(self, reads: Mapping[str, list[list[SplitRead]]]) -> int:
+        """Number of splits that stand and are not among these reads."""
+        return self._failing.standing(_tried(reads)) if self._failing.names else 0
+
     def committed(self, plan: Plan, failed: Mapping[SplitName, str], now_s: float) -> None:
         """Take in a committed batch and the splits that it did not move."""
         if not (failed or self._failing.names):
             self._offsets = plan.to
             return
-        tried = {(name, read.split) for name, parts in plan.reads.items() for part in parts for read in part}
-        self._note_parked(self._failing.committed(tried, failed, now_s))
+        self._note_parked(self._failing.committed(_tried(plan.reads), failed, now_s))
         self._failing.caught_up(lambda name: _at(plan.to, name) == _at(self._latest, name))
         self.now_at(plan.to)
 
     def checkpoint_completed(self, offsets: Positions) -> None:
         """Note that a checkpoint at these positions is recorded."""
-        self._note_parked(self._failing.checkpoint_completed())
+        self._failing.checkpoint_completed()
         self._skipped = {name: left for name in self._skipped if (left := self._not_reached(name, offsets))}
         self.now_at(self._offsets)
 
@@ -223,6 +226,10 @@ def without(held: Iterable[SplitName], offsets: AllOffsets, ends: AllOffsets) ->
         else:
             found[source].pop(split, None)
     return found
+
+
+def _tried(reads: Mapping[str, list[list[SplitRead]]]) -> set[SplitName]:
+    return {(name, read.split) for name, parts in reads.items() for part in parts for read in part}
 
 
 def _at(offsets: Positions, name: SplitName) -> object:

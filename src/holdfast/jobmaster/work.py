@@ -194,6 +194,9 @@ class WorkQueue:
         try:
             self._runner = self._deployer.runner(command.run, command.combine)
             self._runner.execute(self._plan, self._outcome)
+            self._planner.check(self._outcome.failed_splits)
+        except errors.QueryFailed as error:
+            return ev.WorkFailed(error)
         except Exception as error:
             return ev.BatchFailed(command.run, command.batch, *self._outage(BATCHES, self._cause(error)))
         return ev.BatchProcessed(command.run, command.batch)
