@@ -18,7 +18,7 @@ from holdfast.graph.plan import Plan
 
 SEEDS = 15
 SEEDS_LONG = 2_000
-FIRST_FAULTY = 3
+FIRST_FAULTY = 2
 """The first seeds have few faults."""
 
 
