@@ -12,6 +12,8 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from holdfast.errors import USER_ERRORS
+
 
 class SnapshotAvailability(msgspec.Struct, frozen=True):
     """Says whether a checkpoint may be cut at the batch boundary at hand, and why not.
@@ -58,7 +60,7 @@ def ask(who: str, question: Callable[[], object]) -> Refusal | None:
     """
     try:
         answer = question()
-    except Exception as error:
+    except USER_ERRORS as error:
         return Refusal(who, f"is_snapshot_available() raised {type(error).__name__}: {error}", hard=True)
     return refusal(who, answer)
 

@@ -26,13 +26,19 @@
 A message names the thing, the finding, the expectation and the remedy.
 """
 
+import sysconfig
 import traceback
 from pathlib import Path
 
 from holdfast.hidden import hide
 from holdfast.printable import printable
 
+USER_ERRORS = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
+"""Errors that code of users may raise, `sys.exit()` included: each is a failure of that code, and ends nothing else.
+Ctrl-C reaches the main thread alone, which runs no code of users."""
+
 _OWN_FOLDER = str(Path(__file__).parent)
+_LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class HoldfastError(Exception):
@@ -136,9 +142,18 @@ class QueryFailed(HoldfastError):
 def in_user_code(error: BaseException) -> str:
     """Name an error that a user's function raised, with its line: `ValueError: no such carrier (job.py, line 12)`.
 
-    The line is the innermost outside of Holdfast. An error that crosses processes carries no other trace.
+    The line is the innermost that is neither Holdfast's nor a library's. If there is none, it is a library's first,
+    since the function may be installed like one. An error that crosses processes carries no other trace.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     outside = [(file, line) for file, line in frames if not file.startswith(_OWN_FOLDER)]
-    place = f" ({Path(outside[-1][0]).name}, line {outside[-1][1]})" if outside else ""
+    own = [(file, line) for file, line in outside if not _is_of_library(file)]
+    found = own[-1:] or outside[:1]
+    place = f" ({Path(found[0][0]).name}, line {found[0][1]})" if found else ""
     return f"{type(error).__name__}: {error}{place}"
+
+
+def _is_of_library(file: str) -> bool:
+    """True for code of Python's own and installed libraries, and for compiled code, whose files nobody has."""
+    installed = "/site-packages/" in file or "/dist-packages/" in file
+    return installed or file.startswith((*_LIBRARIES, "<frozen")) or file.endswith((".pxi", ".pyx"))

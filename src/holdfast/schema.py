@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from holdfast.arrays import plain_schema
 from holdfast.errors import SettingsError
 
 CHANGE_TYPE = "_change_type"
@@ -52,9 +53,12 @@ _TOKENS = re.compile(r"""\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.|'')*'|"(?:[^"\\]
 
 
 def to_arrow_schema(schema: Any) -> pa.Schema:
-    """Return `schema` as a `pyarrow.Schema`. Raises `SettingsError` if it is of another kind or cannot be read."""
+    """Return `schema` as a `pyarrow.Schema` in a plain layout: a dictionary of texts is declared as text, say.
+
+    Raises `SettingsError` if it is of another kind or cannot be read.
+    """
     if isinstance(schema, pa.Schema):
-        found = schema
+        found = plain_schema(schema)
     elif isinstance(schema, str):
         found = pa.schema(_DdlParser(schema).schema())
     elif callable(getattr(schema, "jsonValue", None)):

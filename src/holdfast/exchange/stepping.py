@@ -8,11 +8,11 @@ few never has them all at once. Only where several nodes come together before a 
 of the same batch, so that the step gets one batch instead of many small ones, and never for more than a bound.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from holdfast import errors
+from holdfast.exchange.step import made, refuse_all
 from holdfast.graph.program import Leg, MapBatches
 
 ROWS_GATHERED_MAX = 64 * 1024
@@ -26,10 +26,19 @@ def apply_step(rows: Iterable[pa.RecordBatch], step: MapBatches, where: Callable
         yield from made(step, batch, where)
 
 
-class LegSteps:
-    """The steps of a leg. `where` describes the place of the current rows, for messages."""
+RefuseAt = Callable[[int, pa.RecordBatch, Mapping[int, str]], None]
+"""Takes rows of a node by number, each with the reason, out of a batch."""
 
-    def __init__(self, leg: Leg, where: Callable[[], str]) -> None:
+
+def _refuse_at(node: int, rows: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
+    refuse_all(rows, reasons, False)
+
+
+class LegSteps:
+    """The steps of a leg. `where` describes the place of the current rows, for messages; `refuse` sets rows apart."""
+
+    def __init__(self, leg: Leg, where: Callable[[], str], refuse: RefuseAt = _refuse_at) -> None:
+        self._refuse = refuse
         self._nodes = leg.nodes
         self._where = where
         self._behind: list[list[int]] = [[] for _ in leg.nodes]
@@ -69,7 +78,13 @@ class LegSteps:
         step = self._nodes[number].step
         if step is not None:
             assert isinstance(step, MapBatches), "Spark steps run in Spark"
-            return made(step, rows, self._where)
+            before = self._nodes[number].inputs[0]
+            return made(
+                step,
+                rows,
+                self._where,
+                lambda found, reasons, is_result: self._refuse(number if is_result else before, found, reasons),
+            )
         held = self._held.get(number)
         if held is None:
             return iter((rows,))
@@ -82,29 +97,3 @@ class LegSteps:
         if len(rows) > 1 and all(each.schema.equals(rows[0].schema) for each in rows):
             rows = [pa.concat_batches(rows)]
         return iter(rows)
-
-
-def made(step: MapBatches, rows: pa.RecordBatch, where: Callable[[], str]) -> Iterator[pa.RecordBatch]:
-    """Yield what a step makes of rows, one batch after the other."""
-    if not rows.num_rows:
-        return
-    try:
-        found = step.fn(rows)
-        for part in [found] if isinstance(found, pa.RecordBatch) else found:
-            yield _conform(part, step)
-    except errors.HoldfastError:
-        raise
-    except Exception as error:
-        raise errors.UserFunctionError(
-            f"{step} raised {errors.in_user_code(error)} at {where()}, {rows.num_rows} rows"
-        ) from error
-
-
-def _conform(part: object, step: MapBatches) -> pa.RecordBatch:
-    if not isinstance(part, pa.RecordBatch):
-        raise errors.UserFunctionError(f"{step} gave a {type(part).__name__}, not a pyarrow.RecordBatch")
-    if part.schema.equals(step.schema):
-        return part
-    if part.schema.names != step.schema.names:
-        raise errors.UserFunctionError(f"{step} gave the columns {part.schema.names}, declared are {step.schema.names}")
-    return part.cast(step.schema)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast import errors
+from holdfast.arrays import plain_rows, plain_schema
 from holdfast.exchange.changes import unknown_changes
 from holdfast.exchange.combining import CombiningSender
 from holdfast.exchange.dropping import DroppedRows
@@ -147,7 +148,7 @@ class UnitWork:
         """True if bad rows become dead letters; otherwise they are errors."""
         return self.program.dead_letters is not None
 
-    def failed(self, error: Exception, where: str = "", split: str = "") -> UnitResult:
+    def failed(self, error: BaseException, where: str = "", split: str = "") -> UnitResult:
         """Make the result of a failed attempt; `where` and `split` as in `failure_of`."""
         return UnitResult(self.unit.unit, self.unit.leg, self.attempt, failure=failure_of(error, where, split))
 
@@ -172,12 +173,12 @@ def run_unit(
     work = UnitWork(unit, request, program, links, store, check, reading)
     rows = UnitRows(work)
     try:
-        return deliver(LegSteps(work.leg, rows.where).apply(rows), work, rows)
-    except Exception as error:
+        return deliver(LegSteps(work.leg, rows.where, rows.refuse).apply(rows), work, rows)
+    except errors.USER_ERRORS as error:
         return work.failed(error, rows.where(), rows.split if rows.source else "")
 
 
-def failure_of(error: Exception, where: str = "", split: str = "") -> Failure:
+def failure_of(error: BaseException, where: str = "", split: str = "") -> Failure:
     """Describe an error. `where`, the place of the work, is added to errors that are not Holdfast's own.
 
     `split`: the split that was being read, if that is known.
@@ -197,6 +198,8 @@ class UnitRows:
     position: SplitPosition = None
     source: str = ""
     event_times: dict[str, int] = field(default_factory=dict)
+    lacks_rows: bool = False
+    """True if steps have refused rows of the batch that is under way, so that the others have other numbers."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         origin = self.work.leg.origin
@@ -204,7 +207,13 @@ class UnitRows:
         for batch in rows:
             self.work.check()
             self.count += batch.num_rows
+            self.lacks_rows = False
             yield batch
+
+    def refuse(self, node: int, rows: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
+        """Set rows of a node apart, which a step refused."""
+        self.bad.extend(_bad_rows(rows, reasons, self.work, node, self))
+        self.lacks_rows = True
 
     def where(self) -> str:
         """Describe the place of the current rows, for messages."""
@@ -225,7 +234,8 @@ class UnitRows:
                 self.position = batch.position
                 self._collect_bad(batch.bad)
                 if batch.rows.num_rows:
-                    yield from self._timed(batch)
+                    rows = plain_rows(batch.rows, plain_schema(batch.rows.schema))
+                    yield from self._timed(replace(batch, rows=rows))
 
     def _skip(self, source: Source, origin: SourceOrigin, read: SplitRead) -> None:
         """Put the rows of a read aside, also if they cannot be read. The first leg of several keeps them."""
@@ -234,7 +244,7 @@ class UnitRows:
         try:
             batches = [each.rows for each in source.read_output(origin.output, read, self.work.store, None)]
             rows = [row for batch in batches for row in shown_rows(batch)]
-            payloads = [msgspec.json.encode(row, enc_hook=str).decode() for row in rows]
+            payloads = [payload_of(row) for row in rows]
         except Exception as error:
             payloads = [f"not readable: {type(error).__name__}: {error}"]
         self._collect_bad([BadRow("", read.split, str(read.start), SKIPPED, payload) for payload in payloads])
@@ -391,7 +401,8 @@ class Sending:
         self.sender = work.links.open_sender(unit)
         self.sent = Sent()
         self._combining = CombiningSender(self.sender, target, combiner)
-        self._work, self._place, self._target, self._origin, self._bad = work, place, target, origin, bad
+        self._node = work.leg.outputs[place].node
+        self._work, self._target, self._origin, self._bad = work, target, origin, bad
 
     def send(self, rows: pa.RecordBatch) -> None:
         target = self._target
@@ -399,7 +410,7 @@ class Sending:
         nulls = _send_others(self._combining, rows, refused)
         if refused or len(nulls):
             reasons = {**refused, **_null_keys(nulls, target)}
-            self._bad += _bad_rows(rows, reasons, self._work, self._place, self._origin, target.operator)
+            self._bad += _bad_rows(rows, reasons, self._work, self._node, self._origin, target.operator)
 
     def finish(self) -> None:
         self.sent = self._combining.finish()
@@ -426,7 +437,7 @@ def _accepted(
         if not reasons:
             yield batch
             continue
-        bad += _bad_rows(batch, reasons, work, place, origin)
+        bad += _bad_rows(batch, reasons, work, work.leg.outputs[place].node, origin)
         yield without(batch, np.array(list(reasons), np.int64))
 
 
@@ -440,15 +451,15 @@ def _bad_rows(
     batch: pa.RecordBatch,
     reasons: Mapping[int, str],
     work: UnitWork,
-    place: int,
+    node: int,
     origin: UnitRows | None,
     operator: str = "",
 ) -> list[BadRow]:
-    """Convert rows, given by number with a reason, to bad rows; raise `BadRecord` if the job does not keep them."""
+    """Convert rows of a node, given by number with a reason, to bad rows; raise `BadRecord` if the job keeps none."""
     bad = []
     for index, row in zip(reasons, shown_rows(batch.take(pa.array(list(reasons), pa.int64()))), strict=True):
         reason = reasons[index]
-        source, split, position = _place(work, place, index, origin)
+        source, split, position = _place(work, node, index, origin)
         if not work.keeps_bad_rows:
             raise errors.BadRecord(
                 f"source {source!r}, split {split!r}, position {position}: {reason}; the row is {row}. "
@@ -458,14 +469,14 @@ def _bad_rows(
     return bad
 
 
-def _place(work: UnitWork, place: int, index: int, origin: UnitRows | None) -> tuple[str, str, str]:
+def _place(work: UnitWork, node: int, index: int, origin: UnitRows | None) -> tuple[str, str, str]:
     """Place of a row (source, split, position), as exactly as known: steps and Spark lose the position."""
     leg, unit = work.leg, work.unit
     if isinstance(leg.origin, OperatorOrigin):
         return "", ", ".join(f"{leg.origin.operator}/{subtask}" for subtask in unit.subtasks), ""
     if origin is not None:
         first = origin.position
-        in_place = leg.keeps_rows(leg.outputs[place])
+        in_place = leg.keeps_rows(node) and not origin.lacks_rows
         position = str(first + index) if isinstance(first, int) and in_place else f"from {first}"
         return origin.source, origin.split, position
     splits = ", ".join(dict.fromkeys(read.split for read in unit.reads))

@@ -35,7 +35,9 @@ def named_tuples(name: str, fields: Sequence[str]) -> Callable[[Iterable[Any]], 
     return cast(Callable[[Iterable[Any]], Any], partial(tuple.__new__, made))
 
 
-def raised(operator: str, key: Mapping[str, Any] | None, where: str, error: Exception, method: str = "process") -> str:
+def raised(
+    operator: str, key: Mapping[str, Any] | None, where: str, error: BaseException, method: str = "process"
+) -> str:
     """Describe the failure of a call on a single line."""
     of_key = "" if key is None else f", key {dict(key)!r}"
     return f"operator {operator!r}{of_key}, {where}: {method}() raised {in_user_code(error)}"

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.arrays import plain_schema
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
 from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, AnyWindow
@@ -168,6 +169,7 @@ class _Builder:
     def build(self, dead_letters: Sink | None) -> Program:
         for name, source in self._declared.sources.items():
             outputs = source.outputs() or {"": source.schema()}
+            outputs = {output: plain_schema(schema) for output, schema in outputs.items()}
             self._schemas |= {SourceOrigin(name, output): schema for output, schema in outputs.items()}
         operators = {name: self._add_operator(declared) for name, declared in self._declared.operators.items()}
         sink_schemas = {name: self._add_sink(declared) for name, declared in self._declared.sinks.items()}

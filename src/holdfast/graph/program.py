@@ -45,6 +45,8 @@ class MapBatches:
     """Description for messages; empty: `map_batches` with the function's name."""
     keeps_rows: bool = False
     """True if the step gives a row for each row, in order."""
+    by_row: bool = False
+    """True if the outcome of a row depends on that row alone: a step that fails is tried again with fewer rows."""
 
     def __str__(self) -> str:
         return self.shown or f"map_batches({name_of_function(self.fn)})"
@@ -177,9 +179,9 @@ class Leg:
             if isinstance(output.target, SinkTarget)
         }
 
-    def keeps_rows(self, output: LegOutput) -> bool:
-        """True if the output gets a row for each row of the origin, in order."""
-        node = self.nodes[output.node]
+    def keeps_rows(self, number: int) -> bool:
+        """True if a node has a row for each row of the origin, in order."""
+        node = self.nodes[number]
         while node.inputs:
             if len(node.inputs) > 1 or not (isinstance(node.step, MapBatches) and node.step.keeps_rows):
                 return False

@@ -48,7 +48,7 @@ class Projection:
     added: bool = False
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        made = dict(zip(self._computed, evaluated(rows, self._computed), strict=True))
+        made = dict(zip(self._computed, self._values(rows), strict=True))
         columns = self._all(rows.schema)
         arrays = [made[name] if name in made else rows.column(name) for name in columns]
         fields = [pa.field(name, made[name].type) if name in made else rows.schema.field(name) for name in columns]
@@ -71,6 +71,15 @@ class Projection:
     def missing_from(self, schema: pa.Schema) -> list[str]:
         """Return the columns that are taken as they are and that the input does not have."""
         return [name for name, made in self.columns.items() if made is None and name not in schema.names]
+
+    def _values(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        try:
+            return evaluated(rows, self._computed)
+        except pa.ArrowInvalid as error:
+            if rows.num_rows == 1:
+                for name, made in self._computed.items():
+                    _check(rows, name, made)
+            raise error
 
     @property
     def _computed(self) -> dict[str, pc.Expression]:
@@ -96,6 +105,14 @@ class Omission:
     def schema_of(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the rows that come out."""
         return pa.schema([field for field in schema if field.name not in self.columns])
+
+
+def _check(row: pa.RecordBatch, name: str, made: pc.Expression) -> None:
+    """Raise `pa.ArrowInvalid` with the expression if it fails for the row."""
+    try:
+        evaluated(row, {name: made})
+    except pa.ArrowInvalid as error:
+        raise pa.ArrowInvalid(f"{name}={made}: {error}") from error
 
 
 def _types(step: object, schema: pa.Schema, expressions: dict[str, pc.Expression]) -> list[pa.DataType]:

@@ -45,7 +45,7 @@ class Resolved:
         assert isinstance(declared, Projection | Selection | Omission)
         schema = declared.schema_of(self.schema)
         keeps_rows = not isinstance(declared, Selection)
-        return Resolved(schema, (self,), MapBatches(declared, schema, str(declared), keeps_rows))
+        return Resolved(schema, (self,), MapBatches(declared, schema, str(declared), keeps_rows, by_row=True))
 
 
 class Resolver:

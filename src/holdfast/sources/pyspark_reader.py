@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import pyarrow as pa
 
+from holdfast.code_shipping import pickled
 from holdfast.errors import BadRecord, JobRefused
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import (
@@ -153,7 +154,7 @@ class ReaderEnumerator(Enumerator):
         to = self._step(start, until)
         partitions = self._reader.partitions(dict(start), dict(to))
         reads = [
-            SplitRead(f"partition {index}", 0, None, detail=cloudpickle.dumps(partition))
+            SplitRead(f"partition {index}", 0, None, detail=pickled(partition))
             for index, partition in enumerate(partitions)
         ]
         return SourcePlan(dict(to), reads)

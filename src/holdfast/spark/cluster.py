@@ -8,11 +8,11 @@ import uuid
 from collections.abc import Sequence
 from types import ModuleType
 
-import cloudpickle
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.code_shipping import pickled
 from holdfast.errors import SessionStopped
 from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.resident_server import ResidentClient
@@ -171,7 +171,7 @@ class SparkCluster:
                     if isinstance(step, Transform):
                         rows = step.fn(rows)
                     else:
-                        rows = rows.mapInArrow(StepBatches(cloudpickle.dumps(step)), spark_schema(step.schema))
+                        rows = rows.mapInArrow(StepBatches(pickled(step)), spark_schema(step.schema))
                 delivered = rows.mapInArrow(body, RESULT)
             encoded = delivered.collect()
         except Exception as error:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import cloudpickle
 from pyspark.sql import SparkSession
 
 from holdfast.clock import SystemClock
+from holdfast.code_shipping import pickled
 from holdfast.errors import JobRefused, ObjectNotFound
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
@@ -168,7 +168,7 @@ def _layout(job: "Job", program: Program, session: SparkSession, claims: SlotCla
 def _ship(job: "Job", program: Program) -> bytes:
     try:
         with shipped_by_value(job.ship_modules):
-            return bytes(cloudpickle.dumps(program))
+            return bytes(pickled(program))
     except Exception as error:
         raise JobRefused(
             f"the job's functions cannot be sent to executors: {type(error).__name__}: {error}. A function may not "

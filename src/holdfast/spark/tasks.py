@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.broadcast import Broadcast
 
-from holdfast.errors import JobRefused, ObjectNotFound
+from holdfast.errors import USER_ERRORS, JobRefused, ObjectNotFound
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.stepping import apply_step
@@ -131,7 +131,7 @@ class ReadUnit:
                 yield from rows
         except GeneratorExit:
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             failure = failure_of(error)
         letters = work.stage_dead_letters(rows.bad)
         note = UnitResult(
@@ -185,7 +185,7 @@ class DeliverUnit:
         try:
             with connections:
                 result = deliver(((0, rows) for rows in counted), work)
-        except Exception as error:
+        except USER_ERRORS as error:
             result = work.failed(error)
         result = self._with_note(result, worker, run, unit, counted.rows)
         yield _encoded(result)

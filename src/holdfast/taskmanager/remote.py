@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast import errors
-from holdfast.errors import HoldfastError
+from holdfast.errors import USER_ERRORS, HoldfastError
 from holdfast.ids import Incarnation
 
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def serving(what: str) -> Iterator[None]:
         raise _flight_error(type(error).__name__, str(error)) from error
     except flight.FlightError:
         raise
-    except Exception as error:
+    except USER_ERRORS as error:
         _log.exception("%s failed", what)
         raise _flight_error("HoldfastError", f"{what} failed: {type(error).__name__}: {error}") from error
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-import cloudpickle
-
 from holdfast.clock import Clock, SystemClock
+from holdfast.code_shipping import pickled
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.program import Program
 from holdfast.job import Job
@@ -81,7 +80,7 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
     def made(place: ClusterContext, gateway: JobMasterGateway) -> Cluster:
         return cluster(program, plain, place, gateway)
 
-    shipped = cloudpickle.dumps(program)
+    shipped = pickled(program)
     started = start_job(
         Start(settings, opened, program, shipped, clock, made, None, job.storage_options, job.initial_state, savepoint),
         stored,

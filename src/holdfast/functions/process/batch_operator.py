@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import UserFunctionError
+from holdfast.errors import USER_ERRORS, UserFunctionError
 from holdfast.functions import kernels
 from holdfast.functions.columns import IntArray
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, Timers
@@ -95,7 +95,7 @@ class BatchOperator(FunctionOperator):
             made = self._in_call(slots, lambda: self._function.on_timers(keys, stamps, self._context))
             result.output.extend(made)
             return
-        except Exception as error:  # user code may raise anything
+        except USER_ERRORS as error:
             place = f"{keys.num_rows} timers in batch {context.batch}, subtask {context.subtask}"
             key = shown_rows(keys.slice(0, 1))[0]
             reason = raised(self._spec.name, key, place, error, "on_timers")
@@ -135,7 +135,7 @@ class BatchOperator(FunctionOperator):
             made = self._in_call(distinct, lambda: self._function.process(rows, keys, groups, self._context))
             result.output.extend(made)
             return
-        except Exception as error:  # user code may raise anything
+        except USER_ERRORS as error:
             if not self._undo_log.is_kept:
                 last_row = first_row + rows.num_rows - 1
                 where = f"rows {first_row} to {last_row} of batch {context.batch}, subtask {context.subtask}"

@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
+from holdfast.code_shipping import pickled
 from holdfast.errors import JobRefused, SettingsError, UserFunctionError
 from holdfast.functions.operator import NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
 from holdfast.functions.process.batch_operator import BatchOperator
@@ -200,7 +201,7 @@ def check_function(function: Any) -> None:
     _check_signature(name, "is_snapshot_available", function.is_snapshot_available, ())
     _check_states(name, function)
     try:
-        cloudpickle.loads(cloudpickle.dumps(function))
+        cloudpickle.loads(pickled(function))
     except Exception as error:  # pickling runs code of the user, which may raise anything
         raise SettingsError(
             f"{name} cannot be sent to the tasks: {error}; make connections, locks and files in open(), "
@@ -368,7 +369,7 @@ class ProcessSpec(OperatorSpec):
 
     def copy_function(self) -> Any:
         """A subtask's own copy of the function."""
-        return cloudpickle.loads(cloudpickle.dumps(self.function))
+        return cloudpickle.loads(pickled(self.function))
 
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
         context = Context(self.name, subtask, no_timestamp=self._no_timestamp)

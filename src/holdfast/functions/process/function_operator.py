@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
-from holdfast.errors import UserFunctionError
+from holdfast.errors import USER_ERRORS, UserFunctionError, in_user_code
 from holdfast.functions.operator import BatchContext, NewTable, Opening, Operator, OperatorResult
 from holdfast.functions.process.entries import Making
 from holdfast.functions.process.list_states import list_table
@@ -82,10 +82,10 @@ class FunctionOperator(Operator):
         function, context = self._function, self._context
         try:
             function.open(context)
-        except Exception as error:  # user code may raise anything
+        except USER_ERRORS as error:
             raise UserFunctionError(
                 f"operator {context.operator!r}, subtask {context.subtask}: {type(function).__name__}.open() raised "
-                f"{type(error).__name__}: {error}"
+                f"{in_user_code(error)}"
             ) from error
         self._is_open = True
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.arrays import plain_rows, plain_schema
 from holdfast.functions.process.values import Fit, Misfit, fit_for, plain_class
 
 Row = Sequence[Any]
@@ -149,6 +150,7 @@ def _fit_batch(item: Any, schema: pa.Schema) -> list[pa.RecordBatch]:
         raise OutputMismatch(f"output: found {type(item).__name__}, expected a pyarrow.RecordBatch")
     if item.schema.names != schema.names:
         raise OutputMismatch(f"output columns: found {item.schema.names}, expected {schema.names}")
+    item = plain_rows(item, plain_schema(item.schema))
     for column, field in zip(item.columns, schema, strict=True):
         if column.type != field.type:
             raise OutputMismatch(f"output column {field.name!r}: found {column.type}, expected {field.type}; cast it")

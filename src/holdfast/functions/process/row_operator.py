@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import UserFunctionError
+from holdfast.errors import USER_ERRORS, UserFunctionError
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, Timers
 from holdfast.functions.process.cells import Cells
 from holdfast.functions.process.function_operator import FunctionOperator
@@ -190,7 +190,7 @@ class ProcessOperator(FunctionOperator):
             out = [self._fitter.shape(item) for item in yielded(produced)]
             if may_fail:
                 out = [self._fitter.fitted(row) for row in out]
-        except Exception as error:  # user code may raise anything
+        except USER_ERRORS as error:
             place, reason, values = self._timer_failed(slot, timestamp, context, error)
             if not may_fail:
                 raise UserFunctionError(reason) from error
@@ -216,7 +216,7 @@ class ProcessOperator(FunctionOperator):
         made.starts.clear()
 
     def _timer_failed(
-        self, slot: int, timestamp: datetime, context: BatchContext, error: Exception
+        self, slot: int, timestamp: datetime, context: BatchContext, error: BaseException
     ) -> tuple[str, str, dict[str, Any]]:
         """Return the place of a failed timer, the reason, and its key and timestamp."""
         key = shown_rows(self._table.keys_of(np.array([slot], np.int32)))[0]
@@ -295,7 +295,7 @@ class ProcessOperator(FunctionOperator):
                 produced = process(row, ctx)
                 for item in produced if type(produced) is GeneratorType else yielded(produced):
                     append(shape(item))
-        except Exception as error:  # user code may raise anything
+        except USER_ERRORS as error:
             raise self._error(part, len(starts) - 1, first_row, context, error) from error
         self._put_out(out, starts, part, first_row, context, result)
 
@@ -326,7 +326,7 @@ class ProcessOperator(FunctionOperator):
             mark = self._save([slot])
             try:
                 rows += [fitter.fitted(fitter.shape(item)) for item in yielded(self._process_row(row, ctx))]
-            except Exception as error:  # user code may raise anything
+            except USER_ERRORS as error:
                 self._undo_log.back_to(mark)
                 values = shown_rows(part.slice(number, 1))[0]
                 reason = str(self._error(part, number, first_row, context, error))
@@ -335,7 +335,7 @@ class ProcessOperator(FunctionOperator):
             result.output.append(fitter.batch(rows))
 
     def _error(
-        self, part: pa.RecordBatch, number: int, first_row: int, context: BatchContext, error: Exception
+        self, part: pa.RecordBatch, number: int, first_row: int, context: BatchContext, error: BaseException
     ) -> UserFunctionError:
         values = shown_rows(part.slice(number, 1))[0]
         key = {name: values[name] for name in self._spec.key_columns}

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
-from holdfast.errors import JobRefused, UserFunctionError
+from holdfast.code_shipping import pickled
+from holdfast.errors import USER_ERRORS, JobRefused, UserFunctionError, in_user_code
 from holdfast.functions.operator import (
     BatchContext,
     OperatorInput,
@@ -100,16 +101,16 @@ class FunctionFinish(WindowFinish):
     def __init__(self, spec: WindowProcessSpec, ctx: Context) -> None:
         self._spec = spec
         self._ctx = ctx
-        self._function: Any = cloudpickle.loads(cloudpickle.dumps(spec.function))
+        self._function: Any = cloudpickle.loads(pickled(spec.function))
         self._fitter = RowFitter(spec.schema)
         self._row_of = named_tuples("Row", spec.input.schema.names)
         self._key_of = named_tuples("Key", spec.key_columns)
         try:
             self._function.open(ctx)
-        except Exception as error:  # user code may raise anything
+        except USER_ERRORS as error:
             raise UserFunctionError(
                 f"operator {spec.name!r}, subtask {ctx.subtask}: {type(self._function).__name__}.open() raised "
-                f"{type(error).__name__}: {error}"
+                f"{in_user_code(error)}"
             ) from error
 
     def is_snapshot_available(self) -> SnapshotAvailability:
@@ -171,7 +172,7 @@ class FunctionFinish(WindowFinish):
         part, own = rows.slice(start, end - start), keys.slice(first, stop - first)
         try:
             result.output.extend(self._made(part, own, groups[start:end] - first))
-        except Exception as error:  # user code may raise anything
+        except USER_ERRORS as error:
             key = shown_rows(own.slice(0, 1))[0]
             more = "" if stop == first + 1 else f" and {stop - first - 1} more"
             where = f"window{more} in batch {context.batch}, subtask {context.subtask}"

@@ -148,3 +148,23 @@ def test_nanoseconds_reach_a_function_as_the_microsecond_that_they_are_in() -> N
     found = rows_of(see({"t": times, "n": pa.array([0, 1, 2, 3])}))
     assert found[0]["k"] == repr(datetime(1969, 12, 31, 23, 59, 59, 999999))
     assert found[1]["k"] == repr(datetime(1970, 1, 1, 0, 0, 0, 1))
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+def test_a_function_that_ends_the_interpreter_fails_like_any_other(error: BaseException) -> None:
+    class Ends(ProcessFunction):
+        def process(self, row: Any, ctx: Context) -> Iterator[dict[str, Any]]:
+            if row.n:
+                raise error
+            yield {"k": "a", "n": 0}
+
+    rows = pa.record_batch({"k": pa.array(["a"] * 2), "n": pa.array([0, 1])})
+    for policy in ("dead_letter", "fail"):
+        operator = ProcessSpec("visits", OperatorInput(rows.schema, ("k",)), Ends(), OUTPUT, policy).create(2, 128)
+        operator.tables["state"].begin(4)
+        if policy == "dead_letter":
+            found = operator.process([(0, rows)], CONTEXT)
+            assert ([row["n"] for row in rows_of(found)], len(found.bad)) == ([0], 1)
+            continue
+        with pytest.raises(HoldfastError, match=rf"row 1 of batch 4.*raised {type(error).__name__}"):
+            operator.process([(0, rows)], CONTEXT)
