@@ -61,6 +61,10 @@ CONNECTION_REASONS = {
 """Plain reasons for a failed connection, by patterns in the debug output of obstore's errors (their text lacks the
 reason). Patterns are tried in order. Two timers of the HTTP client watch a connection, and either may fire first."""
 
+NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist")
+NO_OBJECT = re.compile(r"\(code: NoSuchKey\)")
+"""Texts by which stores say that a bucket, or an object to be deleted with others, is not there."""
+
 T = TypeVar("T")
 _shared: dict[str, "ObstoreStore"] = {}
 _shared_lock = threading.Lock()
@@ -125,11 +129,18 @@ class ObstoreStore:
     def _do(self, what: str, name: str, call: Callable[[], T]) -> T:
         try:
             return call()
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if what in ("put", "create") or NO_BUCKET.search(str(error)):
+                raise StorageError(
+                    f"{self.url}: cannot {what} {name!r}: the store says that there is no such bucket or container: "
+                    "see that it exists, and that the endpoint is right"
+                ) from None
             raise ObjectNotFound(f"{self.url}: cannot {what} {name!r}: there is no such object") from None
         except AlreadyExistsError:
             raise ObjectExists(f"{self.url}: cannot {what} {name!r}: the store says that it exists") from None
         except (BaseError, OSError, ValueError) as error:
+            if what == "delete" and NO_OBJECT.search(str(error)):
+                raise ObjectNotFound(f"{self.url}: cannot delete {name!r}: there is no such object") from None
             raise StorageError(f"{self.url}: cannot {what} {name!r}: {_reason(error)}") from None
 
 
