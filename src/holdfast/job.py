@@ -219,6 +219,10 @@ class Job:
     def _check(self) -> None:
         if not self.name:
             raise SettingsError("name='' is not allowed: give the job a name")
+        if self.name != self.name.encode("utf-8", "replace").decode():
+            raise SettingsError(
+                f"name={self.name!r} is not allowed: it is stored as UTF-8, which has no lone surrogates"
+            )
         for field in ("parallelism", "max_parallelism", "task_managers", "max_rows_per_batch"):
             value = getattr(self, field)
             optional = field in ("parallelism", "max_parallelism")

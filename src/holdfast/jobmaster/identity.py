@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import JobRefused
+from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.operator import OperatorSpec
 from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.jobmaster.unnamed import check_unnamed
@@ -20,7 +20,9 @@ from holdfast.recovery.schema import check_kinds, check_schema
 from holdfast.sinks.base import Sink
 from holdfast.state.changes import stored_schema
 from holdfast.state.keys import check_key_types
+from holdfast.storage import names
 from holdfast.storage.reading import read_schema
+from holdfast.storage.urls import refuse_long
 
 DIGEST_DIGITS = 16
 """Hexadecimal digits of a description's digest. More digits make equal digests of different descriptions rarer."""
@@ -59,6 +61,29 @@ def check_keys(program: Program) -> None:
                 check_key_types(pa.schema(list(schema.keys)[: len(spec.inputs[0].key_columns) or 1]))
             except JobRefused as error:
                 raise JobRefused(f"operator {name!r}: {error}") from error
+
+
+def check_names(program: Program, storage: str) -> None:
+    """Check that all names of objects, of which names of sources and sinks are parts, fit into the stores.
+
+    Raises `JobRefused` with the limit.
+    """
+    sinks = publishing(program)
+    for kind, declared in (("source", program.sources), ("sink", sinks)):
+        for name in declared:
+            try:
+                names.escape(name)
+            except SettingsError as error:
+                raise JobRefused(
+                    f"{kind} {error}: it is a part of the names of stored objects; give it a shorter name with name=…"
+                ) from None
+    try:
+        refuse_long(storage, names.longest(program.sources, sinks), "storage")
+        for name, sink in sinks.items():
+            if sink.target is not None:
+                refuse_long(sink.target[0], "_" + names.longest((), (name,)), f"sink {name!r}: target")
+    except SettingsError as error:
+        raise JobRefused(str(error)) from None
 
 
 def publishing(program: Program) -> dict[str, Sink]:

@@ -29,6 +29,7 @@ from holdfast.jobmaster.control import Control
 from holdfast.jobmaster.copying import Copiers, SpreadCopy
 from holdfast.jobmaster.deployer import StartedJob
 from holdfast.jobmaster.found import objects_of
+from holdfast.jobmaster.identity import publishing
 from holdfast.jobmaster.savepoint_progress import SavepointProgress
 from holdfast.journal.codec import StoredSavepoint, encode_savepoint
 from holdfast.journal.records import CheckpointRecord
@@ -37,6 +38,7 @@ from holdfast.storage import names
 from holdfast.storage.copying import CopiedObject, CopyOrder, copy_objects
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
+from holdfast.storage.urls import refuse_long
 
 log = logging.getLogger(__name__)
 
@@ -108,9 +110,14 @@ class SavepointWriter:
         """Progress of the savepoints that are being written, in words."""
         return tuple(str(each) for each in list(self._under_way.values()))
 
+    def _opened(self, url: str, storage_options: Mapping[str, str]) -> SavepointTarget:
+        program = self._job.program
+        refuse_long(url, names.longest(program.sources, publishing(program)), "savepoint")
+        return open_target(url, storage_options)
+
     def write(self, url: str, storage_options: Mapping[str, str], timeout_s: float | None = None) -> Savepoint:
         """Take a checkpoint, and copy it while it is held. Raises as `Query.savepoint` does."""
-        target = open_target(url, storage_options)
+        target = self._opened(url, storage_options)
         with self._noted(target, timeout_s) as progress:
             progress.await_(self._control.request_savepoint())
             return self._write_newest(target, progress)
@@ -124,7 +131,7 @@ class SavepointWriter:
         again by a job that begins from the savepoint. After an error the query plans batches again, as if nobody had
         asked.
         """
-        target = open_target(url, storage_options)
+        target = self._opened(url, storage_options)
         with self._noted(target, timeout_s) as progress:
             reason = f"savepoint {target.store.url}, call {uuid4().hex}"
             standstill = self._control.pause_planning(reason)

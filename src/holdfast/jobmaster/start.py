@@ -29,7 +29,14 @@ from holdfast.jobmaster.from_savepoint import (
     number_of,
 )
 from holdfast.jobmaster.going_back import agreed, chosen, go_back, goes_back, with_older
-from holdfast.jobmaster.identity import check_dropped, check_identity, check_keys, publishing, without_dropped_output
+from holdfast.jobmaster.identity import (
+    check_dropped,
+    check_identity,
+    check_keys,
+    check_names,
+    publishing,
+    without_dropped_output,
+)
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.jobmaster.set_back import check_not_set_back, epochs_above, last_numbers, pass_over
@@ -131,6 +138,7 @@ def open_stored_job(
 def start_job(start: Start, job: StoredJob) -> JobMaster:
     """Start the job; raise the error that keeps it from running, having changed no state."""
     settings = start.settings
+    check_names(start.program, start.store.url)
     check_keys(start.program)
     _check_regions(start)
     refuse_shared_targets(start.store.url, start.storage_options, publishing(start.program))

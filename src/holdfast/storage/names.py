@@ -25,7 +25,7 @@ that object alone.
 
 import re
 import string
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -250,6 +250,15 @@ def sources_folder(epoch: Epoch) -> str:
 def manifests_folder(epoch: Epoch) -> str:
     """The folder of an epoch's checkpoints, for `list`."""
     return f"{MANIFESTS}{_number(epoch)}/"
+
+
+def longest(sources: Iterable[str], sinks: Iterable[str]) -> str:
+    """A name as long as the longest name of a job's objects. Raises `SettingsError` as `escape` does."""
+    unit = "x" * 80  # batch, unit, attempt and number of a staged file
+    found = [segment_part(segment(Epoch(0), source, 0)) for source in sources]
+    found += [f"{staging_folder('0' * 32, Epoch(0), RunNumber(0))}/{escape(sink)}/{unit}" for sink in sinks]
+    found += [segment_part(shared_object(Epoch(0), Incarnation(0)))]
+    return max(found, key=len)
 
 
 def escape(name: str) -> str:

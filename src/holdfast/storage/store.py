@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from holdfast.errors import SettingsError
 from holdfast.hidden import hide, passwords_of
-from holdfast.storage.urls import path_of, split_url
+from holdfast.storage import names
+from holdfast.storage.urls import path_of, refuse_long, split_url
 
 SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss")
 
@@ -93,6 +94,7 @@ def open_store(
         raise SettingsError(f"storage {shown!r}: credentials and parameters go into storage_options, not into the URL")
     if parts.scheme == "memory":
         return memory_store(shown)
+    refuse_long(url, names.longest((), ()), "storage")
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
             raise SettingsError(f"storage {shown!r}: expected an absolute path: file:///folder")

@@ -1,9 +1,17 @@
-"""Parsing of the URLs of stores and targets."""
+"""Parsing of the URLs of stores and targets, and the lengths that stores allow."""
 
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.errors import SettingsError
 from holdfast.hidden import hide, passwords_of, remember
+
+KEY_BYTES_MAX = 1_024
+"""Bytes of an object's key, its folders included, that S3, Google's and Azure's stores take."""
+PATH_BYTES_MAX = 4_095
+COMPONENT_BYTES_MAX = 255
+"""Bytes of a path, and of each of its parts, that file systems in use take."""
+UNFINISHED_BYTES = 40
+"""Bytes by which the name of a file is longer until it is complete."""
 
 
 def split_url(url: str, whose: str = "storage") -> SplitResult:
@@ -30,3 +38,24 @@ def path_of(parts: SplitResult) -> str:
     path = unquote(parts.path, errors="strict")
     path.encode()
     return path
+
+
+def refuse_long(url: str, longest: str, whose: str) -> None:
+    """Raise `SettingsError` if names up to `longest` below a URL are longer than its store allows."""
+    parts = split_url(url)
+    path = path_of(parts).strip("/")
+    if parts.scheme == "memory":
+        return
+    limit = KEY_BYTES_MAX if parts.scheme != "file" else PATH_BYTES_MAX - UNFINISHED_BYTES
+    found = len(f"{path}/{longest}".encode())
+    if found > limit:
+        raise SettingsError(
+            f"{whose} {hide(url)!r}: the names of its objects would have up to {found} bytes, and the store takes "
+            f"{limit}: shorten the URL's path ({len(path.encode())} bytes), or the names of sources and sinks"
+        )
+    part = max(path.split("/"), key=lambda each: len(each.encode()))
+    if parts.scheme == "file" and len(part.encode()) > COMPONENT_BYTES_MAX:
+        raise SettingsError(
+            f"{whose} {hide(url)!r}: a folder's name has {len(part.encode())} bytes, and file systems take "
+            f"{COMPONENT_BYTES_MAX}: shorten it"
+        )
