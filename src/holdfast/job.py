@@ -219,7 +219,7 @@ class Job:
     def _check(self) -> None:
         if not self.name:
             raise SettingsError("name='' is not allowed: give the job a name")
-        if self.name != self.name.encode("utf-8", "replace").decode():
+        if isinstance(self.name, str) and self.name != self.name.encode("utf-8", "replace").decode():
             raise SettingsError(
                 f"name={self.name!r} is not allowed: it is stored as UTF-8, which has no lone surrogates"
             )
