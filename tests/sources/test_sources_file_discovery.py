@@ -1,5 +1,6 @@
 """FileSource on the driver: which files, in which order, remembered how."""
 
+import logging
 import os
 import random
 import time
@@ -446,3 +447,21 @@ def test_restarts_at_every_point_read_each_row_once(tmp_path, suffix):
                 planner.restore(at, record[1])
     rows += rows_between(source, at, planner.latest(), planner)[0]
     assert sorted(rows) == ids(written)
+
+
+@pytest.mark.parametrize("found_later", [False, True])
+def test_a_pattern_that_matches_nothing_is_said_once_in_the_log_and_in_the_status_until_a_file_comes(
+    tmp_path, caplog, found_later
+):
+    write(tmp_path / "other.json", ids(1))
+    source = FileSource(str(tmp_path / "*.csv"), schema=SCHEMA)
+    planner = enumerator(source)
+    with caplog.at_level(logging.WARNING):
+        assert planner.latest() == {"next": 0}
+        assert planner.latest() == {"next": 0}
+    assert caplog.text.count("no file matches") == 1
+    assert f"no file matches {tmp_path}/*.csv (csv)" in planner.message
+    if found_later:
+        write(tmp_path / "a.csv", ids(1))
+        planner.latest()
+        assert planner.message == ""

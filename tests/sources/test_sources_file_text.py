@@ -1,5 +1,6 @@
 """Text files as they are found in the wild: line ends, quotes, blank lines, encodings, times without a zone."""
 
+import datetime as dt
 import gzip
 import io
 import itertools
@@ -219,3 +220,36 @@ def test_a_csv_header_with_an_open_quote_is_named(tmp_path):
         read_all(FileSource(str(path), schema=SCHEMA))
     [bad] = read_all(FileSource(str(path), schema=SCHEMA, multiline=True))[1]
     assert "['wo\\nrd']" in bad.reason
+
+
+@pytest.mark.parametrize(
+    ("unit", "written", "read"),
+    [
+        ("us", "2026-01-31 12:00:00.123456789", dt.datetime(2026, 1, 31, 12, 0, 0, 123456)),
+        ("us", "1969-12-31 23:59:59.9999999", dt.datetime(1969, 12, 31, 23, 59, 59, 999999)),
+        ("ms", "2026-01-31 12:00:00.1239", dt.datetime(2026, 1, 31, 12, 0, 0, 123000)),
+        ("s", "2026-01-31 12:00:00.9", dt.datetime(2026, 1, 31, 12)),
+    ],
+)
+def test_digits_beyond_the_unit_of_a_time_are_cut_and_the_rows_beside_it_are_as_they_were(
+    tmp_path, unit, written, read
+):
+    text = f'id,at,word\n1,2026-01-01 00:00:00,a.123456789\n2,{written},\n3,nonsense,\n4\n5,,"x\n'
+    path = put_text(tmp_path / "a.csv", text)
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp(unit)), ("word", pa.string())])
+    rows, bad = read_all(FileSource(str(path), schema=schema))
+    assert rows == [(1, dt.datetime(2026, 1, 1), "a.123456789"), (2, read, None)]
+    assert [row.payload for row in bad] == ["3,nonsense,", "4", '5,,"x']
+    assert "column 'at'" in bad[0].reason
+    zoned = put_text(tmp_path / "b.csv", f"at\n{written}Z\n{written}+01:00\n")
+    rows, bad = read_all(FileSource(str(zoned), schema=pa.schema([("at", pa.timestamp(unit, "UTC"))])))
+    assert [row[0].replace(tzinfo=None) for row in rows] == [read, read - dt.timedelta(hours=1)]
+    assert bad == []
+
+
+def test_a_number_that_a_float_cannot_hold_is_a_bad_row_and_infinity_is_not(tmp_path):
+    path = put_text(tmp_path / "a.csv", "id,x,y\n1,1e39,0\n2,inf,1\n3,-1e400,1e39\n4\n5,-Infinity,1e400\n6,,\n")
+    rows, bad = read_all(FileSource(str(path), schema="id INT, x FLOAT, y DOUBLE"))
+    assert rows == [(2, float("inf"), 1.0), (6, None, None)]
+    assert [row.payload.split(",")[0] for row in bad] == ["1", "3", "4", "5"]
+    assert "column 'x': '1e39' is beyond the range of float" in bad[0].reason

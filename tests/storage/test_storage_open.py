@@ -1,10 +1,16 @@
 """Opening a store: refusals, and facts that messages never hold."""
 
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import GenericError
 
-from holdfast.errors import SettingsError, StorageError
+from holdfast.errors import CorruptObject, SettingsError, StorageError
+from holdfast.storage import obstore_store
+from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import open_store
 
 
@@ -65,3 +71,40 @@ def test_the_s3_store_says_which_object_it_could_not_reach(s3_options: dict[str,
 def test_memory_stores_of_different_urls_are_apart() -> None:
     open_store("memory://test-apart-1").put("a", b"1")
     assert open_store("memory://test-apart-2").list("") == []
+
+
+def pages_of(monkeypatch: pytest.MonkeyPatch, pages: Iterator[list[dict[str, object]]]) -> None:
+    monkeypatch.setattr(obstore_store.obstore, "list", lambda *given, **settings: pages)
+
+
+def test_a_listing_that_comes_back_to_its_beginning_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = [{"path": "in/a", "size": 1, "last_modified": datetime.now(UTC)}]
+    store = open_store("memory://endless-listing")
+    pages_of(monkeypatch, itertools.repeat(page))
+    with pytest.raises(StorageError, match="cannot list 'in/': the listing comes again to 'in/a' after 1 objects"):
+        store.list("in/")
+
+
+def test_a_listing_without_an_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(obstore_store, "LISTED_MAX", 100)
+    store = open_store("memory://long-listing")
+    pages_of(
+        monkeypatch,
+        ([{"path": f"in/{n}", "size": 1, "last_modified": datetime.now(UTC)}] for n in itertools.count()),
+    )
+    with pytest.raises(StorageError, match="the listing has more than 100 objects"):
+        store.list("in/")
+
+
+def test_an_object_whose_name_cannot_be_read_is_named_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def refuse(*given: object, **settings: object) -> None:
+        calls.append(given)
+        raise GenericError('Encountered object with invalid path: Path "in//x" contained empty path segment')
+
+    store = RetryingStore(open_store("memory://odd-names"), wait=lambda seconds: None)
+    monkeypatch.setattr(obstore_store.obstore, "list", refuse)
+    with pytest.raises(CorruptObject, match=r'Path "in//x" .*rename or delete it'):
+        store.list("in/")
+    assert len(calls) == 1

@@ -18,12 +18,18 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, MemoryStore, from_url
 
-from holdfast.errors import ObjectExists, ObjectNotFound, SettingsError, StorageError
+from holdfast.errors import CorruptObject, ObjectExists, ObjectNotFound, SettingsError, StorageError
 from holdfast.hidden import remember_environment, remember_options
 from holdfast.storage.links import files_below, refuse_links, remove_file
 from holdfast.storage.store import ObjectInfo, ObjectStore
 
 MULTIPART_CHUNK_BYTES = 16 * 1024 * 1024
+UNREADABLE_NAME = "Encountered object with invalid path"
+"""Part of obstore's error for an object whose name has an empty segment or a segment of dots."""
+LISTED_AT_ONCE = 1_000
+"""Objects that are taken from a listing at once."""
+LISTED_MAX = 50_000_000
+"""Objects of a listing. A listing with more is taken for one that never ends."""
 CREATE_FOLDER_ATTEMPTS_MAX = 50
 CLIENT_OPTIONS = frozenset(
     (
@@ -107,10 +113,12 @@ class ObstoreStore:
 
     def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
         _require_folder(prefix)
-        found = self._do(
-            "list", prefix, lambda: obstore.list(self._store, prefix=prefix or None, offset=after).collect()
-        )
-        return sorted(ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp()) for meta in found)
+        try:
+            return sorted(self._do("list", prefix, lambda: _listed(self._store, prefix, after)))
+        except StorageError as error:
+            if UNREADABLE_NAME in str(error):
+                raise CorruptObject(f"{error}: such an object cannot be listed or read: rename or delete it") from None
+            raise
 
     def delete(self, names: Sequence[str]) -> None:
         if not names:
@@ -142,6 +150,20 @@ class ObstoreStore:
             if what == "delete" and NO_OBJECT.search(str(error)):
                 raise ObjectNotFound(f"{self.url}: cannot delete {name!r}: there is no such object") from None
             raise StorageError(f"{self.url}: cannot {what} {name!r}: {_reason(error)}") from None
+
+
+def _listed(store: Any, prefix: str, after: str | None) -> list[ObjectInfo]:
+    """Return a listing. Raises `ValueError` for a listing that does not end."""
+    found: list[ObjectInfo] = []
+    begun: set[str] = set()
+    for page in obstore.list(store, prefix=prefix or None, offset=after, chunk_size=LISTED_AT_ONCE):
+        if page and page[0]["path"] in begun:
+            raise ValueError(f"the listing comes again to {page[0]['path']!r} after {len(found)} objects")
+        begun.update(meta["path"] for meta in page[:1])
+        found += [ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp()) for meta in page]
+        if len(found) > LISTED_MAX:
+            raise ValueError(f"the listing has more than {LISTED_MAX} objects")
+    return found
 
 
 def _reason(error: BaseException) -> str:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from holdfast.errors import BadRecord, JobRefused
-from holdfast.json_rows.leaves import advised
+from holdfast.json_rows.leaves import advised, read_texts
 from holdfast.sources.files import lines
 from holdfast.sources.files.csv_records import RecordBlocks, whole_records
 from holdfast.sources.files.lines import LongRecord, RecordBlock
@@ -42,6 +43,8 @@ SALVAGE_RECORDS = 256
 """Records that are tried together when a block has bad ones. A higher value repeats more work for each bad record."""
 DELIMITERS = ",;\t|"
 """Characters that usually divide values; one of them inside of a single column's name is probably the delimiter."""
+INFINITY = r"(?i)^\s*[+-]?inf(inity)?\s*$"
+"""Texts that PyArrow reads as infinity."""
 BLOCK_BYTES_MAX = 2**31 - 1
 """Bytes that PyArrow parses at once; the largest value that it takes."""
 CONVERSION_ERROR = re.compile(
@@ -193,6 +196,9 @@ class CsvParser(BlockParser):
         self._schema = schema
         self._columns = columns
         self._types = {column.name: column.type for column in schema if column.name in columns}
+        times = [name for name, type_ in self._types.items() if pa.types.is_timestamp(type_) or pa.types.is_time(type_)]
+        self._as_text = self._types | dict.fromkeys(times, pa.string()) if times else None
+        """The types with which a block is read whose times PyArrow does not take."""
         self._record = record_pattern(options)
         self._fence = options.delimiter * len(columns)
 
@@ -257,14 +263,52 @@ class CsvParser(BlockParser):
         try:
             table = read_csv(fenced, self._columns, self._options, self._types, note)
         except pa.ArrowInvalid as error:
-            return self._unconverted(str(error))
+            if self._as_text is None:
+                return self._unconverted(str(error))
+            misfits.clear()
+            try:
+                table = read_csv(fenced, self._columns, self._options, self._as_text, note)
+            except pa.ArrowInvalid as other:
+                return self._unconverted(str(other))
         total = table.num_rows + len(misfits)
         if not misfits or (misfits[-1].number, misfits[-1].text) != (total, self._fence):
             return Unconverted("a quote is left open")
         if count is not None and total - 1 != count:
             return Unconverted(f"is {total - 1} rows, expected {count}: a line break or a quote stands inside a value")
         bad = [(row.number - 1, self._wrong_count(row)) for row in misfits[:-1]]
-        return self._without_nulls(one_batch_of(table, self._schema), bad)
+        rows, reasons = self._with_times(one_batch(table))
+        reasons |= self._beyond_range(rows, fenced)
+        return without(conform(rows, self._schema), reasons, bad)
+
+    def _with_times(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Return rows whose times were read as texts, with times, and the rows with a text that is no time.
+
+        PyArrow takes no more digits of a second than a type has, and no years past 9999.
+        """
+        reasons: dict[int, str] = {}
+        for name, type_ in self._types.items():
+            index = rows.schema.get_field_index(name)
+            if rows.column(index).type != type_:
+                read = read_texts(rows.column(index), type_)
+                rows = rows.set_column(index, name, read.array)
+                reasons |= {row: f"column {name!r}: {reason}" for row, reason in read.reasons.items()}
+        return rows, reasons
+
+    def _beyond_range(self, rows: pa.RecordBatch, fenced: bytes) -> dict[int, str]:
+        """Return the rows with a number that became infinite; the text tells whether infinity was written."""
+        infinite = [name for name in self._types if is_infinite(rows.column(name))]
+        if not infinite:
+            return {}
+        texts = read_csv(fenced, self._columns, self._options, dict.fromkeys(infinite, pa.string()), lambda row: "skip")
+        reasons: dict[int, str] = {}
+        for name in infinite:
+            column = rows.column(name)
+            written = pc.match_substring_regex(texts.column(name).combine_chunks(), INFINITY)
+            for row in pc.indices_nonzero(pc.and_(pc.is_inf(column), pc.invert(written))).to_pylist():
+                reasons[row] = (
+                    f"column {name!r}: {texts.column(name)[row].as_py()!r} is beyond the range of {column.type}"
+                )
+        return reasons
 
     def _wrong_count(self, row: pa_csv.InvalidRow) -> str:
         problem = f"has {row.actual_columns} fields, expected {row.expected_columns}"
@@ -282,17 +326,7 @@ class CsvParser(BlockParser):
             table = read_csv(data, self._columns, self._options, self._types)
         except pa.ArrowInvalid as error:
             return self._unconverted(str(error))
-        return self._without_nulls(one_batch_of(table, self._schema), [])
-
-    def _without_nulls(self, rows: pa.RecordBatch, bad: list[tuple[int, str]]) -> Converted:
-        """Set rows apart that hold a null which the schema forbids."""
-        nulls = forbidden_nulls(rows)
-        if nulls is None:
-            return Converted(rows, bad)
-        mask, column = nulls
-        places = np.delete(np.arange(rows.num_rows + len(bad)), [place for place, _ in bad])
-        bad = bad + [(place, f"column {column!r} is null") for place in places[mask].tolist()]
-        return Converted(rows.filter(pa.array(~mask)), bad)
+        return without(conform(one_batch(table), self._schema), {}, [])
 
     def _unconverted(self, error: str) -> Unconverted:
         """Read the column and the row out of PyArrow's error."""
@@ -366,6 +400,22 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-def one_batch_of(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a table as a batch of the schema."""
-    return conform(one_batch(table), schema)
+def without(rows: pa.RecordBatch, reasons: dict[int, str], bad: list[tuple[int, str]]) -> Converted:
+    """Set rows apart for these reasons, or for a null that the schema forbids.
+
+    `bad` are records that are no rows; places count these records as well.
+    """
+    nulls = forbidden_nulls(rows)
+    if nulls is not None:
+        mask, column = nulls
+        reasons = dict.fromkeys(np.flatnonzero(mask).tolist(), f"column {column!r} is null") | reasons
+    if not reasons:
+        return Converted(rows, bad)
+    places = np.delete(np.arange(rows.num_rows + len(bad)), [place for place, _ in bad])
+    kept = np.ones(rows.num_rows, dtype=bool)
+    kept[list(reasons)] = False
+    return Converted(rows.filter(pa.array(kept)), bad + [(int(places[row]), reasons[row]) for row in sorted(reasons)])
+
+
+def is_infinite(column: pa.Array) -> bool:
+    return bool(pa.types.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py())

@@ -7,6 +7,7 @@ given anew); `objects` has O(log discoveries) names; a chunk that `objects` has 
 further on was recorded, whose position was taken after the chunk had been replaced.
 """
 
+import logging
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from holdfast.sources.files.dividing import Room, piece_of, pieces
 from holdfast.sources.files.file_format import FileFormat, FileShape
 from holdfast.sources.files.trees import FileInfo, FileTree, changed
 from holdfast.storage import names
+
+log = logging.getLogger(__name__)
 
 READS_MAX = 256
 """Reads of a batch. A higher value makes batches of many small files larger."""
@@ -60,6 +63,7 @@ class FileEnumerator(Enumerator):
         self._replaced: list[ReplacedChunks] = []
         self._unneeded: list[str] = []
         self._shapes: dict[int, FileShape] = {}
+        self._message = ""
 
     def initial(self) -> Offsets:
         files = self._backlog.files
@@ -136,6 +140,10 @@ class FileEnumerator(Enumerator):
         self._unneeded += [chunk for replaced in unneeded for chunk in replaced.chunks]
         self._delete_unneeded()
 
+    @property
+    def message(self) -> str:
+        return self._message
+
     def lag(self, offsets: Offsets) -> Mapping[str, int]:
         return self._backlog.waiting(offsets)
 
@@ -184,7 +192,13 @@ class FileEnumerator(Enumerator):
                 new.append(file)
             elif known != file:
                 raise BadRecord(f"source {self._context.source!r}: {changed(known, file)}")
+        if not new and not self._backlog.files and not self._message:
+            self._message = (
+                f"no file matches {self._tree.pattern} ({self._format.name}): see that path and suffix are right"
+            )
+            log.warning("source %r: %s", self._context.source, self._message)
         if new:
+            self._message = ""
             self._append(sorted(new, key=lambda file: (file.modified_us, file.path)))
         self._delete_unneeded()
 

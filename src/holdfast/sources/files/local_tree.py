@@ -26,7 +26,7 @@ class LocalTree(FileTree):
     remote = False
 
     def __init__(self, pattern: str, wanted: PathFilter) -> None:
-        self._pattern = pattern
+        self.pattern = pattern
         self._match = matcher(pattern)
         folder = fixed_folder(pattern) if is_glob(pattern) else pattern
         self._root = folder or "/"
@@ -115,7 +115,7 @@ class LocalTree(FileTree):
         advice = "make the folder, or correct the path"
         if isinstance(error, PermissionError):
             advice = "let this process read the folder, or give the folder a name that starts with '_' to skip it"
-        return StorageError(f"{self._pattern}: cannot be listed: {error}: {advice}")
+        return StorageError(f"{self.pattern}: cannot be listed: {error}: {advice}")
 
 
 def leads_back(target: str, way: tuple[str, ...]) -> bool:

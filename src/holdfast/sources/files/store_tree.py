@@ -23,6 +23,7 @@ class StoreTree(FileTree):
         self._url = root_url
         self._wanted = wanted
         self._pattern = key_pattern
+        self.pattern = f"{root_url}/{key_pattern}"
         self._match = matcher("/" + key_pattern)
         self._options = dict(storage_options)
         self._opened: ObjectStore | None = None

@@ -27,6 +27,9 @@ class FileTree(ABC):
     remote: bool
     """Each access is a request to a store, so that several at once are faster."""
 
+    pattern: str
+    """The path, folder, glob or URL that files match, for messages."""
+
     @property
     @abstractmethod
     def root(self) -> str:
