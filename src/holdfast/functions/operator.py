@@ -1,9 +1,9 @@
 """The seam between a subtask and a keyed operator. Spark-free and I/O-free."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -61,9 +61,20 @@ class Timers(msgspec.Struct, frozen=True, gc=False):
     expired: int = 0
 
 
+class Output(Protocol):
+    """Rows that an operator puts out, in order. A list, or rows that are partly on the local disk.
+
+    An operator appends large output in pieces, so that a piece at a time is in memory.
+    """
+
+    def append(self, rows: pa.RecordBatch, /) -> None: ...
+    def clear(self) -> None: ...
+    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+
+
 @dataclass(frozen=True)
 class OperatorResult:
-    output: list[pa.RecordBatch]
+    output: Output
     bad: list[BadRow] = field(default_factory=list)
     timers: "Timers | None" = None
     late: int = 0
@@ -92,6 +103,8 @@ class Operator(ABC):
     """
 
     tables: dict[str, StateTable]
+    new_output: Callable[[], Output] = list
+    """Makes the object that takes a batch's output; the owner of the operator sets it."""
 
     def open(self, opening: Opening) -> None:  # noqa: B027 (most operators have nothing to do)
         """The tables hold the state of a checkpoint: they were restored, or went back in memory. No batch is in flight.

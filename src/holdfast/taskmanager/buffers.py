@@ -70,7 +70,11 @@ class SpillArea:
 
 
 class RowBuffer:
-    """Record batches of the same schema, in order. Appended by a thread at a time, then read any number of times."""
+    """Record batches of the same schema, in order. Appended by a thread at a time, then read any number of times.
+
+    Operators put their output into a buffer (`functions.operator.Output`), so that output past the bound is never in
+    memory as a whole.
+    """
 
     def __init__(self, area: SpillArea) -> None:
         self.rows = 0
@@ -81,13 +85,15 @@ class RowBuffer:
         self._writer: Any = None
 
     def append(self, rows: pa.RecordBatch) -> None:
-        """Keep `rows` after the rows that are already kept.
+        """Keep `rows` after the rows that are already kept; without rows, nothing.
 
         Raises
         ------
         StorageError
             If the local disk does not take them.
         """
+        if not rows.num_rows:
+            return
         size = rows.nbytes
         if self._path is None and self._area.reserve(size):
             self._memory += size
@@ -110,8 +116,16 @@ class RowBuffer:
             ) from error
         self._area.spilled(size)
 
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self.batches()
+
+    def clear(self) -> None:
+        """Let go of all rows; others may be appended."""
+        self.drop()
+        self.rows = 0
+
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the batches that were kept, in order. Appending ends with the first call."""
+        """Return the batches that were kept, in order. Appending ends with the first call, up to `clear`."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

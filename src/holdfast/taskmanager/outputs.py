@@ -26,11 +26,15 @@ class Outputs:
         self._kept: dict[tuple[int, str, int], RowBuffer] = {}
         self._lock = threading.Lock()
 
+    def new(self) -> RowBuffer:
+        """Make a buffer for output, which `put` keeps or its owner drops."""
+        return RowBuffer(self._area)
+
     def put(self, batch: BatchNumber, operator: str, subtask: int, rows: Iterable[pa.RecordBatch]) -> int:
         """Keep the whole output of a subtask in a batch (possibly none); returns the number of rows."""
-        kept = RowBuffer(self._area)
-        for piece in rows:
-            if piece.num_rows:
+        kept = rows if isinstance(rows, RowBuffer) else self.new()
+        if kept is not rows:
+            for piece in rows:
                 kept.append(piece)
         with self._lock:
             replaced = self._kept.pop((batch, operator, subtask), None)

@@ -8,8 +8,9 @@ subtask does nothing more. A single thread at a time processes, commits or undoe
 thread meanwhile, for a batch that was committed before. The TaskManager decides when any of that happens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 
 import pyarrow as pa
 
@@ -17,7 +18,7 @@ from holdfast.availability import Refusal, ask
 from holdfast.errors import TaskManagerLost
 from holdfast.failpoints import hit
 from holdfast.formats.handles import TableHandle
-from holdfast.functions.operator import BatchContext, Opening, Operator, OperatorResult
+from holdfast.functions.operator import BatchContext, Opening, Operator, OperatorResult, Output
 from holdfast.ids import BatchNumber, CheckpointId
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.replica import Replica
@@ -108,16 +109,28 @@ class Subtask:
         own = {table: rows for (operator, table), rows in whole.items() if operator == self.name}
         self._operator.open(Opening(self._key_groups, own))
 
-    def process(self, context: BatchContext, inputs: list[tuple[int, pa.RecordBatch]]) -> OperatorResult:
-        """Begin the batch and process all of its rows. On an error the tables are as they were before."""
+    def process(
+        self,
+        context: BatchContext,
+        inputs: list[tuple[int, pa.RecordBatch]],
+        new_output: Callable[[], Output] = list,
+    ) -> OperatorResult:
+        """Begin the batch and process all of its rows. On an error the tables are as they were before.
+
+        `new_output` makes what takes the output.
+        """
         self._check()
         hit("taskmanager.process.subtask")
         for table in self._operator.tables.values():
             table.begin(context.batch)
         self._in_batch = True
+        made: list[Output] = []
+        self._operator.new_output = partial(_noted, new_output, made)
         try:
             result = self._operator.process(inputs, context)
         except BaseException:
+            for output in made:
+                output.clear()
             self.undo()
             raise
         self.counted.note(rows_in=sum(rows.num_rows for _, rows in inputs), late=result.late)
@@ -213,3 +226,9 @@ class Subtask:
     def _check(self) -> None:
         if self._broken is not None:
             raise TaskManagerLost(self._broken)
+
+
+def _noted(new_output: Callable[[], Output], made: list[Output]) -> Output:
+    """Make another output, and note it among those made."""
+    made.append(new_output())
+    return made[-1]

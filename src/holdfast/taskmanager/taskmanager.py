@@ -388,7 +388,7 @@ class TaskManager:
             request.watermarks.get(subtask.name),
             request.closed.get(subtask.name),
         )
-        result = subtask.process(context, inputs)
+        result = subtask.process(context, inputs, self._outputs.new)
         rows_out = self._outputs.put(request.batch, subtask.name, subtask.subtask, result.output)
         late_out = {
             LATE[number]: self._outputs.put(

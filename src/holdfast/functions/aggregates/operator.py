@@ -37,7 +37,7 @@ class AggregateOperator(Operator):
         self._schema = spec.output_schema
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
-        result = OperatorResult(output=[])
+        result = OperatorResult(self.new_output())
         slots = self.apply(inputs, context, result)
         if self._spec.emit == "changes" and len(slots):
             keys = self._table.keys_of(slots)

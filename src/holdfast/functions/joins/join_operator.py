@@ -62,7 +62,7 @@ class JoinOperator(Operator):
         return sum(kept.memory_bytes for kept in self._kept)
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
-        result = OperatorResult(output=[])
+        result = OperatorResult(self.new_output())
         self._output.begin(result)
         for kept in self._kept:
             kept.begin()

@@ -57,7 +57,7 @@ class BatchOperator(FunctionOperator):
         return super().memory_bytes + (0 if self._timers is None else self._timers.index_bytes)
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
-        result = OperatorResult(output=[])
+        result = OperatorResult(self.new_output())
         batches = self._begin(inputs, context, result)
         if self._timers is not None:
             self._timers.begin()
@@ -92,8 +92,7 @@ class BatchOperator(FunctionOperator):
         stamps = pa.array(times).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz=zone))
         self._save_all(slots)
         try:
-            made = self._in_call(slots, lambda: self._function.on_timers(keys, stamps, self._context))
-            result.output.extend(made)
+            self._in_call(slots, lambda: self._function.on_timers(keys, stamps, self._context), result)
             return
         except USER_ERRORS as error:
             place = f"{keys.num_rows} timers in batch {context.batch}, subtask {context.subtask}"
@@ -132,8 +131,7 @@ class BatchOperator(FunctionOperator):
         self._save_all(distinct)
         try:
             keys = self._table.keys_of(distinct)
-            made = self._in_call(distinct, lambda: self._function.process(rows, keys, groups, self._context))
-            result.output.extend(made)
+            self._in_call(distinct, lambda: self._function.process(rows, keys, groups, self._context), result)
             return
         except USER_ERRORS as error:
             if not self._undo_log.is_kept:
@@ -163,16 +161,24 @@ class BatchOperator(FunctionOperator):
         count = kernels.number_keys(slots, self._numbers, groups, distinct)
         return distinct[:count], groups
 
-    def _in_call(self, distinct: Slots, call: Callable[[], Any]) -> list[pa.RecordBatch]:
-        """Return the output of a call, with the states and timers of distinct keys."""
+    def _in_call(self, distinct: Slots, call: Callable[[], Any], result: OperatorResult) -> None:
+        """Put out the output of a call, with the states and timers of distinct keys.
+
+        Output of a call that may be undone is held until the call has succeeded.
+        """
         keys = self._table.keys_of(distinct)
         for state in self._states:
             state.enter(keys, distinct, self._undo_log if self._undo_log.is_kept else None)
         if self._timers is not None:
             self._timers.enter(keys)
-        batches = fit_batches(call(), self._spec.schema)
+        output = self.new_output() if self._undo_log.is_kept else result.output
+        for rows in fit_batches(call(), self._spec.schema):
+            output.append(rows)
         some = np.zeros(len(distinct), dtype=np.bool_)
         for state in self._states:
             some |= state.some()
         self._table.present[distinct] = some
-        return batches
+        if output is not result.output:
+            for rows in output:
+                result.output.append(rows)
+            output.clear()

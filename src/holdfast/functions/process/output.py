@@ -3,7 +3,7 @@
 Values are checked a column at a time; the error still says which row it was.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import GeneratorType
 from typing import Any
@@ -132,15 +132,19 @@ def _wrong_columns(item: Mapping[Any, Any], names: list[str]) -> str:
     return f"output column {unknown[0]!r}: found in the row, expected only {', '.join(names)}"
 
 
-def fit_batches(produced: Any, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Convert the result of a `BatchFunction` to non-empty batches of exactly `schema`. Raises `OutputMismatch`."""
+def fit_batches(produced: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Convert the result of a `BatchFunction`, as it comes, to non-empty batches of exactly `schema`.
+
+    Raises `OutputMismatch`.
+    """
     if produced is None:
-        return []
+        return
     if isinstance(produced, pa.RecordBatch | pa.Table):
         produced = [produced]
     elif isinstance(produced, Mapping | str | bytes) or not isinstance(produced, Iterable):
         raise OutputMismatch(f"output: found {type(produced).__name__}, expected record batches")
-    return [batch for item in produced for batch in _fit_batch(item, schema) if batch.num_rows]
+    for item in produced:
+        yield from (batch for batch in _fit_batch(item, schema) if batch.num_rows)
 
 
 def _fit_batch(item: Any, schema: pa.Schema) -> list[pa.RecordBatch]:

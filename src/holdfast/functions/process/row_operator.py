@@ -11,6 +11,7 @@ has the batch taken again from its beginning, carefully. Then and for some batch
 slice, and a slice with a failed row is undone and taken row by row. Does not own the transaction around it.
 """
 
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 SLICE_ROWS = 1 << 13
 """Rows that are Python objects at the same time. A higher value takes more memory, and fewer look-ups."""
+OUT_ROWS_MAX = 1 << 15
+"""Rows that a function gave and that are held as Python objects before they become columns. A higher value takes more
+memory where a row becomes many."""
 CAREFUL_BATCHES = 100
 """Batches that are taken carefully, row by row, after a batch with a bad row, if there are dead letters."""
 
@@ -85,7 +89,7 @@ class ProcessOperator(FunctionOperator):
         self._process_row = self._with_timestamp()
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
-        result = OperatorResult(output=[])
+        result = OperatorResult(self.new_output())
         batches = self._begin(inputs, context, result)
         pieces = self._representable(batches, context, result)
         timers: Timers | None = None
@@ -287,6 +291,8 @@ class ProcessOperator(FunctionOperator):
         out: list[Row] = []
         starts: list[int] = []
         append, begin = out.append, starts.append
+        # Output of a slice that may be undone is held until the slice has succeeded.
+        held_max = sys.maxsize if self._careful else OUT_ROWS_MAX
         try:
             for slot, row, key in self._calls(part, slots):
                 cursor.slot = slot
@@ -295,6 +301,12 @@ class ProcessOperator(FunctionOperator):
                 produced = process(row, ctx)
                 for item in produced if type(produced) is GeneratorType else yielded(produced):
                     append(shape(item))
+                    if len(out) >= held_max:
+                        self._put_out(out, starts, part, first_row, context, result)
+                        out.clear()
+                        starts[:] = [0] * len(starts)
+        except UserFunctionError:  # of output that was put out before the slice's end
+            raise
         except USER_ERRORS as error:
             raise self._error(part, len(starts) - 1, first_row, context, error) from error
         self._put_out(out, starts, part, first_row, context, result)

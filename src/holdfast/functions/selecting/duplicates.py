@@ -123,7 +123,7 @@ class DuplicatesOperator(Operator):
         return self._index.memory_bytes
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
-        result = OperatorResult(output=[])
+        result = OperatorResult(self.new_output())
         if self._within_us is None:
             for _, rows in inputs:
                 self._choose(rows, np.zeros(rows.num_rows, np.int64), FOR_EVER, result)

@@ -7,6 +7,7 @@
 neither states nor timers.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,7 +172,10 @@ class FunctionFinish(WindowFinish):
         start, end = int(bounds[first]), int(bounds[stop])
         part, own = rows.slice(start, end - start), keys.slice(first, stop - first)
         try:
-            result.output.extend(self._made(part, own, groups[start:end] - first))
+            made = self._made(part, own, groups[start:end] - first)
+            # Output of a call that may be tried again is held until the call has succeeded.
+            for batch in made if self._spec.windowing.bad_records == "fail" else list(made):
+                result.output.append(batch)
         except USER_ERRORS as error:
             key = shown_rows(own.slice(0, 1))[0]
             more = "" if stop == first + 1 else f" and {stop - first - 1} more"
@@ -186,7 +190,7 @@ class FunctionFinish(WindowFinish):
             self._call(rows, keys, groups, bounds, (first, half), context, result)
             self._call(rows, keys, groups, bounds, (half, stop), context, result)
 
-    def _made(self, rows: pa.RecordBatch, keys: pa.RecordBatch, groups: Integers) -> list[pa.RecordBatch]:
+    def _made(self, rows: pa.RecordBatch, keys: pa.RecordBatch, groups: Integers) -> Iterable[pa.RecordBatch]:
         if not isinstance(self._function, ProcessFunction):
             return fit_batches(self._function.process(rows, keys, groups, self._ctx), self._spec.schema)
         self._ctx.key = self._key_of([python_values(column)[0] for column in keys.columns])

@@ -71,7 +71,7 @@ class SessionOperator(Operator):
         return self._index.memory_bytes
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
-        result = OperatorResult(output=[])
+        result = OperatorResult(self.new_output())
         self._index.begin()
         on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
         rows = concatenated([rows for _, rows in on_time if rows.num_rows], self._spec.sent_schema)

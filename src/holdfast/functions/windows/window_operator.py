@@ -40,7 +40,7 @@ class WindowOperator(PaneOperator):
         super().__init__(spec, self.tables["state"])
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
-        result = OperatorResult(output=[])
+        result = OperatorResult(self.new_output())
         self._index.begin()
         on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
         touched = self._panes.apply(on_time, context, result)
