@@ -26,7 +26,9 @@ from functions_windows_kit import BACKENDS, commit, undo
 
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.joins import meeting
 from holdfast.functions.joins.declared import JoinSpec
+from holdfast.functions.joins.meeting import Intervals, Points, SortedPoints
 from holdfast.functions.operator import BatchContext, EventTime, NewTable, OperatorInput
 from holdfast.state.backends import tables_of
 
@@ -306,3 +308,18 @@ def test_stored_rows_from_before_the_mark_need_a_column_of_the_name_of_their_eve
         JobRefused, match=r"left rows is the column 'clicked', .* none of the columns user, __number, t,"
     ):
         spec.check_stored({**unmarked, "left": renamed})
+
+
+def test_pairs_are_listed_in_pieces_of_bounded_size_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    points = Points(rng.integers(0, 5, 200), rng.integers(0, 50, 200))
+    froms = rng.integers(0, 50, 90)
+    intervals = Intervals(rng.integers(0, 5, 90), froms, froms + rng.integers(-3, 30, 90))
+    whole = list(SortedPoints(points, 5).meet(intervals))
+    assert len(whole) == 1 and len(whole[0].left) > 500
+    for pairs_max in (1, 7, len(whole[0].left) - 1):
+        monkeypatch.setattr(meeting, "PAIRS_MAX", pairs_max)
+        pieces = list(SortedPoints(points, 5).meet(intervals))
+        assert max(len(piece.left) for piece in pieces) == pairs_max
+        assert np.array_equal(np.concatenate([piece.left for piece in pieces]), whole[0].left)
+        assert np.array_equal(np.concatenate([piece.right for piece in pieces]), whole[0].right)

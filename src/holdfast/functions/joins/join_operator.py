@@ -8,6 +8,7 @@ All by arrays: sorted left rows of each key, searched for the interval of each r
 proportion to its rows and to the kept rows that they may meet: of a key with many rows these are found by their times.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -157,27 +158,31 @@ class JoinOperator(Operator):
         self,
         left: Arrived,
         right: Arrived,
-        pairs: Pairs,
+        meetings: Iterable[Pairs],
         left_slots: Slots | None = None,
         right_slots: Slots | None = None,
     ) -> None:
-        """Rows have met: those that came, or with slots those that are kept."""
-        if not len(pairs.left):
-            return
-        self._note_match(LEFT, left, pairs.left, left_slots)
+        """Rows have met: those that came, or with slots those that are kept. `meetings`: the pairs, in pieces."""
+        left_rows, right_rows = self._rows(LEFT, left, left_slots), self._rows(RIGHT, right, right_slots)
+        left_met, right_met = np.zeros(len(left_rows), np.bool_), np.zeros(len(right_rows), np.bool_)
+        for pairs in meetings:
+            left_met[pairs.left] = True
+            if self._spec.gives_pairs and len(pairs.left):
+                right_met[pairs.right] = True
+                self._output.pairs(left_rows, right_rows, pairs)
+        self._note_match(LEFT, left, left_met, left_slots)
         if self._spec.gives_pairs:
-            self._note_match(RIGHT, right, pairs.right, right_slots)
-            self._output.pairs(self._rows(LEFT, left, left_slots), self._rows(RIGHT, right, right_slots), pairs)
+            self._note_match(RIGHT, right, right_met, right_slots)
 
     def _rows(self, side: int, arrived: Arrived, slots: Slots | None) -> SideRows:
         return RowsOfBatch(arrived.rows) if slots is None else RowsOfTable(self._kept[side].table, slots)
 
-    def _note_match(self, side: int, arrived: Arrived, numbers: Integers, slots: Slots | None) -> None:
+    def _note_match(self, side: int, arrived: Arrived, met: BoolArray, slots: Slots | None) -> None:
         if slots is None:
-            arrived.matched[numbers] = True
+            arrived.matched |= met
             return
-        met = np.zeros(len(slots), np.bool_)
-        met[numbers] = True
+        if not met.any():
+            return
         if self._spec.gives_pairs:
             if self._spec.keeps_alone(side):
                 self._kept[side].set_matched(slots[met])

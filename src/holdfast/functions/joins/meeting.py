@@ -1,11 +1,15 @@
 """Meetings of rows of two sides within groups of the same key: points inside of intervals."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from holdfast.functions.joins import kernels
 from holdfast.state.physical import Integers
+
+PAIRS_MAX = 1 << 17
+"""Pairs that are listed at a time, and whose rows are put together. A higher value makes larger batches of output."""
 
 
 class Points(NamedTuple):
@@ -39,13 +43,28 @@ class SortedPoints:
         self._order = np.empty(len(points.groups), np.int64)
         kernels.sort_points(points.groups, points.at, self._bounds, self._order)
 
-    def meet(self, intervals: Intervals) -> Pairs:
-        """All pairs, in the order of the intervals, then of the points' times."""
+    def meet(self, intervals: Intervals) -> Iterator[Pairs]:
+        """All pairs, in the order of the intervals, then of the points' times, at most `PAIRS_MAX` together."""
         begins, ends = np.empty((2, len(intervals.groups)), np.int64)
-        total = kernels.find_points(*intervals, self._bounds, self._points.at, self._order, begins, ends)
-        left, right = np.empty((2, int(total)), np.int64)
-        kernels.list_pairs(begins, ends, self._order, right, left)
-        return Pairs(left, right)
+        total = int(kernels.find_points(*intervals, self._bounds, self._points.at, self._order, begins, ends))
+        if total <= PAIRS_MAX:
+            yield self._pairs(begins, ends, total, 0)
+            return
+        before = np.cumsum(ends - begins)
+        for start in range(0, total, PAIRS_MAX):
+            stop = min(start + PAIRS_MAX, total)
+            first, last = (int(np.searchsorted(before, pair, side="right")) for pair in (start, stop - 1))
+            some_begins, some_ends = begins[first : last + 1].copy(), ends[first : last + 1].copy()
+            some_ends[-1] -= before[last] - stop
+            some_begins[0] = ends[first] - (before[first] - start)
+            yield self._pairs(some_begins, some_ends, stop - start, first)
+
+    def _pairs(self, begins: Integers, ends: Integers, total: int, first: int) -> Pairs:
+        """The pairs of intervals from number `first` on, with the points from their begins to their ends."""
+        points, numbers = np.empty((2, total), np.int64)
+        kernels.list_pairs(begins, ends, self._order, numbers, points)
+        numbers += first
+        return Pairs(points, numbers)
 
     def newest(self, intervals: Intervals) -> Integers:
         """The last point of each interval; of equal points the last that came; -1 if the interval has none."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.functions.joins.declared import JoinSpec
 
 ROWS_AT_ONCE_MAX = 1 << 17
-"""Pairs that are put together at a time. A higher value makes larger batches of output."""
+"""Rows without a partner that are put together at a time. A higher value makes larger batches of output."""
 
 
 class SideRows(ABC):
@@ -27,8 +27,8 @@ class SideRows(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def all(self) -> pa.RecordBatch:
-        """All of them."""
+    def piece(self, start: int, length: int) -> pa.RecordBatch:
+        """At most `length` of them, from number `start` on."""
 
     @abstractmethod
     def take(self, numbers: Integers) -> pa.RecordBatch:
@@ -44,8 +44,8 @@ class RowsOfBatch(SideRows):
     def __len__(self) -> int:
         return int(self._rows.num_rows)
 
-    def all(self) -> pa.RecordBatch:
-        return self._rows
+    def piece(self, start: int, length: int) -> pa.RecordBatch:
+        return self._rows.slice(start, length)
 
     def take(self, numbers: Integers) -> pa.RecordBatch:
         return self._rows.take(pa.array(numbers))
@@ -61,8 +61,8 @@ class RowsOfTable(SideRows):
     def __len__(self) -> int:
         return len(self._slots)
 
-    def all(self) -> pa.RecordBatch:
-        return self._table.rows_of(self._slots)
+    def piece(self, start: int, length: int) -> pa.RecordBatch:
+        return self._table.rows_of(self._slots[start : start + length])
 
     def take(self, numbers: Integers) -> pa.RecordBatch:
         used = np.zeros(len(self._slots), np.bool_)
@@ -87,14 +87,12 @@ class JoinOutput:
 
     def pairs(self, left: SideRows, right: SideRows, pairs: Pairs) -> None:
         """Put out rows that meet."""
-        for start in range(0, len(pairs.left), ROWS_AT_ONCE_MAX):
-            piece = slice(start, start + ROWS_AT_ONCE_MAX)
-            self._put_out([left.take(pairs.left[piece]), right.take(pairs.right[piece])])
+        self._put_out([left.take(pairs.left), right.take(pairs.right)])
 
     def alone(self, side: int, rows: SideRows) -> None:
         """Put out rows without the other side."""
-        if len(rows):
-            found = rows.all()
+        for start in range(0, len(rows), ROWS_AT_ONCE_MAX):
+            found = rows.piece(start, ROWS_AT_ONCE_MAX)
             self._put_out([found, None] if side == LEFT else [None, found])
 
     def _put_out(self, sides: list[pa.RecordBatch | None]) -> None:
