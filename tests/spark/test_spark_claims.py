@@ -81,7 +81,7 @@ def test_three_jobs_in_one_session_start_by_default_and_process(tmp_path, spark)
 
 
 def test_a_start_in_the_midst_of_the_loss_of_executors_waits_or_is_refused_by_name(spark, tmp_path, monkeypatch):
-    """Between two looks at the slots there may be none."""
+    """There may be no slot between two looks at them."""
     sink, asked = hf.MemorySink(name="out"), []
 
     def job():

@@ -61,7 +61,7 @@ class Timers(msgspec.Struct, frozen=True, gc=False):
     expired: int = 0
 
 
-class Output(Protocol):
+class OutputRows(Protocol):
     """Rows that an operator puts out, in order. A list, or rows that are partly on the local disk.
 
     An operator appends large output in pieces, so that a piece at a time is in memory.
@@ -74,7 +74,7 @@ class Output(Protocol):
 
 @dataclass(frozen=True)
 class OperatorResult:
-    output: Output
+    output: OutputRows
     bad: list[BadRow] = field(default_factory=list)
     timers: "Timers | None" = None
     late: int = 0
@@ -103,7 +103,7 @@ class Operator(ABC):
     """
 
     tables: dict[str, StateTable]
-    new_output: Callable[[], Output] = list
+    new_output: Callable[[], OutputRows] = list
     """Makes the object that takes a batch's output; the owner of the operator sets it."""
 
     def open(self, opening: Opening) -> None:  # noqa: B027 (most operators have nothing to do)

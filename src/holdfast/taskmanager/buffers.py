@@ -72,7 +72,7 @@ class SpillArea:
 class RowBuffer:
     """Record batches of the same schema, in order. Appended by a thread at a time, then read any number of times.
 
-    Operators put their output into a buffer (`functions.operator.Output`), so that output past the bound is never in
+    Operators put their output into a buffer (`functions.operator.OutputRows`), so that output past the bound is never in
     memory as a whole.
     """
 

@@ -18,7 +18,7 @@ from holdfast.availability import Refusal, ask
 from holdfast.errors import TaskManagerLost
 from holdfast.failpoints import hit
 from holdfast.formats.handles import TableHandle
-from holdfast.functions.operator import BatchContext, Opening, Operator, OperatorResult, Output
+from holdfast.functions.operator import BatchContext, Opening, Operator, OperatorResult, OutputRows
 from holdfast.ids import BatchNumber, CheckpointId
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.replica import Replica
@@ -113,7 +113,7 @@ class Subtask:
         self,
         context: BatchContext,
         inputs: list[tuple[int, pa.RecordBatch]],
-        new_output: Callable[[], Output] = list,
+        new_output: Callable[[], OutputRows] = list,
     ) -> OperatorResult:
         """Begin the batch and process all of its rows. On an error the tables are as they were before.
 
@@ -124,7 +124,7 @@ class Subtask:
         for table in self._operator.tables.values():
             table.begin(context.batch)
         self._in_batch = True
-        made: list[Output] = []
+        made: list[OutputRows] = []
         self._operator.new_output = partial(_noted, new_output, made)
         try:
             result = self._operator.process(inputs, context)
@@ -228,7 +228,7 @@ class Subtask:
             raise TaskManagerLost(self._broken)
 
 
-def _noted(new_output: Callable[[], Output], made: list[Output]) -> Output:
+def _noted(new_output: Callable[[], OutputRows], made: list[OutputRows]) -> OutputRows:
     """Make another output, and note it among those made."""
     made.append(new_output())
     return made[-1]

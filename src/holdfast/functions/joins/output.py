@@ -28,7 +28,7 @@ class SideRows(ABC):
 
     @abstractmethod
     def piece(self, start: int, length: int) -> pa.RecordBatch:
-        """At most `length` of them, from number `start` on."""
+        """Return at most `length` of them, from number `start` on."""
 
     @abstractmethod
     def take(self, numbers: Integers) -> pa.RecordBatch:
