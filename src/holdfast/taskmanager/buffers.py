@@ -72,8 +72,8 @@ class SpillArea:
 class RowBuffer:
     """Record batches of the same schema, in order. Appended by a thread at a time, then read any number of times.
 
-    Operators put their output into a buffer (`functions.operator.OutputRows`), so that output past the bound is never in
-    memory as a whole.
+    Operators put their output into a buffer (`functions.operator.OutputRows`), so that output past the bound is never
+    in memory as a whole.
     """
 
     def __init__(self, area: SpillArea) -> None:
