@@ -1,6 +1,7 @@
 """Casts that mark the rows whose values the wanted type cannot hold."""
 
 import datetime as dt
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ from holdfast.casts import UNITS_PER_SECOND, cast_in_range
 US = pa.timestamp("us")
 FAR = 2**62
 """Seconds that no time in microseconds holds."""
+DECIMALS = pa.array([Decimal("1" * 20), Decimal("1" * 18), None, Decimal("9e37"), Decimal(7)], pa.decimal128(38, 0))
 
 
 def times(values, unit, zone=None):
@@ -115,3 +117,10 @@ def test_a_fixed_size_list_is_cut_like_any_list():
         found = cast_in_range(given, wanted)
         assert found.values.cast(pa.list_(pa.int64())).to_pylist() == [[1, -1], [0, 0]]
         assert found.outside is None
+
+
+@pytest.mark.parametrize("given", [pa.array(["1" * 20, "1" * 18, None, "9e37", "1e-20"]), DECIMALS])
+def test_a_decimal_that_gets_more_digits_than_its_type_is_outside_and_never_wraps_around(given):
+    found = cast_in_range(given, pa.decimal128(38, 20))
+    assert outside(found) == [0, 3]
+    assert found.values[1].as_py() == int("1" * 18) and found.values.null_count == 3

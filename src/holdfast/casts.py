@@ -11,8 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.json_rows.decimals import to_decimals
+
 UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 INT64 = np.iinfo(np.int64)
+DIGITS_MAX = 38
+"""Digits of a decimal of 128 bits, in which `pc.cast` calculates."""
 
 
 class Cast(NamedTuple):
@@ -49,6 +53,9 @@ def _plain(array: pa.Array, wanted: pa.DataType) -> Cast:
     """Cast values that are not nested. The values that the cast refuses are found by halving the rows."""
     if pa.types.is_floating(array.type) and pa.types.is_floating(wanted):
         return _narrowed(array, wanted)
+    if pa.types.is_decimal(wanted) and _may_wrap(array.type, wanted):
+        values, reasons = to_decimals(pc.cast(array, pa.string()), wanted)
+        return Cast(values, np.isin(np.arange(len(values)), list(reasons)) if reasons else None)
     try:
         return Cast(pc.cast(array, wanted), None)
     except pa.ArrowInvalid:
@@ -58,6 +65,13 @@ def _plain(array: pa.Array, wanted: pa.DataType) -> Cast:
     parts = [_plain(array[:half], wanted), _plain(array[half:], wanted)]
     masks = [np.zeros(len(part.values), dtype=bool) if part.outside is None else part.outside for part in parts]
     return Cast(pa.concat_arrays([part.values for part in parts]), np.concatenate(masks))
+
+
+def _may_wrap(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether `pc.cast` may wrap around: with texts, and where a decimal can get more than 38 digits."""
+    if pa.types.is_decimal(found):
+        return bool(found.precision - found.scale + wanted.scale > DIGITS_MAX)
+    return bool(pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found))
 
 
 def _narrowed(array: pa.Array, wanted: pa.DataType) -> Cast:

@@ -315,6 +315,15 @@ def test_a_csv_file_without_a_header_has_the_columns_of_the_schema(tmp_path):
     assert read_all(source)[0] == [(1, "a"), (2, "b")]
 
 
+def test_decimals_of_csv_are_exact_or_their_rows_are_bad(tmp_path):
+    path = put_text(
+        tmp_path / "a.csv", f"n,d\n1, 1.50 \n2,{'1' * 20}\n3,9e37\n4,\n5,{'9' * 400}\n6,-{'1' * 18}.{'2' * 20}\n"
+    )
+    rows, bad = read_all(FileSource(str(path), schema="n INT, d DECIMAL(38,20)"))
+    assert rows == [(1, decimal.Decimal("1.5")), (4, None), (6, decimal.Decimal(f"-{'1' * 18}.{'2' * 20}"))]
+    assert [one.payload.partition(",")[0] for one in bad] == ["2", "3", "5"] and all("'d'" in one.reason for one in bad)
+
+
 def test_json_values_take_the_declared_types(tmp_path):
     schema = pa.schema(
         [

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 FOUND_CHARS_MAX = 60
 """Characters of a wrong value in a reason."""
@@ -25,19 +26,29 @@ class Texts(NamedTuple):
 
 def to_decimals(texts: pa.Array, type_: pa.DataType) -> Texts:
     """Read texts as decimals; digits that the type does not have are allowed if they are zeros."""
+    if pc.all(pc.match_substring_regex(texts, few_digits(type_))).as_py() is not False:
+        return Texts(pc.cast(texts, type_), {})
     reasons: dict[int, str] = {}
     found: list[int | None] = []
     for place, text in enumerate(texts.to_pylist()):
         number = None if text is None else unscaled(text, type_.precision, type_.scale)
         if number is None and text is not None:
-            reasons[place] = f"{shown_text(text)} is no number with {type_.precision - type_.scale} digits before the "
-            reasons[place] += f"point and {type_.scale} behind it"
+            whole = type_.precision - type_.scale
+            reasons[place] = (
+                f"{shown_text(text)!r} is no number of up to {whole} digits and {type_.scale} decimal places"
+            )
         found.append(number)
     size = type_.bit_width // 8
     data = b"".join((number or 0).to_bytes(size, "little", signed=True) for number in found)
     valid = np.packbits(np.array([number is not None for number in found], bool), bitorder="little")
     buffers = [pa.py_buffer(valid), pa.py_buffer(data)]
     return Texts(pa.Array.from_buffers(type_, len(found), buffers), reasons)
+
+
+def few_digits(type_: pa.DataType) -> str:
+    """Return the pattern of numbers that fit a type without a look at zeros and exponents."""
+    whole = type_.precision - type_.scale
+    return rf"^[+-]?{f'[0-9]{{1,{whole}}}' if whole else '0'}(\.[0-9]{{0,{type_.scale}}})?$"
 
 
 def unscaled(text: str, precision: int, scale: int) -> int | None:

@@ -197,7 +197,10 @@ class CsvParser(BlockParser):
         self._columns = columns
         self._types = {column.name: column.type for column in schema if column.name in columns}
         times = [name for name, type_ in self._types.items() if pa.types.is_timestamp(type_) or pa.types.is_time(type_)]
-        self._as_text = self._types | dict.fromkeys(times, pa.string()) if times else None
+        decimals = [name for name, type_ in self._types.items() if pa.types.is_decimal(type_)]
+        self._read_as = self._types | dict.fromkeys(decimals, pa.string())
+        """The types with which a block is read: PyArrow's own reading of decimals wraps around at 38 digits."""
+        self._as_text = self._read_as | dict.fromkeys(times, pa.string()) if times else None
         """The types with which a block is read whose times PyArrow does not take."""
         self._record = record_pattern(options)
         self._fence = options.delimiter * len(columns)
@@ -261,7 +264,7 @@ class CsvParser(BlockParser):
         end = b"" if data.endswith((b"\n", b"\r")) else b"\n"
         fenced = data + end + self._fence.encode() + b"\n"
         try:
-            table = read_csv(fenced, self._columns, self._options, self._types, note)
+            table = read_csv(fenced, self._columns, self._options, self._read_as, note)
         except pa.ArrowInvalid as error:
             if self._as_text is None:
                 return self._unconverted(str(error))
@@ -276,20 +279,23 @@ class CsvParser(BlockParser):
         if count is not None and total - 1 != count:
             return Unconverted(f"is {total - 1} rows, expected {count}: a line break or a quote stands inside a value")
         bad = [(row.number - 1, self._wrong_count(row)) for row in misfits[:-1]]
-        rows, reasons = self._with_times(one_batch(table))
+        rows, reasons = self._typed(one_batch(table))
         reasons |= self._beyond_range(rows, fenced)
         return without(conform(rows, self._schema), reasons, bad)
 
-    def _with_times(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """Return rows whose times were read as texts, with times, and the rows with a text that is no time.
+    def _typed(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Return rows whose times and decimals were read as texts, with their types, and the rows with a text that does
+        not fit.
 
         PyArrow takes no more digits of a second than a type has, and no years past 9999.
         """
         reasons: dict[int, str] = {}
         for name, type_ in self._types.items():
             index = rows.schema.get_field_index(name)
-            if rows.column(index).type != type_:
-                read = read_texts(rows.column(index), type_)
+            texts = rows.column(index)
+            if texts.type != type_:
+                trimmed = pc.utf8_trim(texts, " \t") if pa.types.is_decimal(type_) else texts  # as PyArrow does
+                read = read_texts(trimmed, type_)
                 rows = rows.set_column(index, name, read.array)
                 reasons |= {row: f"column {name!r}: {reason}" for row, reason in read.reasons.items()}
         return rows, reasons
@@ -323,10 +329,11 @@ class CsvParser(BlockParser):
         if isinstance(readable, Unconverted) or readable.bad:
             return readable
         try:
-            table = read_csv(data, self._columns, self._options, self._types)
+            table = read_csv(data, self._columns, self._options, self._read_as)
         except pa.ArrowInvalid as error:
             return self._unconverted(str(error))
-        return without(conform(one_batch(table), self._schema), {}, [])
+        rows, reasons = self._typed(one_batch(table))
+        return without(conform(rows, self._schema), reasons, [])
 
     def _unconverted(self, error: str) -> Unconverted:
         """Read the column and the row out of PyArrow's error."""
