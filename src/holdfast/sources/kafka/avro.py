@@ -10,13 +10,15 @@ A value of Confluent's wire format has a frame before it:   0   schema id (4 byt
 import io
 import json
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.casts import cast_in_range
 from holdfast.errors import JobRefused, SettingsError
+from holdfast.sources.kafka.avro_defaults import decode_defaults
 
 PACKAGES_MISSING = "Avro needs the packages pyruhvro and fastavro: pip install 'holdfast[avro]'"
 FRAME_BYTES = 5
@@ -71,8 +73,10 @@ class AvroSchema:
         if not isinstance(expanded, dict) or expanded.get("type") != "record":
             raise SettingsError(f"{whose}: expected an Avro record, found {str(declared)[:200]}")
         self.text = json.dumps(self._parsed)
+        self._whose = whose
         self.kinds: set[str] = set()
         self.columns = pa.schema([self._field(field, whose) for field in expanded["fields"]])
+        self.for_reading()
 
     @property
     def by_row(self) -> bool:
@@ -81,6 +85,12 @@ class AvroSchema:
     def parsed(self) -> Any:
         """Return the schema as the row-wise library takes it."""
         return libraries()[1].parse_schema(json.loads(self.text))
+
+    def for_reading(self) -> Any:
+        """Return the schema as the row-wise library takes it, with defaults as the values that they stand for."""
+        parsed = self.parsed()
+        decode_defaults(parsed, parsed.get("__named_schemas", {}), self._whose)
+        return parsed
 
     def __reduce__(self) -> tuple[Any, ...]:
         return AvroSchema, (self.text,)
@@ -179,8 +189,9 @@ def decoder(writer: AvroSchema, reader: AvroSchema) -> Callable[[list[bytes]], p
     """Return the function from values to rows; it raises `ValueError` if a value is malformed."""
     fast, by_row = libraries()
     if writer == reader and not reader.by_row:
-        return lambda values: fast.deserialize_array(values, reader.text).cast(reader.columns)
-    old, new = writer.parsed(), reader.parsed()
+        wide = json.dumps(with_wide_ints(json.loads(reader.text)))
+        return lambda values: narrowed(fast.deserialize_array(values, wide), reader.columns)
+    old, new = writer.parsed(), reader.for_reading()
 
     def decode(values: list[bytes]) -> pa.RecordBatch:
         try:
@@ -190,6 +201,41 @@ def decoder(writer: AvroSchema, reader: AvroSchema) -> Callable[[list[bytes]], p
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
     return decode
+
+
+def with_wide_ints(declared: Any) -> Any:
+    """Return a schema with `long` for `int`, which has the same bytes: the library wraps integers around at 32 bits."""
+    if isinstance(declared, list):
+        return [with_wide_ints(one) for one in declared]
+    if isinstance(declared, dict):
+        if declared.get("type") == "int":
+            return "long"
+        made = {name: with_wide_ints(declared[name]) for name in ("type", "items", "values") if name in declared}
+        fields = [{**field, "type": with_wide_ints(field["type"])} for field in declared.get("fields", ())]
+        return {**declared, **made, **({"fields": fields} if fields else {})}
+    return "long" if declared == "int" else declared
+
+
+def narrowed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows of wide integers in the columns of a schema. Raises `ValueError` if any value does not fit."""
+    rows.validate(full=True)  # Text may be invalid UTF-8.
+    columns = []
+    for column, field in zip(rows.columns, schema, strict=True):
+        values, outside = cast_in_range(column, with_days_as_numbers(field.type))
+        if outside is not None:
+            raise ValueError(f"field {field.name!r} has a value that {field.type} cannot hold")
+        columns.append(values.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def with_days_as_numbers(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(with_days_as_numbers(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(with_days_as_numbers(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(with_days_as_numbers(kind.value_type)))
+    return pa.int32() if kind == pa.date32() else kind
 
 
 def plain(value: Any) -> Any:
@@ -207,10 +253,10 @@ def encode(rows: pa.RecordBatch, schema: AvroSchema) -> list[bytes]:
     if schema.by_row:
         return [encode_row(row, schema.parsed()) for row in rows.to_pylist(maps_as_pydicts="strict")]
     fast, _ = libraries()
-    # Times are cut to the precision of the schema.
-    (encoded,) = fast.serialize_record_batch(
-        rows.cast(fast.avro_to_arrow_schema(schema.text), safe=False), schema.text, 1
-    )
+    wanted = fast.avro_to_arrow_schema(schema.text)
+    # Times are rounded down to the unit of the schema.
+    columns = [cast_in_range(column, field.type).values for column, field in zip(rows.columns, wanted, strict=True)]
+    (encoded,) = fast.serialize_record_batch(pa.RecordBatch.from_arrays(columns, schema=wanted), schema.text, 1)
     found: list[bytes] = encoded.to_pylist()
     return found
 
@@ -229,14 +275,30 @@ def unencodable(rows: pa.RecordBatch, schema: AvroSchema) -> dict[int, str]:
         if not field.nullable and column.null_count:
             nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
             found |= {int(row): f"column {field.name!r} is null, which the Avro schema does not allow" for row in nulls}
-    if schema.kinds & CHOOSY:
+    if schema.kinds & (CHOOSY | BY_ROW):
         parsed = schema.parsed()
-        for number, row in enumerate(rows.to_pylist(maps_as_pydicts="strict")):
+        for number, row in enumerate(_row_makers(rows)):
             try:
-                encode_row(row, parsed)
+                encode_row(row(), parsed)
             except Exception as error:  # The library raises whatever the value leads it to.
                 found.setdefault(number, f"the Avro schema does not hold it: {type(error).__name__}: {error}")
     return found
+
+
+def _row_makers(rows: pa.RecordBatch) -> list[Callable[[], Any]]:
+    """Return a function for each row that makes it, or raises if Python or a dict cannot hold it."""
+    try:
+        return [partial(_same, row) for row in rows.to_pylist(maps_as_pydicts="strict")]
+    except Exception:  # Some row cannot be made; each is made alone.
+        return [partial(_made_alone, rows, number) for number in range(rows.num_rows)]
+
+
+def _same(row: Any) -> Any:
+    return row
+
+
+def _made_alone(rows: pa.RecordBatch, number: int) -> Any:
+    return rows.slice(number, 1).to_pylist(maps_as_pydicts="strict")[0]
 
 
 def frame(schema_id: int) -> bytes:
