@@ -23,25 +23,31 @@ from holdfast.state.physical import Integers, values_of
 from holdfast.state.survey import START
 from holdfast.state.table import StateTable
 
+ENTRIES_PER_BUCKET_MIN, ENTRIES_PER_BUCKET_MAX = 16, 65_536
+"""Entries of a bucket on average below which buckets become wider, and above which they become narrower again. Each
+bucket costs time by itself; wide buckets have more entries that are compared in vain at their edges."""
+BUCKETS_FREE = 64
+"""Number of buckets up to which few entries in each are no reason for wider buckets."""
 REBUILD_ROWS = 65_536
 """Rows of the table that are looked at together when the buckets are made anew."""
 
 
 class TimeBuckets:
-    """Entries of `schema`, whose int64 column `time` holds microseconds; `width_us`: the width of a bucket.
+    """Entries of `schema`, whose int64 column `time` holds microseconds; `width_us`: the least width of a bucket.
 
-    A wider bucket has less overhead, but more entries that are compared in vain at its edges.
+    Where entries are far from each other, buckets are wider by a power of two.
     """
 
     def __init__(self, schema: pa.Schema, time: str, width_us: int) -> None:
         self.schema = schema
         self._time = time
-        self._width_us = max(1, width_us)
+        self._width_us = self._width_us_min = max(1, width_us)
+        self._count = 0
         self._buckets: dict[int, list[PackedEntries]] = {}
         self._order: list[int] = []
 
     def __len__(self) -> int:
-        return sum(piece.num_rows for pieces in self._buckets.values() for piece in pieces)
+        return self._count
 
     @property
     def memory_bytes(self) -> int:
@@ -51,16 +57,37 @@ class TimeBuckets:
         """Take in entries, in any order of time."""
         if not entries.num_rows:
             return
+        self._count += entries.num_rows
         numbers = self.times(entries) // self._width_us
         first, last = int(numbers.min()), int(numbers.max())
-        if first == last:
+        if first == last and self._count <= ENTRIES_PER_BUCKET_MAX * max(1, len(self._order)):
             self._add_to(first, entries)
             return
         order = np.argsort(numbers, kind="stable")
         numbers = numbers[order]
         starts = np.flatnonzero(np.diff(numbers, prepend=first - 1))
+        if self._has_other_width(len(self._order) + len(starts)):
+            self._put_anew(entries)
+            return
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
             self._add_to(int(numbers[start]), entries.take(pa.array(order[start:stop])))
+
+    def _has_other_width(self, buckets: int) -> bool:
+        """Change the width if so many buckets are far too many for the entries, or far too few."""
+        before = self._width_us
+        while buckets > max(BUCKETS_FREE, self._count // ENTRIES_PER_BUCKET_MIN):
+            self._width_us *= 4
+            buckets //= 4
+        while self._width_us > self._width_us_min and self._count > buckets * ENTRIES_PER_BUCKET_MAX:
+            self._width_us = max(self._width_us_min, self._width_us // 4)
+            buckets *= 4
+        return self._width_us != before
+
+    def _put_anew(self, entries: pa.RecordBatch) -> None:
+        """Put all entries, and these, into buckets of the width of now."""
+        pieces = [piece.to_batch() for number in self._order for piece in self._buckets[number]]
+        self._buckets, self._order, self._count = {}, [], 0
+        self.add(pa.concat_batches([*pieces, entries]))
 
     def between(self, start_us: int | None, stop_us: int) -> list[pa.RecordBatch]:
         """Entries with `start_us <= time < stop_us`, bucket by bucket; None: from the first entry on."""
@@ -76,11 +103,13 @@ class TimeBuckets:
         """Forget entries with a time below that."""
         kept = bisect_left(self._order, stop_us // self._width_us)
         for number in self._order[:kept]:
-            del self._buckets[number]
+            self._count -= sum(piece.num_rows for piece in self._buckets.pop(number))
         self._order = self._order[kept:]
         if self._order and self._order[0] * self._width_us < stop_us:
             number = self._order[0]
-            left = [piece.between(stop_us, None) for piece in self._buckets[number]]
+            before = self._buckets[number]
+            left = [piece.between(stop_us, None) for piece in before]
+            self._count += sum(piece.num_rows for piece in left) - sum(piece.num_rows for piece in before)
             self._buckets[number] = [piece for piece in left if piece.num_rows]
             if not self._buckets[number]:
                 del self._buckets[self._order.pop(0)]

@@ -3,7 +3,8 @@
     newest: key → start of its newest session        state: key, start → end, start of the session before, aggregates
                        └────────────────────────────────────► … ──────────┴──► the key's sessions, newest first
 
-    rows ──► open sessions of their keys, by these links ──► rows and sessions that meet are joined ──► aggregates
+    rows ──► open sessions of their keys, by these links, back to the first that ends before all of the key's rows
+             ──► rows and sessions that meet are joined ──► aggregates
     watermark ──► sessions that end by it, by the index ──► output, removed
 
 Invariants: the sessions of a key do not meet, so they close in order of their starts: a link to a session that is gone
@@ -29,6 +30,7 @@ from holdfast.functions.windows.merging import merge_states
 from holdfast.functions.windows.session_kernels import join_sessions
 from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable
+from holdfast.watermarks import END_US
 
 if TYPE_CHECKING:
     from holdfast.functions.windows.session import SessionSpec
@@ -99,8 +101,10 @@ class SessionOperator(Operator):
         """Join the rows with the open sessions of their keys."""
         key_slots, groups = self._distinct_keys(rows)
         keys = self._newest.keys_of(key_slots)
-        was = self._open_sessions(keys, key_slots)
         times = times_of(rows.column(self._spec.window.column))
+        first_us = np.full(len(key_slots), END_US, np.int64)
+        np.minimum.at(first_us, groups, times)
+        was = self._open_sessions(keys, key_slots, first_us)
         starts = np.concatenate([was.starts, times])
         ends = np.concatenate([was.ends, times + self._spec.window.gap_us])
         owners = np.concatenate([was.keys, groups])
@@ -108,9 +112,12 @@ class SessionOperator(Operator):
         count = join_sessions(np.lexsort((starts, owners)), owners, starts, ends, of, first, last_ends)
         session_keys, session_starts, session_ends = owners[first[:count]], starts[first[:count]], last_ends[:count]
         of_rows = of[len(was.keys) :]
-        self._move(was, session_starts[of[: len(was.keys)]], context, result)
+        now_in = of[: len(was.keys)]
+        stay = np.zeros(count, np.bool_)
+        stay[now_in[was.starts == session_starts[now_in]]] = True
+        self._move(was, session_starts[now_in], context, result)
         self._apply(self._with_session(rows, session_starts[of_rows]), context, result)
-        self._link(keys, key_slots, session_keys, session_starts, session_ends)
+        self._link(keys, key_slots, session_keys, session_starts, session_ends, stay)
         changed = np.unique(of_rows)
         entries = self._keyed(keys, session_keys[changed], session_starts[changed])
         self._index.add(entries.append_column(END, pa.array(session_ends[changed])))
@@ -128,8 +135,11 @@ class SessionOperator(Operator):
         count = number_keys(slots, self._numbers, groups, distinct)
         return distinct[:count], groups
 
-    def _open_sessions(self, keys: pa.RecordBatch, key_slots: Slots) -> OpenSessions:
-        """The open sessions of distinct keys: a lookup of all keys for each link of the longest chain."""
+    def _open_sessions(self, keys: pa.RecordBatch, key_slots: Slots, first_us: Integers) -> OpenSessions:
+        """The open sessions of distinct keys that rows from `first_us` on may meet, and the one before these.
+
+        A lookup of all keys for each link of the longest chain: rows that come in order of time meet the newest.
+        """
         newest = self._newest.column(SESSION)
         owners = np.flatnonzero(self._newest.present[key_slots])
         starts = newest.values[key_slots[owners]]
@@ -140,7 +150,7 @@ class SessionOperator(Operator):
             owners, starts, slots = owners[there], starts[there], slots[there]
             found.append((owners, starts, slots))
             before = self._state.column(BEFORE)
-            linked = before.valid[slots]
+            linked = before.valid[slots] & (self._state.column(END).values[slots] >= first_us[owners])
             owners, starts = owners[linked], before.values[slots[linked]]
         if not found:
             nothing = np.empty(0, np.int64)
@@ -163,8 +173,19 @@ class SessionOperator(Operator):
             self._sessions.aggregates, rows, self._spec.name, self._spec.windowing.bad_records, context, result
         )
 
-    def _link(self, keys: pa.RecordBatch, key_slots: Slots, owners: Integers, starts: Integers, ends: Integers) -> None:
-        """Write ends and links of all open sessions of keys; in order of key, then start."""
+    def _link(
+        self,
+        keys: pa.RecordBatch,
+        key_slots: Slots,
+        owners: Integers,
+        starts: Integers,
+        ends: Integers,
+        stay: BoolArray,
+    ) -> None:
+        """Write ends and links of the newest sessions of keys; in order of key, then start.
+
+        The first session of a key keeps its link if it was there before (`stay`): older ones may be behind it.
+        """
         slots = self._state.lookup(self._keyed(keys, owners, starts))
         self._sessions.aggregates.appear(slots[~self._state.present[slots]])  # all of its rows may be bad
         self._state.column(END).scatter(slots, ends, np.ones(len(slots), np.bool_))
@@ -172,7 +193,8 @@ class SessionOperator(Operator):
         same[1:] = owners[1:] == owners[:-1]
         before = np.zeros(len(slots), np.int64)
         before[1:] = starts[:-1]
-        self._state.column(BEFORE).scatter(slots, np.where(same, before, 0), same)
+        linked = same | ~stay
+        self._state.column(BEFORE).scatter(slots[linked], np.where(same, before, 0)[linked], same[linked])
         last = np.append(~same[1:], True)
         newest = key_slots[owners[last]]
         self._newest.column(SESSION).scatter(newest, starts[last], np.ones(len(newest), np.bool_))
