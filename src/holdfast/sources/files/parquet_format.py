@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,11 +12,16 @@ from holdfast.casts import cast_in_range
 from holdfast.python_values import exact_values
 from holdfast.sources.files.columnar import BATCH_ROWS, ColumnarFormat, PlacedRows, clip, readable, shape_of
 from holdfast.sources.files.file_format import FileShape
+from holdfast.sources.files.group_decoders import Batches, GroupDecoder, kept_decoders
 from holdfast.sources.files.trees import FileInfo, FileTree
+
+STREAM_BYTES = 1024 * 1024
+"""Bytes of a column that are read at once from a row group that is read in pieces. A higher value needs more memory for
+each column, a lower value asks a store more often."""
 
 
 class ParquetFormat(ColumnarFormat):
-    """Parquet. Only the row groups that a range touches are read.
+    """Parquet. Only the row groups that a range touches are read; a group that is larger than a batch, in pieces.
 
     A timestamp in INT96 holds a day and nanoseconds within it, so it reaches further than any of Arrow's units. It is
     read in microseconds, and again in seconds, which hold each of them: where the two differ, the time has wrapped
@@ -36,37 +43,85 @@ class ParquetFormat(ColumnarFormat):
 
     def rows(self, tree: FileTree, file: FileInfo, columns: list[str] | None, start: int, stop: int) -> PlacedRows:
         with opened_parquet(tree, file) as opened:
-            groups, first = touched_groups(opened.metadata, start, stop)
-            batches = opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else iter(())
-            int96 = [name for name in int96_columns(opened.schema) if columns is None or name in columns]
-            if groups and int96:
-                with opened_parquet(tree, file, "s") as again:
-                    seconds = again.iter_batches(BATCH_ROWS, row_groups=groups, columns=int96)
-                    yield from clip(far_times_apart(batches, seconds), first, start, stop)
+            groups = touched_groups(opened.metadata, start, stop)
+        for whole, run in groupby(groups, lambda group: start <= group.start and group.stop <= stop):
+            if whole:
+                touched = list(run)
+                numbers = [group.number for group in touched]
+                yield from clip(group_batches(tree, file, columns, numbers), touched[0].start, start, stop)
             else:
-                yield from clip(batches, first, start, stop)
+                for group in run:
+                    yield from rows_within(tree, file, columns, group, start, stop)
+
+
+class RowGroup(NamedTuple):
+    """A row group: its number, and the positions of its first row and behind its last."""
+
+    number: int
+    start: int
+    stop: int
+
+
+def touched_groups(metadata: pq.FileMetaData, start: int, stop: int) -> list[RowGroup]:
+    """Return the row groups that hold rows of `[start, stop)`."""
+    found, position = [], 0
+    for number in range(metadata.num_row_groups):
+        end = position + metadata.row_group(number).num_rows
+        if position < stop and end > start:
+            found.append(RowGroup(number, position, end))
+        position = end
+    return found
+
+
+def rows_within(
+    tree: FileTree, file: FileInfo, columns: list[str] | None, group: RowGroup, start: int, stop: int
+) -> PlacedRows:
+    """Yield the rows `[start, stop)` of a group that is read in pieces, with the kept decoder if there is one."""
+    key = (file, group.number, None if columns is None else tuple(columns))
+    start, stop = max(start, group.start), min(stop, group.stop)
+    decoder = kept_decoders.take(key, start)
+    if decoder is None:
+        decoder = GroupDecoder(group_batches(tree, file, columns, [group.number], STREAM_BYTES), group.start)
+    try:
+        yield from decoder.read(start, stop)
+    except BaseException:
+        decoder.close()
+        raise
+    if decoder.position < group.stop:
+        kept_decoders.keep(key, decoder)
+    else:
+        decoder.close()
+
+
+def group_batches(
+    tree: FileTree, file: FileInfo, columns: list[str] | None, groups: list[int], stream_bytes: int = 0
+) -> Batches:
+    """Yield the rows of row groups; the stored columns are read as a whole, or in steps of `stream_bytes`."""
+    with opened_parquet(tree, file, "us", stream_bytes) as opened:
+        batches = opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns)
+        int96 = [name for name in int96_columns(opened.schema) if columns is None or name in columns]
+        if int96:
+            with opened_parquet(tree, file, "s", stream_bytes) as again:
+                seconds = again.iter_batches(BATCH_ROWS, row_groups=groups, columns=int96)
+                yield from far_times_apart(batches, seconds)
+        else:
+            yield from batches
 
 
 @contextmanager
-def opened_parquet(tree: FileTree, file: FileInfo, int96_unit: str = "us") -> Iterator[pq.ParquetFile]:
+def opened_parquet(
+    tree: FileTree, file: FileInfo, int96_unit: str = "us", stream_bytes: int = 0
+) -> Iterator[pq.ParquetFile]:
     with (
         readable(file, "Parquet"),
-        pq.ParquetFile(tree.open(file), pre_buffer=True, coerce_int96_timestamp_unit=int96_unit) as opened,
+        pq.ParquetFile(
+            tree.open(file),
+            pre_buffer=not stream_bytes,
+            buffer_size=stream_bytes,
+            coerce_int96_timestamp_unit=int96_unit,
+        ) as opened,
     ):
         yield opened
-
-
-def touched_groups(metadata: pq.FileMetaData, start: int, stop: int) -> tuple[list[int], int]:
-    """Return the row groups that hold rows of `[start, stop)`, and the position of their first row."""
-    groups: list[int] = []
-    first = position = 0
-    for index in range(metadata.num_row_groups):
-        end = position + metadata.row_group(index).num_rows
-        if position < stop and end > start:
-            first = position if not groups else first
-            groups.append(index)
-        position = end
-    return groups, first
 
 
 def int96_columns(schema: pq.ParquetSchema) -> list[str]:
