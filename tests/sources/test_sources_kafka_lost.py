@@ -10,6 +10,7 @@ from examples.kafka.broker import QUICK_JAVA, Broker
 from holdfast.errors import JobRefused, PositionLost
 from holdfast.sources.base import SplitRead
 from holdfast.sources.kafka import log_check
+from holdfast.sources.kafka.kafka_source import KafkaSource
 from holdfast.sources.kafka.positions import ReachedPosition, epochs, with_epochs
 from kafka_kit import Writer, new_topic
 from waiting import until
@@ -23,7 +24,9 @@ def test_epochs_of_leaders_are_kept_in_a_text_for_each_topic():
     reached = {"a/0": ReachedPosition(5, 3), "a/2": ReachedPosition(9, 12), "b/0": ReachedPosition(1)}
     entries = with_epochs(reached)
     assert entries == {"a:epochs": "3,,12", "b:epochs": ""}
-    assert epochs({**entries, "a": "id", "a/0": 5}) == {"a/0": 3, "a/2": 12}
+    offsets = {**entries, "a": "id", "a/0": 5}
+    assert epochs(offsets) == {"a/0": 3, "a/2": 12}
+    assert list(KafkaSource("127.0.0.1:1", "a").positions_of_splits(offsets)) == ["a/0"]
 
 
 @pytest.mark.parametrize("with_epoch", [True, False])
@@ -183,6 +186,4 @@ def test_a_log_that_a_broker_lost_and_wrote_anew_is_told_while_the_query_runs_an
 
 
 def source_at(broker: Broker, topic: str, on_lost: str):
-    from holdfast.sources.kafka.kafka_source import KafkaSource
-
     return KafkaSource(broker.address, topic, value="string", metadata=[], on_lost=on_lost)

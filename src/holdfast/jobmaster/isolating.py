@@ -109,7 +109,7 @@ class Isolator:
 
     def _are_too_many(self, failed: int, plan: Plan) -> bool:
         """True if more of the job's regions fail or stand than may."""
-        regions = sum(len(plan.to[name]) for name in self._regions)
+        regions = sum(len(self._program.sources[name].positions_of_splits(plan.to[name])) for name in self._regions)
         if failed + plan.standing <= math.floor(self._max_failed_ratio * regions):
             return False
         log.warning(

@@ -187,6 +187,10 @@ class Source(ABC):
         """Text that tells the source from others of its kind, and stays the same from start to start."""
         return self.kind if type(self).__repr__ is object.__repr__ else repr(self)
 
+    def positions_of_splits(self, offsets: Offsets) -> Collection[str]:
+        """Return the entries of offsets that are positions of splits, of a source whose splits stand alone."""
+        return list(offsets)
+
     uses_spark: bool = False
     """True if the source runs Spark jobs of its own beside the batches, for which a slot is left."""
 

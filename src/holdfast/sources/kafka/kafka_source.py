@@ -5,7 +5,7 @@ tasks read with a consumer that their process keeps (`readers.py`).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
@@ -18,14 +18,14 @@ from holdfast.errors import JobRefused, SettingsError, StorageError
 from holdfast.ids import SplitPosition
 from holdfast.json_rows.values import unfit_columns
 from holdfast.schema import to_arrow_schema
-from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
+from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SplitRead
 from holdfast.sources.kafka.avro import AvroSchema
 from holdfast.sources.kafka.client import client_options, client_package
 from holdfast.sources.kafka.cluster import KafkaCluster
 from holdfast.sources.kafka.enumerator import KafkaEnumerator
 from holdfast.sources.kafka.group_commits import BackgroundGroupCommits
 from holdfast.sources.kafka.messages import Messages, Wanted
-from holdfast.sources.kafka.positions import partition_of
+from holdfast.sources.kafka.positions import partition_of, partitions
 from holdfast.sources.kafka.readers import reader
 from holdfast.sources.kafka.values import (
     METADATA,
@@ -152,6 +152,9 @@ class KafkaSource(Source):
                 f"{self!r}: topic {missing[0]!r} does not exist at {self._servers}: create it, or correct the name"
             )
         return self._schema
+
+    def positions_of_splits(self, offsets: Offsets) -> Collection[str]:
+        return partitions(offsets)
 
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
         settings = self._shared_settings()
