@@ -85,6 +85,30 @@ def test_names_with_quotes_and_percent_signs_are_names(database, tmp_path, setti
         database.publication = "none"
 
 
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("uuid", f"'{UUID_TEXT}'"),
+        ("char(4)", "'ab'"),
+        ("timestamptz", "'2024-01-01 10:00+02'"),
+        ("bytea", r"'\x00ff'"),
+        ("numeric", "1.50"),
+        ("mood", "'ab'"),
+    ],
+)
+def test_large_values_are_read_back_by_keys_of_any_type(database, tmp_path, kind, key):
+    if kind == "mood":
+        database.execute("DROP TYPE IF EXISTS mood; CREATE TYPE mood AS ENUM ('ab', 'cd')")
+    tables = database.create("a", columns=f"id {kind} PRIMARY KEY, name text, big text", full=False)
+    text = "SELECT string_agg(md5(n::text), '') FROM generate_series(1, 260) n"
+    database.execute(f"INSERT INTO {tables[0]} SELECT {key}, 'first', ({text})")
+    for change in ("SELECT", f"UPDATE {tables[0]} SET name = 'second'"):
+        database.execute(change)
+        run(job_of(database.source(before="key"), tables, tmp_path))
+    [row] = copied(tmp_path, 0)
+    assert [(row["name"], row["big"])] == database.execute(f"SELECT name, big FROM {tables[0]}")
+
+
 def keyed(type_oid: int) -> dict[str, TableColumns]:
     return {"public.a": TableColumns("public.a", (PublishedColumn("id", type_oid, -1, key=True),))}
 

@@ -48,17 +48,27 @@ def _ask(
 ) -> dict[tuple[Any, ...], tuple[str | None, ...]]:
     found: dict[tuple[Any, ...], tuple[str | None, ...]] = {}
     named = ", ".join(map(column_name, keys))
+    kinds = _kinds(server, [each.type_oid for each in table.columns if each.key])
+    typed_keys = ", ".join(
+        f"{column_name(key)}::{kind} AS {column_name(key)}" for key, kind in zip(keys, kinds, strict=True)
+    )
     texts = ", ".join(f"{column_name(each)}::text" for each in columns)
-    named, texts, rows = (each.replace("%", "%%") for each in (named, texts, rows_of(table)))
+    named, typed_keys, texts, rows = (each.replace("%", "%%") for each in (named, typed_keys, texts, rows_of(table)))
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         for first in range(0, len(wanted), KEYS_MAX):
             some = tuple(wanted[first : first + KEYS_MAX])
             numbers = ", ".join(f"({', '.join(['%s'] * len(keys))})" for _ in some)
             sql = (
-                f"SELECT asked.n, {texts} FROM {rows} JOIN (SELECT row_number() OVER () - 1 AS n, * FROM "
+                f"SELECT asked.n, {texts} FROM {rows} JOIN (SELECT row_number() OVER () - 1 AS n, {typed_keys} FROM "
                 f"(VALUES {numbers}) AS listed({named})) AS asked USING ({named})"
             )
             cursor.execute(sql, [value for key in some for value in key])
             for number, *values in cursor.fetchall():
                 found[some[number]] = tuple(values)
     return found
+
+
+def _kinds(server: Server, oids: list[int]) -> list[str]:
+    """Return the names of types as the server writes them in SQL: a text would not be compared as a key of the type."""
+    sql = "SELECT format_type(kind, -1) FROM unnest(%s::oid[]) WITH ORDINALITY AS listed(kind, n) ORDER BY n"
+    return [str(kind) for (kind,) in server.query(sql, (oids,))]
