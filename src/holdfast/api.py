@@ -63,6 +63,7 @@ from holdfast.settings import (
     cron,
     every,
     manual,
+    on_watermark,
     processing_time,
 )
 from holdfast.sinks.callback import CallbackSink
@@ -155,6 +156,7 @@ __all__ = [
     "mean",
     "min",
     "min_by",
+    "on_watermark",
     "processing_time",
     "read_state",
     "session_window",

@@ -10,7 +10,17 @@ from enum import Enum
 from functools import cached_property
 
 from holdfast.changelog_config import ChangelogConfig, ChangelogSettings, RetryPolicy
-from holdfast.checkpoint.triggers import CheckpointTrigger, Cron, Every, Manual, cron, every, manual
+from holdfast.checkpoint.triggers import (
+    CheckpointTrigger,
+    Cron,
+    Every,
+    Manual,
+    OnWatermark,
+    cron,
+    every,
+    manual,
+    on_watermark,
+)
 from holdfast.errors import SettingsError
 from holdfast.units import Duration, Size, above_zero, duration_s, size_bytes, whole_number
 
@@ -26,6 +36,7 @@ __all__ = [
     "HashMapState",
     "Manual",
     "OnLoss",
+    "OnWatermark",
     "ProcessingTime",
     "QueryTrigger",
     "RegionConfig",
@@ -38,6 +49,7 @@ __all__ = [
     "duration_s",
     "every",
     "manual",
+    "on_watermark",
     "processing_time",
     "size_bytes",
 ]
@@ -50,7 +62,7 @@ class CheckpointConfig:
     Parameters
     ----------
     trigger
-        `every("10s")`, `cron("0 * * * *")`, `manual()` or a `CheckpointTrigger` of the user's own.
+        `every("10s")`, `cron("0 * * * *")`, `on_watermark("1h")`, `manual()` or a `CheckpointTrigger` of one's own.
     timeout
         Time after which a checkpoint that is not acknowledged is aborted and counts as failed.
     min_pause
@@ -93,8 +105,8 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.trigger, CheckpointTrigger):
             raise SettingsError(
-                f"trigger={self.trigger!r} is not allowed: use every('10s'), cron('0 * * * *'), manual(), "
-                "or an object with next_due(now_s, last_s)"
+                f"trigger={self.trigger!r} is not allowed: use every('10s'), cron('0 * * * *'), "
+                "on_watermark('1h'), manual(), or an object with next_due(now_s, last_s)"
             )
         above_zero(self.timeout_s, "timeout", self.timeout)
         duration_s(self.min_pause, "min_pause")

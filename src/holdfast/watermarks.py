@@ -231,6 +231,18 @@ class Watermarks:
         """The watermark that each operator had in the last batch: windows up to it are closed, and their rows late."""
         return self._least({key: self.times[key].watermark_us for key in self._specs})
 
+    def least(self, now_us: int) -> int | None:
+        """The least watermark of all sources, of a batch that is planned at that time; None if a source has none."""
+        found = list(self._at(now_us).values())
+        known = [each for each in found if each is not None]
+        return min(known) if known and len(known) == len(found) else None
+
+    def least_closed(self) -> int | None:
+        """The least watermark that the last batch had; None if a source had none."""
+        found = [each.watermark_us for each in self.times.values()]
+        known = [each for each in found if each is not None]
+        return min(known) if known and len(known) == len(found) else None
+
     def event_times(self) -> dict[str, int | None]:
         """How far the event time of each source has come, None before any row; of sources that have a watermark."""
         found: dict[str, int | None] = {}

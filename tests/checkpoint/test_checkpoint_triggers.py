@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from holdfast.checkpoint.triggers import cron, every, manual
+from holdfast.checkpoint.triggers import WatermarkSchedule, cron, every, manual, on_watermark
 from holdfast.errors import SettingsError
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC).timestamp()
@@ -77,3 +77,40 @@ def test_cron_goes_by_its_time_zone_also_where_clocks_are_changed() -> None:
 def test_an_unknown_time_zone_is_refused(zone: Any) -> None:
     with pytest.raises(SettingsError, match=r"cron\(timezone\)=.*allowed"):
         cron("0 * * * *", timezone=zone)
+
+
+HOUR_US = 3_600_000_000
+
+
+def test_event_time_is_due_once_for_each_full_interval_that_the_watermark_passes():
+    schedule, trigger = WatermarkSchedule(), on_watermark("1h")
+
+    def due(hours: float | None) -> float | None:
+        at_us = None if hours is None else int(hours * HOUR_US)
+        due_us = schedule.due_us(trigger, at_us, at_commit=False)
+        return None if due_us is None else due_us / HOUR_US
+
+    assert [due(None), due(0.4), due(0.9)] == [None, None, None]
+    assert due(1.0) == 1.0 and due(1.2) == 1.0, "due until it is served"
+    schedule.served(HOUR_US)
+    assert [due(1.2), due(1.99)] == [None, None]
+    assert due(5.5) == 5.0, "hours that end at once are one"
+
+
+def test_a_start_goes_on_from_the_watermark_of_its_checkpoint():
+    schedule, trigger = WatermarkSchedule(), on_watermark("1h")
+    schedule.recorded(int(1.9 * HOUR_US))
+    assert schedule.due_us(trigger, int(1.95 * HOUR_US), at_commit=True) is None
+    assert schedule.due_us(trigger, int(2.01 * HOUR_US), at_commit=True) == 2 * HOUR_US
+
+
+def test_an_interval_whose_checkpoint_failed_is_due_again_at_the_next_boundary():
+    schedule, trigger, at_us = WatermarkSchedule(), on_watermark("1h"), int(2.01 * HOUR_US)
+    schedule.recorded(int(1.9 * HOUR_US))
+    schedule.served(2 * HOUR_US)
+    schedule.failed()
+    assert schedule.due_us(trigger, at_us, at_commit=False) is None
+    assert schedule.due_us(trigger, at_us, at_commit=True) == 2 * HOUR_US
+    schedule.served(2 * HOUR_US)
+    schedule.recorded(at_us)
+    assert schedule.due_us(trigger, at_us, at_commit=True) is None

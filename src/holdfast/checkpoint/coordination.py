@@ -58,6 +58,8 @@ class Coordination:
         self._pending.remove(pending.checkpoint_id)
         self._registry.release(PendingHolder(pending.checkpoint_id))
         self._ended_s = self._now_s
+        if outcome is not Outcome.SUBSUMED:
+            self._demand.event_time.failed()
         if outcome.counts or outcome.is_soft:
             self._failures.failed(pending.checkpoint_id, reason, counted=outcome.counts)
         self._commands.append(ev.NotifyAborted(pending.checkpoint_id, reason, outcome))

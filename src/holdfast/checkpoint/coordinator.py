@@ -148,6 +148,7 @@ class Coordinator(Cutting):
         self._note_time(event)
         self._demand.started(event.wall_s)
         if event.base is not None:
+            self._demand.event_time.recorded(event.base.watermark_us)
             take_in(event.base, self._records, self._registry, self._publication)
 
     def _on_tick(self, event: ev.CoordinatorTick) -> None:

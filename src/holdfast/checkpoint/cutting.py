@@ -52,7 +52,9 @@ class Cutting(Recording):
         The trigger stays due until there is progress, a free place and the pause is over, and nobody refuses. A trigger
         that comes due while an earlier trigger is refused takes its place, and is refused anew.
         """
-        due_s = self._demand.due_s(self._config.trigger, self._wall_s, at_commit=self._at_commit)
+        last = self._ledger.last
+        watermark_us = None if last is None else last.position.watermark_us
+        due_s = self._demand.due_s(self._config.trigger, self._wall_s, watermark_us, at_commit=self._at_commit)
         if due_s is None and not self._demand.is_held:
             return
         wanted = self._ledger.unrecorded_progress

@@ -11,7 +11,7 @@ Does not own: the other conditions of a cut (progress, a free place, the pause),
 from dataclasses import dataclass
 
 from holdfast.availability import Refusal, listed
-from holdfast.checkpoint.triggers import CheckpointTrigger, TriggerSchedule
+from holdfast.checkpoint.triggers import CheckpointTrigger, OnWatermark, TriggerSchedule, WatermarkSchedule
 from holdfast.ids import CheckpointId
 
 BY_POLICY = "policy"
@@ -47,6 +47,9 @@ class Demand:
         self._savepoints: set[str] = set()
         """The requests that are made for a savepoint."""
         self._schedule = TriggerSchedule()
+        self.event_time = WatermarkSchedule()
+        self._by_watermark = False
+        """True if the demand that was told last is one of event time."""
         self._refused_requests = 0
         """Number of requests, counted from the oldest, that were told that they wait."""
         self._refused_hard: set[str] = set()
@@ -62,13 +65,22 @@ class Demand:
     def started(self, wall_s: float) -> None:
         self._schedule.served(wall_s)
 
-    def due_s(self, trigger: CheckpointTrigger, wall_s: float, *, at_commit: bool) -> float | None:
+    def due_s(
+        self, trigger: CheckpointTrigger, wall_s: float, watermark_us: int | None, *, at_commit: bool
+    ) -> float | None:
         """The demand of the policy's trigger that is due now; None if nothing is due."""
+        self._by_watermark = isinstance(trigger, OnWatermark)
+        if isinstance(trigger, OnWatermark):
+            due_us = self.event_time.due_us(trigger, watermark_us, at_commit=at_commit)
+            return None if due_us is None else due_us / 1e6
         return self._schedule.due_s(trigger, wall_s, at_commit=at_commit)
 
     def answered(self, due_s: float) -> None:
         """Note that a cut or a refusal answered the policy's trigger; the next trigger comes due in its time."""
-        self._schedule.served(due_s)
+        if self._by_watermark:
+            self.event_time.served(round(due_s * 1e6))
+        else:
+            self._schedule.served(due_s)
 
     def ask_for_savepoint(self, request_id: str) -> None:
         self.requests.append(request_id)

@@ -8,6 +8,12 @@ from holdfast.ids import JournalNumber, SplitPosition
 from holdfast.watermarks import SourceTime
 
 
+def least_watermark(times: Mapping[str, SourceTime]) -> int | None:
+    """Return the least watermark that the last batch had; None if there is none, or a source has none yet."""
+    known = [each.watermark_us for each in times.values() if each.watermark_us is not None]
+    return min(known) if known and len(known) == len(times) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """The positions at which a batch ends; opaque to the rules, handed back in `StoreAndRecord`."""
@@ -21,6 +27,11 @@ class Position:
     held_us: Mapping[str, int | None] = field(default_factory=dict)
     """Times up to which the splits that are behind are complete; None: not at all. By watermark, only where there are
     splits behind."""
+
+    @property
+    def watermark_us(self) -> int | None:
+        """The least watermark of all sources in the batch; None if a source has none yet, or none is declared."""
+        return least_watermark(self.watermarks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +56,5 @@ class BaseRecord:
     """Time since the Unix epoch."""
     older: tuple["BaseRecord", ...] = ()
     """Retained records below this record, oldest first. Their groups count as published unless this record has them."""
+    watermark_us: int | None = None
+    """Least watermark of its sources."""

@@ -98,6 +98,7 @@ class Recording(Coordination):
         self._pending.remove(pending.checkpoint_id)
         self._register_record(event, sent)
         self._ledger.record(pending.batch)
+        self._demand.event_time.recorded(pending.position.watermark_us)
         self._failures.completed(pending.checkpoint_id)
         self._ended_s = self._now_s
         self._commands.append(ev.NotifyCompleted(pending.checkpoint_id, event.number, pending.batch, pending.position))

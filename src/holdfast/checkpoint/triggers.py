@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from holdfast.errors import SettingsError
-from holdfast.units import Duration, duration_s
+from holdfast.units import Duration, duration_s, duration_us
 
 EARLY_RATIO = 0.15
 EARLY_S_MAX = 0.15
@@ -97,6 +97,28 @@ class Cron:
         return max(due.timestamp(), now_s)
 
 
+@dataclass(frozen=True)
+class OnWatermark:
+    """Due when the watermark has passed a full interval of event time since 1970, UTC; several at once are one."""
+
+    interval: Duration
+
+    def __post_init__(self) -> None:
+        if duration_us(self.interval, "on_watermark(interval)") <= 0:
+            raise SettingsError(f"on_watermark(interval)={self.interval!r}: allowed is a duration above zero")
+
+    @property
+    def interval_us(self) -> int:
+        return duration_us(self.interval, "on_watermark(interval)")
+
+    def boundary_us(self, watermark_us: int) -> int:
+        """Return the end of the last full interval up to a watermark."""
+        return watermark_us // self.interval_us * self.interval_us
+
+    def next_due(self, now_s: float, last_s: float) -> float | None:
+        return None  # by no clock: `boundary_us` tells
+
+
 def every(interval: Duration) -> Every:
     """A checkpoint every `interval`, by a fixed rate."""
     return Every(interval)
@@ -110,6 +132,51 @@ def manual() -> Manual:
 def cron(expression: str, timezone: str = "UTC") -> Cron:
     """A checkpoint whenever the cron expression (five fields) comes due in that time zone."""
     return Cron(expression, timezone)
+
+
+def on_watermark(interval: Duration) -> OnWatermark:
+    """A checkpoint at the first batch boundary at which the watermark is past a full interval of event time.
+
+    With `"1h"` each hour of event time is published as soon as it is complete, with the rows that have come since. The
+    job's sources need `with_watermark(…)`; of several, the slowest counts.
+    """
+    return OnWatermark(interval)
+
+
+class WatermarkSchedule:
+    """The end of an interval of event time that waits for a checkpoint."""
+
+    def __init__(self) -> None:
+        self._recorded_us: int | None = None
+        """Watermark of the newest record, or the first that was seen."""
+        self._passed_us: int | None = None
+        """Watermark up to which intervals were answered."""
+        self._failed = False
+        """True: the answer was a checkpoint that failed, so that the next batch boundary is to be cut."""
+
+    def recorded(self, watermark_us: int | None) -> None:
+        """Note the watermark of a record."""
+        if watermark_us is not None:
+            self._recorded_us = watermark_us
+            self._passed_us = max(watermark_us, self._passed_us or watermark_us)
+            self._failed = False
+
+    def failed(self) -> None:
+        """Note that a checkpoint failed: intervals since the newest record are due again."""
+        self._failed = self._passed_us != self._recorded_us
+        self._passed_us = self._recorded_us
+
+    def due_us(self, trigger: OnWatermark, watermark_us: int | None, *, at_commit: bool) -> int | None:
+        """The end of an interval that was passed and not answered; None if there is none."""
+        if watermark_us is None or (self._failed and not at_commit):
+            return None
+        if self._passed_us is None:
+            self._recorded_us = self._passed_us = watermark_us
+        boundary_us = trigger.boundary_us(watermark_us)
+        return boundary_us if boundary_us > self._passed_us else None
+
+    def served(self, due_us: int) -> None:
+        self._passed_us, self._failed = due_us, False
 
 
 class TriggerSchedule:

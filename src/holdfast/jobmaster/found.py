@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 
 from holdfast.checkpoint.events import BaseRecord, Group
+from holdfast.checkpoint.positions import least_watermark
 from holdfast.errors import ObjectNotFound
 from holdfast.formats.manifests import load_manifests
 from holdfast.ids import JournalNumber
@@ -42,7 +43,8 @@ def _found(
     groups = {
         sink: [Group(JournalNumber(ref.number), ref.object) for ref in refs] for sink, refs in record.groups.items()
     }
-    return BaseRecord(number, objects_of(store, record), groups, record.batch_time_us / 1e6, older)
+    watermark_us = least_watermark(record.watermarks)
+    return BaseRecord(number, objects_of(store, record), groups, record.batch_time_us / 1e6, older, watermark_us)
 
 
 def objects_of(store: ObjectStore, record: CheckpointRecord) -> frozenset[str]:

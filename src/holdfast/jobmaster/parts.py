@@ -28,7 +28,7 @@ from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import EventLog
-from holdfast.settings import AvailableNow, CheckpointConfig, QueryTrigger
+from holdfast.settings import AvailableNow, CheckpointConfig, OnWatermark, QueryTrigger
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
@@ -115,7 +115,11 @@ def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clo
     regional = None
     if regions is not None:
         regional = RegionalPlanning(FailingSplits(regions, settings.failover, by_attempt=to_end), senders)
-    return Planner(enumerators, settings.limits, senders, time, watermarks, timed, regional=regional)
+    trigger = settings.checkpoint.trigger
+    boundaries = trigger if isinstance(trigger, OnWatermark) else None
+    return Planner(
+        enumerators, settings.limits, senders, time, watermarks, timed, regional=regional, boundaries=boundaries
+    )
 
 
 def log_restored(job: str, base: CheckpointRecord | None) -> None:

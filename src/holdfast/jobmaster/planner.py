@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from holdfast.availability import Refusal, refusal
 from holdfast.behind import Behind
 from holdfast.checkpoint.events import Position
+from holdfast.checkpoint.triggers import OnWatermark
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, JobRefused
 from holdfast.execution.isolation import SplitName
@@ -90,6 +91,7 @@ class Planner:
         timed: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
         regional: RegionalPlanning | None = None,
+        boundaries: OnWatermark | None = None,
     ) -> None:
         self._enumerators = enumerators
         self._regional = regional
@@ -103,6 +105,8 @@ class Planner:
         self._batch_time_us = 0
         self._watermarks = watermarks or Watermarks({}, {})
         self._timed = timed
+        self._boundaries = boundaries
+        """The trigger of checkpoints if it goes by the watermark: a batch without rows then tells of an hour's end."""
         self._timers: Mapping[str, list[Timers]] | None = None
         """Remaining timers of each subtask after the last batch, by operator; None: not known."""
         self._initial: AllOffsets = {}
@@ -176,7 +180,7 @@ class Planner:
         self._refuse_rows_after_the_end(plans)
         if not any(plan.reads or plan.to != self.offsets[name] for name, plan in plans.items()):
             now_us = self._batch_time_us if to_end else max(self._batch_time_us, int(self._clock.now() * 1_000_000))
-            if not self._timers_due(now_us):
+            if not self._timers_due(now_us) and not self._passes_boundary(now_us):
                 if not drain or self._watermarks.complete or self.awaits_splits:
                     return None
                 self._watermarks.drain()
@@ -289,6 +293,13 @@ class Planner:
                 if each.event_us is not None and watermark_us is not None and each.event_us <= watermark_us:
                     return True
         return False
+
+    def _passes_boundary(self, now_us: int) -> bool:
+        """True if the rows so far end an interval of event time for which a checkpoint is to be taken."""
+        if self._boundaries is None:
+            return False
+        before_us, least_us = self._watermarks.least_closed(), self._watermarks.least(now_us)
+        return None not in (before_us, least_us) and self._boundaries.boundary_us(least_us or 0) > (before_us or 0)
 
     @property
     def next_batch(self) -> BatchNumber:

@@ -46,7 +46,7 @@ from holdfast.journal.fence import TakenOver, find_base, list_journal, read_reco
 from holdfast.journal.job import check_job, open_job
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.protocol.taskmanager import JobMasterGateway
-from holdfast.settings import TaskManagerConfig
+from holdfast.settings import OnWatermark, TaskManagerConfig
 from holdfast.sinks.base import Sink, SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sinks.targets import refuse_shared_targets
@@ -141,6 +141,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     check_names(start.program, start.store.url)
     check_keys(start.program)
     _check_regions(start)
+    _check_trigger(start)
     refuse_shared_targets(start.store.url, start.storage_options, publishing(start.program))
     number, newest = _newest_checkpoint(start.store)
     check_job(start.store.url, job, newest)
@@ -174,6 +175,15 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     except BaseException:
         closing.close()
         raise
+
+
+def _check_trigger(start: Start) -> None:
+    trigger = start.settings.checkpoint.trigger
+    if isinstance(trigger, OnWatermark) and not start.program.watermarks:
+        raise JobRefused(
+            f"trigger=on_watermark({trigger.interval!r}): no source of this job has a watermark, so that no checkpoint "
+            "would ever be due: declare job.read(source).with_watermark(column, delay), or take every(…) or cron(…)"
+        )
 
 
 def _check_regions(start: Start) -> None:
