@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from holdfast.functions.joins import kept_rows
 from holdfast.functions.joins.declared import JoinSpec
 from holdfast.functions.joins.declaring import JoinSettings
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
+from holdfast.functions.timing import key_order
 
 TIME = pa.timestamp("us", "UTC")
 CLICKS = pa.schema([("user", pa.string()), ("clicked", TIME), ("page", pa.string()), ("n", pa.int64())])
@@ -100,3 +103,10 @@ class Feed:
         begun = self._time()
         ended = self.chance.choice([begun + self.chance.randrange(30_000_000), begun - 5, None])
         return self.chance.choice("abcde"), begun, ended, self.chance.choice(["curl", None])
+
+
+def order_short_keys(patch: pytest.MonkeyPatch) -> None:
+    """Have keys get an order from two rows on, in small parts."""
+    patch.setattr(kept_rows, "LONG_KEY", 2)
+    patch.setattr(key_order, "BLOCK", 2)
+    patch.setattr(key_order, "LATE_MAX", 3)

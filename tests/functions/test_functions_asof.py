@@ -7,7 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from functions_joins_kit import CLICKS, EVERYTHING_US, VISITS, Feed, Rows, restored, run_batch, settings, shown
+from functions_joins_kit import (
+    CLICKS,
+    EVERYTHING_US,
+    VISITS,
+    Feed,
+    Rows,
+    order_short_keys,
+    restored,
+    run_batch,
+    settings,
+    shown,
+)
 from functions_windows_kit import BACKENDS, commit, undo
 
 import holdfast as hf
@@ -53,6 +64,14 @@ def numbers(rows: Counter[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
     )
 
 
+@pytest.fixture(params=["few", "many"])
+def rows_of_a_key(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `many`, each key with two rows counts as a key with very many."""
+    if request.param == "many":
+        order_short_keys(monkeypatch)
+
+
+@pytest.mark.usefixtures("rows_of_a_key")
 @pytest.mark.parametrize("tolerance_s", [None, 0, 7])
 def test_each_row_meets_the_newest_row_that_is_not_after_it(tolerance_s: int | None, tables: NewTable) -> None:
     seed = random.randrange(1_000_000)

@@ -17,6 +17,7 @@ from functions_joins_kit import (
     Feed,
     Rows,
     batch_of,
+    order_short_keys,
     restored,
     run_batch,
     settings,
@@ -31,6 +32,7 @@ from holdfast.functions.joins.declared import JoinSpec
 from holdfast.functions.joins.meeting import Intervals, Points, SortedPoints
 from holdfast.functions.operator import BatchContext, EventTime, NewTable, OperatorInput
 from holdfast.state.backends import tables_of
+from holdfast.state.table import StateTable
 
 HOWS = ["inner", "left", "right", "outer", "semi", "anti"]
 BOUNDS: dict[str, dict[str, Any]] = {
@@ -93,7 +95,15 @@ def is_late(bounds: str, time_us: int, closed: int | None) -> bool:
     return time_us // 10_000_000 * 10_000_000 + 10_000_000 <= closed if bounds == "window" else time_us < closed
 
 
+@pytest.fixture(params=["few", "many"])
+def rows_of_a_key(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `many`, each key with two rows counts as a key with very many."""
+    if request.param == "many":
+        order_short_keys(monkeypatch)
+
+
 @pytest.mark.sampled
+@pytest.mark.usefixtures("rows_of_a_key")
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_joins_are_what_duckdb_gives_over_the_same_rows(bounds: str, how: str, tables: NewTable) -> None:
@@ -323,3 +333,19 @@ def test_pairs_are_listed_in_pieces_of_bounded_size_in_the_same_order(monkeypatc
         assert max(len(piece.left) for piece in pieces) == pairs_max
         assert np.array_equal(np.concatenate([piece.left for piece in pieces]), whole[0].left)
         assert np.array_equal(np.concatenate([piece.right for piece in pieces]), whole[0].right)
+
+
+@pytest.mark.parametrize("rows", [1_000, 16_000])
+@pytest.mark.parametrize("bounds", ["around", "between"])
+def test_a_row_touches_the_kept_rows_that_it_may_meet_however_many_its_key_has(bounds: str, rows: int) -> None:
+    operator = spec_of("inner", bounds).create(0, 128, StateTable)
+    visits = [("a", at * 1_000_000, (at + 5) * 1_000_000, str(at)) for at in range(100, 100 + rows)]
+    run_batch(operator, 1, [], visits, (None, None))
+    commit(operator)
+    touched = []
+    for number, late_s in enumerate((1, 1, rows // 2), 2):
+        result = run_batch(operator, number, [("a", (100 + rows - late_s) * 1_000_000, "x", 1)], [], (None, None))
+        touched.append(len(operator.tables["right"].touched()))
+        assert 0 < sum(batch.num_rows for batch in result.output) < 20
+        commit(operator)
+    assert max(touched[1:]) < 25, "the first row has the order made"

@@ -29,6 +29,7 @@ from holdfast.functions.windows.top import TopSpec
 from holdfast.functions.windows.windowed import Windowing
 from holdfast.schema import to_arrow_schema
 from holdfast.state.backends import tables_of
+from holdfast.state.table import StateTable
 
 GAP = 10
 
@@ -198,3 +199,17 @@ def test_a_key_named_like_the_count_of_rows_is_a_key_as_any_other() -> None:
     schema = SCHEMA.set(0, SCHEMA.field("k").with_name("rows"))
     declared = OperatorInput(schema, ("rows",), EventTime(("at",), "at"), hf.session_window("at", GAP), 1)
     assert set(TopSpec("top", declared, 1, "v").create(0, 128).tables) == {"state", "newest", "rows"}
+
+
+@pytest.mark.parametrize("sessions", [100, 2_000])
+def test_a_row_in_order_of_time_touches_the_newest_sessions_however_many_are_open(sessions: int) -> None:
+    spec = spec_of(n=hf.count())
+    operator = spec.create(0, 128, StateTable)
+    rows = [("a", number * 100, 1) for number in range(sessions)]
+    run_batch(operator, spec, 1, rows, (None, None))
+    commit(operator)
+    for number in range(2, 5):
+        run_batch(operator, spec, number, [("a", (sessions - 1) * 100 + number, 1)], (None, None))
+        assert len(operator.tables["state"].touched()) <= 2
+        commit(operator)
+    assert len(operator.tables["state"]) == sessions

@@ -14,7 +14,7 @@ from simulation_windows import LATE
 
 SEEDS = 500
 QUICK = {
-    "reports about a level that was left count for the next": 20,
+    "reports about a level that was left count for the next": 178,
     "a boundary is cut that somebody refuses": 2,
     "a false refusal is believed": 2,
     "a group is published under a later number": 15,
