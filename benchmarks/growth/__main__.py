@@ -1,0 +1,70 @@
+"""How the cost of a job grows along some fifty axes, as one JSON line.
+
+    python -m benchmarks.growth --json                       # all axes, in some 15 minutes
+    python -m benchmarks.growth --json --axes keys,sinks     # these
+    python -m benchmarks.growth --plot docs/pictures/growth.svg
+
+    axes        by name: sizes, cost_s, cost_per_unit_us, exponent beside its bound, peak_mb beside memory_bound_mb
+    beyond      the names of the axes whose exponent is beyond its bound, or that failed
+
+The costs are processor time of this process (`axis`), which runs the whole job (`holdfast.testing`).
+"""
+
+import argparse
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.growth import graph_axes, history_axes, state_axes
+from benchmarks.growth.axis import measured
+
+AXES = {axis.name: axis for axis in (*graph_axes.AXES, *state_axes.AXES, *history_axes.AXES)}
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(prog="benchmarks.growth", description=__doc__)
+    parser.add_argument("--axes", default=",".join(AXES), help="names of axes, separated by commas")
+    parser.add_argument("--json", action="store_true", help="print one JSON line")
+    parser.add_argument("--plot", help="draw the exponents into this file")
+    options = parser.parse_args(arguments)
+    logging.disable(logging.WARNING)
+    found: dict[str, Any] = {}
+    for name in options.axes.split(","):
+        try:
+            found[name] = measured(AXES[name]).facts()
+        except Exception as error:  # an axis that fails must not hide the others
+            found[name] = {"within": False, "error": f"{type(error).__name__}: {error}"}
+        if not options.json:
+            print(f"{name:40} {found[name].get('exponent', found[name].get('error'))}", flush=True)
+    facts = {"axes": found, "beyond": [name for name, each in found.items() if not each["within"]]}
+    if options.json:
+        print(json.dumps(facts))
+    if options.plot:
+        plot(found, Path(options.plot))
+    return facts
+
+
+def plot(found: dict[str, Any], path: Path) -> None:
+    """Draw each axis's exponent beside its bound."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    known = {name: each for name, each in found.items() if "exponent" in each}
+    figure, axes = pyplot.subplots(figsize=(8, 0.2 * len(known) + 1))
+    places = range(len(known))
+    axes.barh(places, [each["exponent"] for each in known.values()], color="#4477aa", label="exponent")
+    axes.plot([each["bound"] for each in known.values()], places, "r|", markersize=8, label="bound")
+    axes.set_yticks(places, list(known), fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("exponent of the cost over the size")
+    axes.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Jobs in this process whose batches are measured: a batch that makes the size, then a few batches of the same cost."""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import holdfast as hf
+from holdfast.testing import TestSource, run, start
+
+QUIET = 4
+"""Batches that are measured, of which the least counts; the first of them also settles what the batch before left."""
+BEGIN_US = 1_700_000_000_000_000
+SECOND_US = 1_000_000
+SCHEMA = "k BIGINT, at TIMESTAMP, v BIGINT"
+LONG = "3650d"
+
+_numbers = itertools.count()
+
+Declare = Callable[[hf.Job, hf.Stream], None]
+
+
+def new_job(**settings: Any) -> hf.Job:
+    """A job on a storage of its own, with checkpoints where somebody asks for one."""
+    settings.setdefault("checkpoint", hf.CheckpointConfig(trigger=hf.manual()))
+    return hf.Job(None, name="growth", storage=f"memory://growth-{next(_numbers)}", **settings)
+
+
+def rows(keys: Any, seconds: Any, values: Any = None) -> pa.RecordBatch:
+    """Rows of `SCHEMA`; each argument is an array or a number for all."""
+    count = max(np.size(keys), np.size(seconds))
+    at = np.broadcast_to(seconds, count).astype("i8") * SECOND_US + BEGIN_US
+    columns = [
+        pa.array(np.broadcast_to(keys, count).astype("i8")),
+        pa.array(at.astype("datetime64[us]"), pa.timestamp("us", "UTC")),
+        pa.array(np.broadcast_to(0 if values is None else values, count).astype("i8")),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=["k", "at", "v"])
+
+
+def later_batch_s(first: Sequence[Any], later: Any, declare: Declare, schema: str = SCHEMA, **settings: Any) -> float:
+    """The processor time of a batch of `later`, once batches of `first` are committed."""
+    source = TestSource([*first, *[later] * (QUIET + 1)], schema)
+    source.length = len(first)
+    job = new_job(**settings)
+    declare(job, job.read(source))
+    query = start(job, hf.processing_time("0s"))
+    try:
+        query.processAllAvailable()
+        costs = []
+        for _ in range(QUIET + 1):
+            source.length += 1
+            begun_s = time.process_time()
+            query.processAllAvailable()
+            costs.append(time.process_time() - begun_s)
+        return min(costs[1:])
+    finally:
+        query.stop()
+
+
+def whole_s(declare: Callable[[hf.Job], None], **settings: Any) -> float:
+    """The processor time of a whole job, from its declarations to its end."""
+    begun_s = time.process_time()
+    job = new_job(**settings)
+    declare(job)
+    run(job)
+    return time.process_time() - begun_s
