@@ -1,6 +1,7 @@
 """Axes of state: a batch of few rows costs the same whatever lies in the state, or in the entries of its key."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Timed(hf.ProcessFunction):
     seen = hf.ValueState(pa.int64(), default=0)
 
     def process(self, row: Any, ctx: Any) -> Any:
-        ctx.timers.register_event_time(row.at.timestamp() + row.v)
+        ctx.timers.register_event_time(row.at + timedelta(seconds=row.v))
         yield row.k, row.v
 
     def on_timer(self, timestamp: Any, ctx: Any) -> Any:

@@ -42,7 +42,7 @@ class TimeBuckets:
         self.schema = schema
         self._time = time
         self._width_us = self._width_us_min = max(1, width_us)
-        self._count = 0
+        self._count = self._bytes = 0
         self._buckets: dict[int, list[PackedEntries]] = {}
         self._order: list[int] = []
 
@@ -51,34 +51,34 @@ class TimeBuckets:
 
     @property
     def memory_bytes(self) -> int:
-        return sum(piece.nbytes for pieces in self._buckets.values() for piece in pieces)
+        return self._bytes
 
     def add(self, entries: pa.RecordBatch) -> None:
         """Take in entries, in any order of time."""
         if not entries.num_rows:
             return
-        self._count += entries.num_rows
+        count = self._count + entries.num_rows
         numbers = self.times(entries) // self._width_us
         first, last = int(numbers.min()), int(numbers.max())
-        if first == last and self._count <= ENTRIES_PER_BUCKET_MAX * max(1, len(self._order)):
+        if first == last and count <= ENTRIES_PER_BUCKET_MAX * max(1, len(self._order)):
             self._add_to(first, entries)
             return
         order = np.argsort(numbers, kind="stable")
         numbers = numbers[order]
         starts = np.flatnonzero(np.diff(numbers, prepend=first - 1))
-        if self._has_other_width(len(self._order) + len(starts)):
+        if self._has_other_width(len(self._order) + len(starts), count):
             self._put_anew(entries)
             return
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
             self._add_to(int(numbers[start]), entries.take(pa.array(order[start:stop])))
 
-    def _has_other_width(self, buckets: int) -> bool:
-        """Change the width if so many buckets are far too many for the entries, or far too few."""
+    def _has_other_width(self, buckets: int, count: int) -> bool:
+        """Change the width if so many buckets are far too many for so many entries, or far too few."""
         before = self._width_us
-        while buckets > max(BUCKETS_FREE, self._count // ENTRIES_PER_BUCKET_MIN):
+        while buckets > max(BUCKETS_FREE, count // ENTRIES_PER_BUCKET_MIN):
             self._width_us *= 4
             buckets //= 4
-        while self._width_us > self._width_us_min and self._count > buckets * ENTRIES_PER_BUCKET_MAX:
+        while self._width_us > self._width_us_min and count > buckets * ENTRIES_PER_BUCKET_MAX:
             self._width_us = max(self._width_us_min, self._width_us // 4)
             buckets *= 4
         return self._width_us != before
@@ -86,7 +86,7 @@ class TimeBuckets:
     def _put_anew(self, entries: pa.RecordBatch) -> None:
         """Put all entries, and these, into buckets of the width of now."""
         pieces = [piece.to_batch() for number in self._order for piece in self._buckets[number]]
-        self._buckets, self._order, self._count = {}, [], 0
+        self._buckets, self._order, self._count, self._bytes = {}, [], 0, 0
         self.add(pa.concat_batches([*pieces, entries]))
 
     def between(self, start_us: int | None, stop_us: int) -> list[pa.RecordBatch]:
@@ -103,13 +103,14 @@ class TimeBuckets:
         """Forget entries with a time below that."""
         kept = bisect_left(self._order, stop_us // self._width_us)
         for number in self._order[:kept]:
-            self._count -= sum(piece.num_rows for piece in self._buckets.pop(number))
+            self._note(-1, self._buckets.pop(number))
         self._order = self._order[kept:]
         if self._order and self._order[0] * self._width_us < stop_us:
             number = self._order[0]
             before = self._buckets[number]
             left = [piece.between(stop_us, None) for piece in before]
-            self._count += sum(piece.num_rows for piece in left) - sum(piece.num_rows for piece in before)
+            self._note(-1, before)
+            self._note(1, left)
             self._buckets[number] = [piece for piece in left if piece.num_rows]
             if not self._buckets[number]:
                 del self._buckets[self._order.pop(0)]
@@ -134,8 +135,16 @@ class TimeBuckets:
             pieces = self._buckets[number] = []
             insort(self._order, number)
         while pieces and pieces[-1].num_rows <= 2 * entries.num_rows:
-            entries = pa.concat_batches([pieces.pop().to_batch(), entries])
+            merged = pieces.pop()
+            self._note(-1, [merged])
+            entries = pa.concat_batches([merged.to_batch(), entries])
         pieces.append(pack(entries, self._time))
+        self._note(1, pieces[-1:])
+
+    def _note(self, sign: int, pieces: Sequence[PackedEntries]) -> None:
+        """Count pieces that came (1) or went (-1)."""
+        self._count += sign * sum(piece.num_rows for piece in pieces)
+        self._bytes += sign * sum(piece.nbytes for piece in pieces)
 
 
 def _within(buckets: TimeBuckets, entries: pa.RecordBatch, start_us: int | None, stop_us: int | None) -> pa.RecordBatch:
