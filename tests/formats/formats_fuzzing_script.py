@@ -1,8 +1,8 @@
 """Objects of every format, altered by a seed with checksums made right, and the only errors that a reader may raise.
 
-A program of its own, since a reader that is wrong may end its process: `python formats_fuzzing_script.py SEED SECONDS` writes
-each seed to the file descriptor 2 before it is tried, so that the last is the one that ended it, and ends with the
-number of seeds that it tried. A single seed is tried again by `python formats_fuzzing_script.py SEED 0`.
+A program of its own, since a reader that is wrong may end its process: `python formats_fuzzing_script.py SEED SECONDS`
+writes each seed to the file descriptor 2 before it is tried, so that the last is the one that ended it, and ends with
+the number of seeds that it tried. A single seed is tried again by `python formats_fuzzing_script.py SEED 0`.
 
     an object of a kind ──► its payload as plain data, or its bytes ──► altered ──► framed again ──► the kind's reader
 """

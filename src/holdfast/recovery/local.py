@@ -235,7 +235,7 @@ class LocalCopies:
                     f"{self._folder} lies behind a symbolic link, which is not followed: delete the link"
                 )
             try:
-                in_use = (self._folder / IN_USE).open("w")
+                in_use = os.fdopen(os.open(self._folder / IN_USE, os.O_WRONLY | os.O_CREAT, 0o600), "w")
             except FileNotFoundError:
                 continue
             fcntl.flock(in_use, fcntl.LOCK_SH)

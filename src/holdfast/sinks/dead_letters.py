@@ -20,6 +20,11 @@ class DeadLetterSink(ParquetSink):
     def kind(self) -> str:
         return "dead-letters"
 
+    @property
+    def private(self) -> bool:
+        """Rows that nobody checked are for this user alone."""
+        return True
+
 
 def bad_rows_to_batch(bad: Sequence[BadRow]) -> pa.RecordBatch:
     """Convert bad rows to a record batch, in order. Invalid Unicode in them is written as escapes."""

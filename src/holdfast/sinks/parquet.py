@@ -76,6 +76,11 @@ class ParquetSink(Sink):
         return "parquet"
 
     @property
+    def private(self) -> bool:
+        """True if files on a disk are for this user alone. A table is for those whom the umask lets read it."""
+        return False
+
+    @property
     def target(self) -> tuple[str, Mapping[str, str]]:
         return self.url, self.storage_options
 
@@ -174,7 +179,7 @@ class ParquetSink(Sink):
         store.delete([name for name in dropped if name not in kept])
 
     def _open(self) -> ObjectStore:
-        return RetryingStore(open_store(self.url, self.storage_options, public=True))
+        return RetryingStore(open_store(self.url, self.storage_options, public=True, private=self.private))
 
 
 def _published_prefix(context: PublishContext, number: int) -> str:

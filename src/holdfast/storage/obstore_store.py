@@ -183,17 +183,35 @@ class FileStore(ObstoreStore):
 
     multipart_bytes_min = math.inf
 
-    def __init__(self, url: str, path: str, *, make: bool) -> None:
+    def __init__(self, url: str, path: str, *, make: bool, private: bool = True) -> None:
+        if make and private and not Path(path).exists():
+            make_private_folder(Path(path))
         super().__init__(url, LocalStore(path, mkdir=make))
         self._path = path
+        self._private = private
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        refuse_links(self._path, name)
-        self._in_folder(lambda: super(FileStore, self).put(name, data))
+        self._write(name, lambda: super(FileStore, self).put(name, data))
 
     def create(self, name: str, data: bytes) -> None:
+        self._write(name, lambda: super(FileStore, self).create(name, data))
+
+    def _write(self, name: str, write: Callable[[], None]) -> None:
+        """Write a file into its folder. A private file has its rights only afterwards, so its folder is private too."""
         refuse_links(self._path, name)
-        self._in_folder(lambda: super(FileStore, self).create(name, data))
+        file = Path(self._path, name)
+
+        def write_privately() -> None:
+            with contextlib.suppress(FileNotFoundError):  # somebody removes emptied folders: the put makes them
+                make_private_folder(file.parent)
+            write()
+            with contextlib.suppress(FileNotFoundError):
+                file.chmod(0o600)
+
+        if not self._private:
+            self._in_folder(write)
+        else:
+            self._in_folder(lambda: self._do("put", name, write_privately))
 
     def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
         _require_folder(prefix)
@@ -237,14 +255,22 @@ def _require_folder(prefix: str) -> None:
         raise ValueError(f"a listing takes a folder that ends in '/' or '', not {prefix!r}")
 
 
-def file_store(url: str, path: str, *, make: bool = True, public: bool = False) -> ObjectStore:
+def make_private_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone."""
+    if folder.is_dir():
+        return
+    make_private_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def file_store(url: str, path: str, *, make: bool = True, public: bool = False, private: bool = True) -> ObjectStore:
     """Open a store in a folder. `make`: create the folder, which must exist otherwise; `public`: others read it as a
-    table."""
+    table; `private`: what the store makes is for this user alone."""
     if not make and not Path(path).is_dir():
         raise StorageError(f"storage {url}: there is no such folder")
     kind = PublicFileStore if public else FileStore
     try:
-        return kind(url, path, make=make)
+        return kind(url, path, make=make, private=private)
     except (BaseError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise StorageError(f"storage {url}: the folder cannot be made or read: {reason}") from None

@@ -14,6 +14,9 @@ from holdfast.hidden import hide, passwords_of
 from holdfast.storage import names
 from holdfast.storage.urls import path_of, refuse_long, split_url
 
+PRIVATE, UMASK = "private", "umask"
+"""Values of the storage option `file_permissions`: rights of what is made below a `file://` URL."""
+
 SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss")
 
 
@@ -66,14 +69,21 @@ class ObjectStore(Protocol):
 
 
 def open_store(
-    url: str, storage_options: Mapping[str, str] | None = None, *, make: bool = True, public: bool = False
+    url: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    make: bool = True,
+    public: bool = False,
+    private: bool = True,
 ) -> ObjectStore:
     """Open `file:///…`, `memory://…`, `s3://…`, `gs://…` or `az://…`.
 
     A `memory://` URL names a store shared within the process. `storage_options` are obstore's (`aws_access_key_id`,
     `aws_endpoint`, `allow_http`, `timeout`, …), never stored or logged. Does no I/O except creating the folder of a
     `file://` URL; without `make` a missing folder is an error. `public`: others read the folder as a table; a process
-    that dies in a put leaves no file that they would read as rows.
+    that dies in a put leaves no file that they would read as rows. `private`: folders and files that the store makes on
+    a disk are for this user alone, unless `storage_options` say `file_permissions="umask"`; a folder that is there
+    keeps its own rights.
 
     Raises
     ------
@@ -98,7 +108,18 @@ def open_store(
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
             raise SettingsError(f"storage {shown!r}: expected an absolute path: file:///folder")
-        return file_store(url, path_of(parts), make=make, public=public)
+        private = private and _permissions(shown, storage_options or {}) == PRIVATE
+        return file_store(url, path_of(parts), make=make, public=public, private=private)
     if not parts.netloc:
         raise SettingsError(f"storage {shown!r}: expected a bucket or account: {parts.scheme}://name/folder")
     return cloud_store(url, dict(storage_options or {}))
+
+
+def _permissions(shown: str, storage_options: Mapping[str, str]) -> str:
+    found = storage_options.get("file_permissions", PRIVATE)
+    if found not in (PRIVATE, UMASK):
+        raise SettingsError(
+            f"storage {shown!r}: file_permissions={found!r} in storage_options is not understood; allowed: {PRIVATE!r} "
+            f"(files for this user alone), {UMASK!r} (the rights that the umask gives)"
+        )
+    return found

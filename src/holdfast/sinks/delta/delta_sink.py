@@ -206,7 +206,7 @@ class DeltaSink(Sink):
         return tuple(defaults) if self.keys is None else tuple(self.keys)
 
     def _store(self) -> ObjectStore:
-        return RetryingStore(open_store(self.url, self.storage_options))
+        return RetryingStore(open_store(self.url, self.storage_options, private=False))
 
     @property
     def _has_lock(self) -> bool:
