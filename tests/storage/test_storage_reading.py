@@ -15,10 +15,20 @@ from holdfast.formats.handles import LogPiece
 from holdfast.formats.history import HISTORY_MAGIC, HISTORY_VERSION, decode_history
 from holdfast.formats.log_objects import PIECE_MAGIC, VERSION, ChangeSetEntry, Directory, read_piece
 from holdfast.formats.manifests import decode_manifest
-from holdfast.journal.codec import StoredJob, decode_job, decode_record, encode_job
+from holdfast.journal.codec import (
+    StoredJob,
+    StoredSavepoint,
+    decode_job,
+    decode_record,
+    decode_savepoint,
+    encode_job,
+    encode_savepoint,
+)
+from holdfast.journal.records import CheckpointRecord
 from holdfast.sinks.staging import decode_one
 from holdfast.sources.files.discovery_chunks import decode as decode_chunk
 from holdfast.storage import checksum, reading
+from holdfast.storage.copying import CopiedObject
 from holdfast.storage.framing import frame
 
 DEEP = b"\x81\xa1z" + b"\x91" * 100_000 + b"\xc0"
@@ -132,6 +142,14 @@ def test_a_manifest_that_inflates_to_much_more_is_refused(monkeypatch: pytest.Mo
 def test_a_job_id_of_another_form_is_refused(job_id: str) -> None:
     with pytest.raises(CorruptObject, match="job id"):
         decode_job("job", encode_job(StoredJob(job_id, 1, 128, "j")))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["journal/000000000009", "job", "../victim", "/etc/passwd"])
+def test_a_savepoint_copies_nothing_but_state_and_positions_into_a_storage(name: str) -> None:
+    record = CheckpointRecord(1, 1, 1, 1, 1, {}, {}, [], {}, {}, 1, 8)
+    stored = StoredSavepoint("0f" * 16, StoredJob("0f" * 16, 1, 8), "x", 2, record, [CopiedObject(name, 1, 2)])
+    with pytest.raises(CorruptObject, match="savepoint: lists .* among its copies"):
+        decode_savepoint("savepoint", encode_savepoint(stored))
 
 
 @pytest.mark.parametrize("epoch", [-1, 10**12])

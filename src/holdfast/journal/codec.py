@@ -150,8 +150,17 @@ def decode_savepoint(name: str, data: bytes) -> StoredSavepoint:
             f"{name}: a savepoint of checkpoint {stored.number} of job id {stored.job.job_id} holds the record "
             f"{stored.record.number} of job id {stored.record.job}; restore the object from a copy"
         )
+    strange = next((each.name for each in stored.objects if not each.name.startswith(_COPIED)), None)
+    if strange is not None:
+        raise CorruptObject(
+            f"{name}: lists {strange!r} among its copies, expected objects below {', '.join(_COPIED)}: nothing else is "
+            "copied into a job's storage"
+        )
     return stored
 
+
+_COPIED = (names.MANIFESTS, names.CHANGELOG, names.SHARED, names.SOURCES, names.SEGMENTS)
+"""Folders of the objects that a savepoint copies."""
 
 _RECORD: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _BEGUN = msgspec.msgpack.Decoder(StoredBegun)
