@@ -148,7 +148,7 @@ def test_a_job_id_of_another_form_is_refused(job_id: str) -> None:
 def test_a_savepoint_copies_nothing_but_state_and_positions_into_a_storage(name: str) -> None:
     record = CheckpointRecord(1, 1, 1, 1, 1, {}, {}, [], {}, {}, 1, 8)
     stored = StoredSavepoint("0f" * 16, StoredJob("0f" * 16, 1, 8), "x", 2, record, [CopiedObject(name, 1, 2)])
-    with pytest.raises(CorruptObject, match="savepoint: lists .* among its copies"):
+    with pytest.raises(CorruptObject, match=r"savepoint: lists .* among its copies"):
         decode_savepoint("savepoint", encode_savepoint(stored))
 
 

@@ -1,4 +1,4 @@
-"""Whether a cache of compiled kernels is this user's own.
+"""A cache of compiled kernels, and the question if it is this user's own.
 
 The files of a cache are code: who writes to them runs code in every process. A cache that other users can write to is
 not used, and a warning says so once. Each process then compiles its kernels.
