@@ -6,6 +6,7 @@ A cast fails for all texts if it fails for one of them: they are halved then, un
 import base64
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -26,9 +27,6 @@ NOT_FINITE = {
 """Spellings of floats that are no numbers in JSON, as Python, Java, Spark and PyArrow write them."""
 
 TEXT = msgspec.json.Decoder(str)
-BOOLEANS = msgspec.json.Decoder(list[bool | None])
-INTEGERS = msgspec.json.Decoder(list[int | None])
-TEXTS = msgspec.json.Decoder(list[str | None])
 
 JsonTexts = Sequence[bytes | None]
 """JSON texts that a parser has checked; None for a null or a missing field."""
@@ -74,9 +72,10 @@ def _integer(text: str) -> str | None:
 
 def read_leaves(values: JsonTexts, type_: pa.DataType) -> Texts:
     """Read JSON values as values of a type without parts."""
-    alike = _all_alike(values, type_)
-    if alike is not None:
-        return Texts(alike, {})
+    kind = alike(type_)
+    array = None if kind is None else array_of_alike(decoded_alike(values, kind), type_)
+    if array is not None:
+        return Texts(array, {})
     form = form_of(type_)
     assert form is not None, type_
     texts = [None if value is None else form(*_unquoted(value)) for value in values]
@@ -85,19 +84,33 @@ def read_leaves(values: JsonTexts, type_: pa.DataType) -> Texts:
     return Texts(array, {**reasons, **{place: shown(values[place]) for place in unlike}})
 
 
-def _all_alike(values: JsonTexts, type_: pa.DataType) -> pa.Array | None:
-    """Read booleans, integers or texts in one call; None if some value is of another kind."""
+def alike(type_: pa.DataType) -> type | None:
+    """Return the Python type of JSON values that a type takes as they are; None if it has to look at their texts."""
     if pa.types.is_boolean(type_):
-        decoder: Any = BOOLEANS
-    elif pa.types.is_integer(type_):
-        decoder = INTEGERS
-    elif is_text(type_):
-        decoder = TEXTS
-    else:
-        return None
+        return bool
+    if pa.types.is_integer(type_):
+        return int
+    return str if is_text(type_) else None
+
+
+@cache
+def list_decoder(of: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(list[of | None])
+
+
+def decoded_alike(values: JsonTexts, of: Any) -> list[Any] | None:
+    """Decode values in one call; None if some value is of another type."""
     try:
-        return pa.array(decoder.decode(b"[" + b",".join(value or NULL for value in values) + b"]"), type_)
-    except (msgspec.MsgspecError, pa.ArrowException, OverflowError):
+        return list(list_decoder(of).decode(b"[" + b",".join(value or NULL for value in values) + b"]"))
+    except msgspec.MsgspecError:
+        return None
+
+
+def array_of_alike(values: list[Any] | None, type_: pa.DataType) -> pa.Array | None:
+    """Return decoded values as an array; None if some value is beyond the range of the type."""
+    try:
+        return None if values is None else pa.array(values, type_)
+    except (pa.ArrowException, OverflowError):
         return None
 
 

@@ -17,14 +17,26 @@ Any other value is wrong: its place in the array is null, and the reason stands 
 that neither the array nor a reason depends on the neighbours.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.json_rows.leaves import NULL, JsonTexts, form_of, is_bytes, is_text, is_time, read_leaves, shown
+from holdfast.json_rows.leaves import (
+    NULL,
+    JsonTexts,
+    alike,
+    array_of_alike,
+    decoded_alike,
+    form_of,
+    is_bytes,
+    is_text,
+    is_time,
+    read_leaves,
+    shown,
+)
 from holdfast.json_rows.nesting import is_too_deep
 
 ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -143,7 +155,7 @@ class Laid(NamedTuple):
     owners: list[int]
 
 
-def _laid(wholes: Sequence[Sequence[Any] | None]) -> Laid:
+def _laid(wholes: Sequence[Collection[Any] | None]) -> Laid:
     offsets: list[int | None] = []
     owners: list[int] = []
     for place, whole in enumerate(wholes):
@@ -171,10 +183,13 @@ def _lists(values: JsonTexts, type_: pa.DataType) -> ReadColumn:
 
 
 def _maps(values: JsonTexts, type_: pa.DataType) -> ReadColumn:
+    quick = _maps_of_alike(values, type_)
+    if quick is not None:
+        return ReadColumn(quick, {})
     wrong = _unlike(values, b"{", type_)
     objects = [None if value is None or place in wrong else OBJECT.decode(value) for place, value in enumerate(values)]
     key_texts = [key for row in objects if row for key in row]
-    offsets, owners = _laid([None if row is None else list(row) for row in objects])
+    offsets, owners = _laid(objects)
     keys, faults = _keys(key_texts, type_)
     if faults:  # An array of maps has no place for a key that is null: these maps are read as nulls.
         wrong |= {owners[place]: fault.below(" (a key)") for place, fault in faults.items()}
@@ -183,6 +198,20 @@ def _maps(values: JsonTexts, type_: pa.DataType) -> ReadColumn:
     items, faults = read_field(texts_of([raw for row in objects if row for raw in row.values()]), type_.item_field)
     wrong |= {owners[place]: fault.below(f"[{key_texts[place]!r}]") for place, fault in faults.items()}
     return ReadColumn(pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items, type_), wrong)
+
+
+def _maps_of_alike(values: JsonTexts, type_: pa.DataType) -> pa.Array | None:
+    """Read maps in one call whose values a type takes as they are; None if some map has another value."""
+    kind = alike(type_.item_type) if is_text(type_.key_type) and type_.item_field.nullable else None
+    objects = None if kind is None else decoded_alike(values, dict[str, kind | None])  # type: ignore[valid-type]
+    if objects is None:
+        return None
+    items = array_of_alike([item for row in objects if row for item in row.values()], type_.item_type)
+    if items is None:
+        return None
+    keys = pa.array([key for row in objects if row for key in row], type_.key_type)
+    offsets, _ = _laid(objects)
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items, type_)
 
 
 def _keys(keys: Sequence[str], type_: pa.DataType) -> ReadColumn:
