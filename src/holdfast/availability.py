@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from holdfast.errors import USER_ERRORS
+from holdfast.errors import USER_ERRORS, described
 
 
 class SnapshotAvailability(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ def ask(who: str, question: Callable[[], object]) -> Refusal | None:
     try:
         answer = question()
     except USER_ERRORS as error:
-        return Refusal(who, f"is_snapshot_available() raised {type(error).__name__}: {error}", hard=True)
+        return Refusal(who, f"is_snapshot_available() raised {described(error)}", hard=True)
     return refusal(who, answer)
 
 

@@ -150,7 +150,12 @@ def in_user_code(error: BaseException) -> str:
     own = [(file, line) for file, line in outside if not _is_of_library(file)]
     found = own[-1:] or outside[:1]
     place = f" ({Path(found[0][0]).name}, line {found[0][1]})" if found else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{described(error)}{place}"
+
+
+def described(error: BaseException) -> str:
+    """Name an error of any library with its text, without secrets."""
+    return f"{type(error).__name__}: {hide(str(error))}"
 
 
 def _is_of_library(file: str) -> bool:

@@ -1,5 +1,5 @@
-"""Secrets in texts. `hide` is the single function that strips them; `printable` calls it for every message, log record
-and page, so no other module strips anything.
+"""Secrets in texts. `hide` is the single function that strips them. Errors, when they are made, and loggers call it for
+every message, log record and traceback, so no other module strips anything.
 
 A secret is recognised in two ways. Values that were given to Holdfast as secrets (options, passwords in URLs and DSNs,
 variables of the environment) are `remember`ed by the process that uses them, and are stripped wherever they come up,
@@ -78,7 +78,7 @@ def hide_url(url: str) -> str:
     return hide(url)
 
 
-def chained(error: Exception) -> Exception | None:
+def chained(error: BaseException) -> BaseException | None:
     """Return the error as a cause to chain; None if its text has a secret, which a traceback would show."""
     return error if hide(str(error)) == str(error) else None
 

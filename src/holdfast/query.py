@@ -10,6 +10,7 @@ from rich.console import Console
 
 from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed, SettingsError
+from holdfast.hidden import chained
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.progress import Totals
 from holdfast.jobmaster.savepoints import Savepoint
@@ -278,7 +279,7 @@ class Query:
             # The message is complete; the traceback through Holdfast's own threads is in the log, at DEBUG.
             error = error.with_traceback(None)
         failed = QueryFailed(f"query {self.name!r} ended: {type(error).__name__}: {error}" if error else "stopped")
-        failed.__cause__ = error
+        failed.__cause__ = error if isinstance(error, HoldfastError) or error is None else chained(error)
         return failed
 
 

@@ -10,7 +10,7 @@ from holdfast import failpoints
 from holdfast.availability import Refusal, ask
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
-from holdfast.errors import USER_ERRORS, CorruptObject, ObjectNotFound, PublishFailed, StorageError
+from holdfast.errors import USER_ERRORS, CorruptObject, ObjectNotFound, PublishFailed, StorageError, described
 from holdfast.journal.codec import StoredCommittables, decode_committables
 from holdfast.sinks.base import Gone, PublishContext, Sink
 from holdfast.sinks.gathered import Expanded, gathered_names
@@ -52,7 +52,7 @@ class Publisher:
             return
         except USER_ERRORS as error:
             log.exception("sink %r failed", command.sink)
-            reason = f"{type(error).__name__}: {error}"
+            reason = described(error)
             post(events.PublicationFailed(command.sink, command.number, reason, io=False))
             return
         failpoints.hit("jobmaster.publish.after")

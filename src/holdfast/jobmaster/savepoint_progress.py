@@ -6,6 +6,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TypeVar
 
 from holdfast.clock import Clock
+from holdfast.errors import described
 from holdfast.formats.history import SavepointStats
 from holdfast.ids import Epoch
 
@@ -75,7 +76,7 @@ class SavepointProgress:
         return self._stats("completed", "")
 
     def failed(self, error: Exception) -> SavepointStats:
-        return self._stats("failed", f"{type(error).__name__}: {error}")
+        return self._stats("failed", described(error))
 
     def _stats(self, outcome: str, reason: str) -> SavepointStats:
         figures = (self._at_s, self.duration_s, self._objects, self._size_bytes)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from holdfast.errors import CheckpointFailed, HoldfastError
+from holdfast.errors import CheckpointFailed, HoldfastError, described
 from holdfast.failpoints import hit
 from holdfast.formats.handles import Manifest, TableHandle
 from holdfast.formats.history import SubtaskPart
@@ -199,7 +199,7 @@ class CheckpointWork:
         return {subtask: _part(pieces, repeats) for subtask, pieces in found.items()}
 
     def _decline(self, checkpoint_id: CheckpointId, error: Exception) -> None:
-        reason = f"{type(error).__name__}: {error}"
+        reason = described(error)
         soft = isinstance(error, CheckpointFailed) and error.soft
         decline = Decline(checkpoint_id, self._task_manager, self._incarnation, reason, soft)
         self._until_answered(lambda: self._job_master.decline(decline))

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast import errors
-from holdfast.errors import USER_ERRORS, HoldfastError
+from holdfast.errors import USER_ERRORS, HoldfastError, described
 from holdfast.ids import Incarnation
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def serving(what: str) -> Iterator[None]:
         raise
     except USER_ERRORS as error:
         _log.exception("%s failed", what)
-        raise _flight_error("HoldfastError", f"{what} failed: {type(error).__name__}: {error}") from error
+        raise _flight_error("HoldfastError", f"{what} failed: {described(error)}") from error
 
 
 def _flight_error(name: str, message: str) -> Exception:

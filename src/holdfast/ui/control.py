@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from holdfast.checkpoint.triggers import cron, every, manual
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import HoldfastError, SettingsError, described
 from holdfast.ui.pages import JSON, Application, Environment, StartResponse, answer, bearer, is_token
 from holdfast.units import duration_s
 
@@ -189,9 +189,9 @@ class RemoteControl:
         try:
             outcome = CommandOutcome(True, result=command.run(query, self._options))
         except (HoldfastError, TimeoutError) as error:
-            outcome = CommandOutcome(True, error=f"{type(error).__name__}: {error}")
+            outcome = CommandOutcome(True, error=described(error))
         except Exception as error:
-            outcome = CommandOutcome(True, error=f"the command failed: {type(error).__name__}: {error}")
+            outcome = CommandOutcome(True, error=f"the command failed: {described(error)}")
         with self._lock:
             self._outcomes[number] = outcome
 
