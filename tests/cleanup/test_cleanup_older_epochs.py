@@ -9,7 +9,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.cleanup.observation import observe, plan
-from holdfast.errors import CorruptObject, ObjectNotFound
+from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.ids import Epoch
 from holdfast.journal.codec import encode_record
 from holdfast.journal.fence import take_over
@@ -19,6 +19,7 @@ from holdfast.journal.records import CheckpointRecord, Takeover
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import SlowStore, start
+from journal_kit import LaggingStore
 from maintenance_kit import as_json, holdfast, job_of_every_kind, run_every_kind, stored
 
 
@@ -148,6 +149,20 @@ def test_a_journal_that_moves_on_while_it_is_read_is_read_again(store: ObjectSto
     journal.append(record(1, 1, (manifest,)))
     observed = observe(Subsuming(store, journal))
     assert observed is not None and observed.taken.base_number == journal.newest
+
+
+def test_nothing_is_decided_by_a_listing_that_does_not_show_the_newest_record(store: ObjectStore) -> None:
+    lagging = LaggingStore(store, 1)
+    for _ in range(2):
+        taken = take_over(lagging, wait=lagging.pass_time)
+        journal = Journal(lagging, taken.epoch, taken.base_number, wait=lagging.pass_time)
+        newest = journal.append(record(taken.epoch, 1))
+    for epoch in (None, taken.epoch):
+        with pytest.raises(StorageError, match="changed 20 times"):
+            observe(lagging, epoch)
+    lagging.pass_time()
+    observed = observe(lagging)
+    assert observed is not None and observed.taken.base_number == newest
 
 
 @pytest.mark.parametrize(("data", "error"), [(None, ObjectNotFound), (b"scratched", CorruptObject)])

@@ -22,9 +22,10 @@ from holdfast.formats.history import has_ended
 from holdfast.formats.manifests import decode_manifest
 from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal import rules
-from holdfast.journal.fence import Listed, TakenOver, list_journal, lost, newest_checkpoint, read_record
+from holdfast.journal.fence import Listed, TakenOver, exists, list_journal, lost, newest_checkpoint, read_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.sinks.gathered import Named
+from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
 OBSERVATIONS_MAX = 20
@@ -61,6 +62,10 @@ def observe(store: ObjectStore, epoch: Epoch | None = None, sinks: Collection[st
         listed = list_journal(store)
         if not listed.numbers:
             return None
+        following = JournalNumber(max(listed.numbers) + 1)
+        own_is_shown = epoch is None or JournalNumber(epoch) in listed.numbers
+        if not own_is_shown or exists(store, names.journal(following)):
+            continue  # the listing lags behind, or the job went on meanwhile
         try:
             return _observe(store, listed, epoch, sinks)
         except (ObjectNotFound, CorruptObject):
