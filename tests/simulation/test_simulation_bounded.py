@@ -101,8 +101,8 @@ def checkpoints(query: hf.Query, clock: ManualClock) -> Iterator[int]:
 
 def _no_manifest_of_the_first(operation: str, name: str) -> Fault | None:
     """The first TaskManager declines each checkpoint, and the second acknowledges it."""
-    first = name.startswith("manifests/") and int(name.rpartition("tm-")[2]) == 0
-    return Fault.FAIL if operation == "put" and first else None
+    first = operation == "put" and name.startswith("manifests/") and int(name.rpartition("tm-")[2]) == 0
+    return Fault.FAIL if first else None
 
 
 @pytest.mark.timeout(300)
