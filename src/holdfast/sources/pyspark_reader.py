@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.code_shipping import pickled
 from holdfast.errors import BadRecord, JobRefused
+from holdfast.python_values import exact_rows
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import (
     BadRow,
@@ -239,7 +240,7 @@ def converted(
         if forbidden_nulls(chunk) is None:
             yield chunk, None
             return
-        chunk = [tuple(row.values()) for row in chunk.to_pylist()]
+        chunk = [tuple(row.values()) for row in exact_rows(chunk)]
     yield from _salvage(chunk, schema)
 
 

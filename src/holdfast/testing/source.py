@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.errors import SettingsError, TaskManagerLost
+from holdfast.python_values import shown_rows
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan, SplitRead
 
@@ -77,7 +78,7 @@ class TestSource(Source):
     @property
     def stable_text(self) -> str:
         with_rows = [step for step in self._steps if isinstance(step, pa.RecordBatch)]
-        return f"a script that begins with {with_rows[0].slice(0, 1).to_pylist() if with_rows else 'nothing'}"
+        return f"a script that begins with {shown_rows(with_rows[0].slice(0, 1)) if with_rows else 'nothing'}"
 
     def schema(self) -> pa.Schema:
         return self._schema

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.casts import cast_in_range
 from holdfast.errors import UserFunctionError
 from holdfast.functions.columns import IntArray
 from holdfast.functions.operator import NewTable, Timers
@@ -149,7 +150,9 @@ class ArrayTimers:
         try:
             array = timestamps if isinstance(timestamps, pa.Array | pa.ChunkedArray) else pa.array(timestamps)
             array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-            times = array.cast(pa.timestamp("us", tz=getattr(array.type, "tz", None)), safe=False)
+            times, outside = cast_in_range(array, pa.timestamp("us", tz=getattr(array.type, "tz", None)))
+            if outside is not None:
+                raise ValueError(f"{array.filter(pa.array(outside))[:1]} is beyond microseconds in 64 bits")
         except (pa.ArrowException, TypeError, ValueError) as error:
             what = f"timestamps {timestamps!r:.200}: expected an array of timestamps"
             raise UserFunctionError(f"ctx.timers: {what}: {error}") from error

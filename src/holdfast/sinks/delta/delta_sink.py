@@ -29,6 +29,7 @@ from holdfast.schema import CHANGE_TYPE
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.delta.commits import Append, Applications, NumberedOutput, Upsert
 from holdfast.sinks.delta.merging import check_changes, data_schema
+from holdfast.sinks.delta.storing import as_stored, unstorable
 from holdfast.sinks.delta.table_files import write_files
 from holdfast.sinks.delta.table_schema import differences, missing_columns, stored_schema, unsupported
 from holdfast.sinks.partitions import empty_partitions_to_null, partition_differences, unwritable
@@ -132,7 +133,8 @@ class DeltaSink(Sink):
             raise StorageError(f"{self.url}: {error}") from chained(error)
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, str]:
-        return unwritable(rows, self.partition_by, escapes_unicode=True)  # delta-rs does, when it merges or compacts
+        # Delta-rs escapes, when it merges or compacts.
+        return {**unstorable(rows), **unwritable(rows, self.partition_by, escapes_unicode=True)}
 
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         if self.mode == "upsert":
@@ -140,7 +142,7 @@ class DeltaSink(Sink):
         store = self._store()
         staged: list[bytes] = []
         for piece in pieces(batches):
-            rows = piece.cast(stored_schema(piece.schema))
+            rows = as_stored(piece)
             if rows.nbytes <= SMALL_BYTES_MAX:
                 staged.append(encode(stage_table(rows, context, len(staged))))
             else:
@@ -197,7 +199,7 @@ class DeltaSink(Sink):
 
     def _changes(self, rows: pa.Table, sink: str) -> pa.Table:
         check_changes(rows, sink)
-        return empty_partitions_to_null(rows.cast(stored_schema(rows.schema)), self.partition_by)
+        return empty_partitions_to_null(as_stored(rows), self.partition_by)
 
     def _columns(self, schema: pa.Schema) -> pa.Schema:
         return data_schema(schema) if self.mode == "upsert" else schema
