@@ -84,3 +84,16 @@ def test_other_layouts_of_a_source_and_of_a_function_reach_state_in_the_plain_la
     run(job)
     assert sink.table().schema.field("d").type == pa.string()
     assert sorted((row["id"], row["d"], row["l"]) for row in sink.rows()) == [(0, "a", ["x"]), (1, None, None)]
+
+
+def test_a_row_that_two_operators_refuse_is_a_single_letter_that_names_both(tmp_path: Path) -> None:
+    job, sink = job_of(tmp_path), hf.MemorySink()
+    rows = [{"a": None, "s": "x"}, {"a": 1, "s": "y"}, {"a": None, "s": "x"}]
+    read = job.read(TestSource([rows, Eof()], "a BIGINT, s STRING", name="in"))
+    read.key_by("a").aggregate(n=hf.count(), name="one").write(sink)
+    read.key_by("a", "s").aggregate(n=hf.count(), name="two").write(hf.MemorySink())
+    query = run(job)
+    letters = letters_in(tmp_path)
+    assert [(letter["position"], letter["operator"]) for letter in letters] == [("0", "one, two"), ("2", "one, two")]
+    assert all("operator 'one'; null" in letter["reason"] for letter in letters)
+    assert query.totals.bad_rows == 2

@@ -311,11 +311,14 @@ def test_bad_rows_become_dead_letters_and_the_rest_goes_on(tmp_path):
     assert tuples(counted) == [(1, 1), (1, 2)]
     assert tuples(summed) == [(1, BIG)] or tuples(summed) == [(1, 14)]
     found = dead_letters(tmp_path)
-    by_operator = {name: [row for row in found if row["operator"] == name] for name in ("", "picky", "sum")}
+    by_operator = {
+        name: [row for row in found if row["operator"] == name] for name in ("", "picky", "sum", "picky, sum")
+    }
     assert {(row["source"], row["split"], row["position"], row["payload"]) for row in by_operator[""]} == {
         ("feed", "0", "0", "what?")
     }
-    null = next(row for row in by_operator["picky"] if "null" in row["reason"])
+    (null,) = by_operator["picky, sum"]
+    assert "of operator 'picky'; null in a key column (k) of operator 'sum'" in null["reason"]
     assert (null["source"], null["position"], null["payload"]) == ("feed", "1", '{"k":null,"v":1}')
     raised = next(row for row in by_operator["picky"] if "unlucky" in row["reason"])
     assert "ValueError" in raised["reason"] and '"v": 13' in raised["payload"].replace('":', '": ').replace("  ", " ")

@@ -42,7 +42,7 @@ from holdfast.ids import BatchNumber, Epoch, RunNumber, SplitPosition
 from holdfast.protocol.streams import Sent
 from holdfast.python_values import payload_of, shown_rows
 from holdfast.sinks.base import StageContext
-from holdfast.sinks.dead_letters import bad_rows_to_batch
+from holdfast.sinks.dead_letters import bad_rows_to_batch, merged
 from holdfast.sources.base import BadRow, Source, SourceBatch, SplitRead
 from holdfast.storage.store import ObjectStore
 
@@ -312,6 +312,7 @@ def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: 
     for place, each in sending.items():
         results[place] = OutputResult(each.sent)
     dropped = [each.sender.dropped for each in sending.values()]
+    bad = merged(bad)
     letters = [*bad, *(letter for each in dropped for letter in _dropped_letters(each, work))]
     return UnitResult(
         unit=work.unit.unit,

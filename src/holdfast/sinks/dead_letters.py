@@ -1,7 +1,7 @@
 """Sink for bad rows: a folder of Parquet files, staged and published like any other output."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -24,6 +24,23 @@ class DeadLetterSink(ParquetSink):
     def private(self) -> bool:
         """Rows that nobody checked are for this user alone."""
         return True
+
+
+def merged(bad: Sequence[BadRow]) -> list[BadRow]:
+    """Return a single bad row for a row that several targets of its source refuse, with all operators and reasons.
+
+    A row is known by its place, so rows whose position is not exact (`from 7`) stay as they are.
+    """
+    found: dict[object, BadRow] = {}
+    for number, row in enumerate(bad):
+        is_exact = row.source and row.position and not row.position.startswith("from ")
+        place = (row.source, row.split, row.position, row.payload) if is_exact else number
+        known = found.setdefault(place, row)
+        if known is not row:
+            operators = dict.fromkeys((*known.operator.split(", "), row.operator))
+            reason = known.reason if row.reason in known.reason else f"{known.reason}; {row.reason}"
+            found[place] = replace(known, operator=", ".join(filter(None, operators)), reason=reason)
+    return list(found.values())
 
 
 def bad_rows_to_batch(bad: Sequence[BadRow]) -> pa.RecordBatch:

@@ -305,9 +305,9 @@ class ProcessOperator(FunctionOperator):
                         self._put_out(out, starts, part, first_row, context, result)
                         out.clear()
                         starts[:] = [0] * len(starts)
-        except UserFunctionError:  # of output that was put out before the slice's end
-            raise
         except USER_ERRORS as error:
+            if isinstance(error, UserFunctionError) and isinstance(error.__cause__, OutputMismatch):
+                raise  # Output that was put out before the slice's end names its row itself.
             raise self._error(part, len(starts) - 1, first_row, context, error) from error
         self._put_out(out, starts, part, first_row, context, result)
 
