@@ -14,14 +14,14 @@ import pyarrow as pa
 DECODERS_MAX = 4
 """Decoders that a process keeps. A higher value serves more files side by side, and holds more files open."""
 
-Batches = Generator[pa.RecordBatch, None, None]
+GroupBatches = Generator[pa.RecordBatch, None, None]
 """The rows of a group, from its beginning on; closing it closes the file."""
 
 
 class GroupDecoder:
     """The rows of a group from a position on."""
 
-    def __init__(self, batches: Batches, position: int) -> None:
+    def __init__(self, batches: GroupBatches, position: int) -> None:
         self._batches = batches
         self._left: pa.RecordBatch | None = None
         self.position = position

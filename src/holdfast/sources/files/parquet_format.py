@@ -12,7 +12,7 @@ from holdfast.casts import cast_in_range
 from holdfast.python_values import exact_values
 from holdfast.sources.files.columnar import BATCH_ROWS, ColumnarFormat, PlacedRows, clip, readable, shape_of
 from holdfast.sources.files.file_format import FileShape
-from holdfast.sources.files.group_decoders import Batches, GroupDecoder, kept_decoders
+from holdfast.sources.files.group_decoders import GroupBatches, GroupDecoder, kept_decoders
 from holdfast.sources.files.trees import FileInfo, FileTree
 
 STREAM_BYTES = 1024 * 1024
@@ -95,7 +95,7 @@ def rows_within(
 
 def group_batches(
     tree: FileTree, file: FileInfo, columns: list[str] | None, groups: list[int], stream_bytes: int = 0
-) -> Batches:
+) -> GroupBatches:
     """Yield the rows of row groups; the stored columns are read as a whole, or in steps of `stream_bytes`."""
     with opened_parquet(tree, file, "us", stream_bytes) as opened:
         batches = opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns)
