@@ -253,3 +253,11 @@ def test_a_number_that_a_float_cannot_hold_is_a_bad_row_and_infinity_is_not(tmp_
     assert rows == [(2, float("inf"), 1.0), (6, None, None)]
     assert [row.payload.split(",")[0] for row in bad] == ["1", "3", "4", "5"]
     assert "column 'x': '1e39' is beyond the range of float" in bad[0].reason
+
+
+def test_a_compressed_csv_file_whose_name_does_not_say_so_is_named(tmp_path):
+    path = put_text(tmp_path / "a.csv", gzip.compress(b"id,word\n1,a\n"))
+    with pytest.raises(
+        BadRecord, match=r"a\.csv: is compressed, and its name does not say so: end it with one of \.gz"
+    ):
+        read_all(FileSource(str(path), schema=SCHEMA))

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from sources_kit import put_text, read_all
 
+from holdfast.errors import BadRecord
 from holdfast.sources.files.file_source import FileSource
 
 EPOCH_DAY = 2440588
@@ -113,3 +114,28 @@ def test_bytes_of_another_length_than_declared_make_their_rows_bad(tmp_path, suf
     rows, bad = read_all(FileSource(str(tmp_path), schema=pa.schema([("id", pa.binary(2))])))
     assert rows == [(b"ab",), (None,)]
     assert [(row.position, "cannot hold" in row.reason) for row in bad] == [("1", True)]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_text_that_is_not_utf8_makes_its_row_bad_nested_too(tmp_path, suffix):
+    words = pa.Array.from_buffers(
+        pa.string(), 4, [None, pa.py_buffer(struct.pack("<5i", 0, 1, 2, 3, 4)), pa.py_buffer(b"a\xffb\xfe")]
+    )
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 2, 2], pa.int32()), words.slice(2, 2))
+    table = pa.table({"id": range(4), "word": words, "all": lists})
+    put_text(tmp_path / f"a.{suffix}", as_file(table, suffix))
+    rows, bad = read_all(FileSource(str(tmp_path), schema="id BIGINT, word STRING, all ARRAY<STRING>"))
+    assert rows == [(0, "a", ["b"])]
+    assert [row.position for row in bad] == ["1", "2", "3"]
+    assert "column 'word' holds a text that is not UTF-8" in bad[0].reason
+    assert "column 'all' holds a text that is not UTF-8" in bad[1].reason
+
+
+def test_an_arrow_file_whose_offsets_lead_outside_of_its_texts_is_named(tmp_path):
+    word = "a text that is found again"
+    data = bytearray(as_file(pa.table({"word": [word, "b"]}), "arrow"))
+    place = data.find(struct.pack("<3i", 0, len(word), len(word) + 1))
+    data[place + 4 : place + 8] = struct.pack("<i", 10**8)
+    put_text(tmp_path / "a.arrow", bytes(data))
+    with pytest.raises(BadRecord, match=r"a\.arrow: not a readable arrow file"):
+        read_all(FileSource(str(tmp_path), schema="word STRING"))

@@ -21,6 +21,9 @@ from holdfast.sources.schema_fit import EvolutionPolicy, columns_problem, confor
 BATCH_ROWS = 131_072
 """Rows of an Arrow batch that a task reads. A higher value needs more memory in each task."""
 
+NOT_UTF8 = "Invalid UTF8"
+"""Part of PyArrow's error for a text that is not UTF-8."""
+
 PlacedRows = Iterator[tuple[int, pa.RecordBatch]]
 """(row position, rows) pairs."""
 
@@ -51,7 +54,9 @@ class ColumnarFormat(FileFormat):
             if problem:
                 yield all_bad(position, batch, wanted, problem)
             else:
-                yield from good_and_bad(position, batch, wanted)
+                with readable(file, self.name):
+                    broken = broken_texts(batch)
+                yield from good_and_bad(position, batch, wanted, broken)
 
     @abstractmethod
     def rows(self, tree: FileTree, file: FileInfo, columns: list[str] | None, start: int, stop: int) -> PlacedRows:
@@ -106,9 +111,39 @@ def clip(batches: Iterator[pa.RecordBatch], position: int, start: int, stop: int
             return
 
 
-def good_and_bad(position: int, found: pa.RecordBatch, schema: pa.Schema) -> Iterator[Piece]:
-    """Yield rows of a file in the schema, in pieces between the rows that do not fit it; these are reported as bad."""
+def broken_texts(batch: pa.RecordBatch) -> dict[int, str]:
+    """Return the rows with a text that is not UTF-8, each with the reason; found by halving.
+
+    Raises `pa.ArrowInvalid` if the columns are damaged otherwise, so that they cannot be looked at.
+    """
+    found: dict[int, str] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        waiting = [(0, len(column))]
+        while waiting:
+            begin, end = waiting.pop()
+            try:
+                # A slice of a nested column holds the texts of all its rows, so the rows are copied.
+                nested, whole = column.type.num_fields > 0, end - begin == len(column)
+                rows = column.take(pa.array(range(begin, end))) if nested and not whole else column[begin:end]
+                rows.validate(full=True)
+            except pa.ArrowInvalid as error:
+                if NOT_UTF8 not in str(error):
+                    raise
+                if end - begin == 1:
+                    found[begin] = f"column {name!r} holds a text that is not UTF-8"
+                else:
+                    middle = (begin + end) // 2
+                    waiting += [(begin, middle), (middle, end)]
+    return found
+
+
+def good_and_bad(position: int, found: pa.RecordBatch, schema: pa.Schema, broken: dict[int, str]) -> Iterator[Piece]:
+    """Yield rows of a file in the schema, in pieces between the rows that do not fit it; these are reported as bad.
+
+    `broken` are rows that are bad already, each with the reason.
+    """
     rows, bad = conformed(found, schema)
+    bad |= broken
     nulls = forbidden_nulls(rows)
     if nulls is not None:
         mask, column = nulls

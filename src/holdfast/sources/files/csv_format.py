@@ -22,6 +22,7 @@ from holdfast.sources.files import lines
 from holdfast.sources.files.csv_records import RecordBlocks, whole_records
 from holdfast.sources.files.lines import LongRecord, RecordBlock
 from holdfast.sources.files.text_format import (
+    COMPRESSIONS,
     BlockParser,
     ParsedBlock,
     RefusingParser,
@@ -43,6 +44,8 @@ SALVAGE_RECORDS = 256
 """Records that are tried together when a block has bad ones. A higher value repeats more work for each bad record."""
 DELIMITERS = ",;\t|"
 """Characters that usually divide values; one of them inside of a single column's name is probably the delimiter."""
+COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd")
+"""First bytes of files that gzip, bzip2 or zstd wrote."""
 INFINITY = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 """Texts that PyArrow reads as infinity."""
 BLOCK_BYTES_MAX = 2**31 - 1
@@ -123,6 +126,11 @@ class CsvFormat(TextFormat):
                 f"{file.path}: the header has more than {lines.BLOCK_BYTES} bytes: give the file a header line"
             )
         header = read_range(begin, end - begin)
+        if header.startswith(COMPRESSED):
+            raise BadRecord(
+                f"{file.path}: is compressed, and its name does not say so: end it with one of "
+                + ", ".join(COMPRESSIONS)
+            )
         try:
             return TextHead(split_header(header, self._options), end)
         except pa.ArrowInvalid as error:
