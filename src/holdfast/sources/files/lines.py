@@ -98,23 +98,26 @@ def blocks(
     block_bytes: int = BLOCK_BYTES,
     record_bytes_max: int = RECORD_BYTES_MAX,
 ) -> Iterator[RecordBlock | LongRecord]:
-    """Yield the lines that start in `[start, stop)`, in blocks of whole lines."""
+    """Yield the lines that start in `[start, stop)`, in blocks of whole lines.
+
+    Lines that are longer than the bound, but not than two blocks, may be within a block.
+    """
     offset = line_start(read_range, size, start, stop)
     stop = min(stop, size)
     while offset < stop:
         end = min(offset + block_bytes, stop)
+        after = line_start(read_range, size, stop) if end == stop < size else stop
+        if end == stop and after - offset <= 2 * block_bytes:
+            yield RecordBlock(offset, read_range(offset, after - offset))
+            return
         data = read_range(offset, end - offset)
         whole = len(data) if end == size else whole_lines(data)
         if whole < len(data) and (not whole or end == stop):
             line = offset + whole
-            after = line_start(read_range, size, end)
-            if after - line <= min(block_bytes, record_bytes_max):
-                data += read_range(end, after - end)
-                yield RecordBlock(offset, data)
-            else:
-                if whole:
-                    yield RecordBlock(offset, data[:whole])
-                yield long_record(read_range, line, after - line, record_bytes_max)
+            after = after if end == stop else line_start(read_range, size, end)
+            if whole:
+                yield RecordBlock(offset, data[:whole])
+            yield long_record(read_range, line, after - line, record_bytes_max)
             offset = after
         else:
             yield RecordBlock(offset, data[:whole])
