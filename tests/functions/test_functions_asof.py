@@ -66,7 +66,7 @@ def numbers(rows: Counter[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
 
 @pytest.fixture(params=["few", "many"])
 def rows_of_a_key(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `many`, each key with two rows counts as a key with very many."""
+    """Keys with few rows, or (`many`) each key with two rows counts as a key with very many."""
     if request.param == "many":
         order_short_keys(monkeypatch)
 
