@@ -129,7 +129,7 @@ def _files_listed(count: int) -> float:
             pq.write_table(pa.table({"k": [number]}), Path(folder) / f"{number}.parquet")
 
         def job() -> hf.Job:
-            made = hf.Job(None, name="growth", storage=storage)
+            made = hf.Job(None, name="growth", storage=f"file://{storage}")
             _counted(made.read(hf.FileSource(folder))).write(hf.NoopSink())
             return made
 

@@ -3,7 +3,6 @@
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,8 +64,8 @@ def _into(kind: str) -> Callable[[int], float]:
     def measure(count: int) -> float:
         with tempfile.TemporaryDirectory() as folder:
             sinks: dict[str, Callable[[], Sink]] = {
-                "parquet": lambda: hf.ParquetSink(folder),
-                "delta": lambda: hf.DeltaSink(folder),
+                "parquet": lambda: hf.ParquetSink(f"file://{folder}"),
+                "delta": lambda: hf.DeltaSink(f"file://{folder}"),
                 "callback": lambda: hf.CallbackSink(_nothing),
                 "memory": hf.MemorySink,
             }
@@ -84,7 +83,7 @@ def _savepoints(count: int) -> float:
         numbers = iter(range(count + MEASURED))
 
         def save(query: hf.Query) -> None:
-            query.savepoint(str(Path(folder) / str(next(numbers))))
+            query.savepoint(f"file://{folder}/{next(numbers)}")
 
         return _after(count, lambda query, source: [save(query) for _ in range(MEASURED)], each=save)
 
@@ -126,7 +125,7 @@ def _bad_rows(count: int) -> float:
             lambda job, stream: _counted(job, stream, hf.NoopSink()),
             "k BIGINT, v BIGINT",
             bad_records="dead_letter",
-            dead_letters=folder,
+            dead_letters=f"file://{folder}",
         )
 
 

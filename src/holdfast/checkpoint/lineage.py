@@ -9,6 +9,7 @@ these few. Invariants: a name is needed while a pinned version has it. A name th
 counts as if it had never been away, so it may be kept for longer than needed, and never for shorter.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Set
 
@@ -23,7 +24,11 @@ class Lineage:
         """The version with which each name of the latest version came."""
         self._ended: dict[str, tuple[int, int]] = {}
         """Names that are needed, but not in the latest version: the version each came with, and the first without."""
+        self._ended_at: dict[int, set[str]] = {}
+        """The same names by the first version without them."""
         self._pins: Counter[int] = Counter()
+        self._pinned: list[int] = []
+        """The pinned versions, in order."""
 
     @property
     def is_needed(self) -> bool:
@@ -40,6 +45,7 @@ class Lineage:
             return self._version, set(), set()
         new, free = self._begin(names)
         self._pins[self._version] += 1
+        self._pinned.append(self._version)
         return self._version, new, free
 
     def unpin(self, version: int) -> set[str]:
@@ -48,9 +54,13 @@ class Lineage:
         if self._pins[version]:
             return set()
         del self._pins[version]
-        free = {name for name, (born, end) in self._ended.items() if not self._is_pinned(born, end)}
+        place = bisect_left(self._pinned, version)
+        del self._pinned[place]
+        following = self._pinned[place] if place < len(self._pinned) else self._version
+        ended = [name for end in range(version + 1, following + 1) for name in self._ended_at.get(end, ())]
+        free = {name for name in ended if not self._is_pinned(*self._ended[name])}
         for name in free:
-            del self._ended[name]
+            self._forget(name)
         if version == self._version:
             free |= self._begin(frozenset())[1]
         return free
@@ -70,15 +80,26 @@ class Lineage:
         self._latest = names
         new = set(added - self._ended.keys())
         for name in added:
-            self._born[name] = self._ended.pop(name, (self._version, 0))[0]
+            self._born[name] = self._forget(name) if name in self._ended else self._version
         free = set()
         for name in gone:
             born = self._born.pop(name)
             if self._is_pinned(born, self._version):
                 self._ended[name] = born, self._version
+                self._ended_at.setdefault(self._version, set()).add(name)
             else:
                 free.add(name)
         return new, free
 
+    def _forget(self, name: str) -> int:
+        """Remove a name that had ended; return the version with which it came."""
+        born, end = self._ended.pop(name)
+        names = self._ended_at[end]
+        names.discard(name)
+        if not names:
+            del self._ended_at[end]
+        return born
+
     def _is_pinned(self, born: int, end: int) -> bool:
-        return any(born <= version < end for version in self._pins)
+        place = bisect_left(self._pinned, born)
+        return place < len(self._pinned) and self._pinned[place] < end

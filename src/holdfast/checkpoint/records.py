@@ -77,11 +77,12 @@ class RetainedRecords:
     def expire(self, now_s: float, count: int = 1, since_s: float = math.inf) -> list[JournalNumber]:
         """Subsumed records that are not retained, to delete now, oldest first; each is given out once until it is
         answered."""
-        kept = self.retained(count, since_s)
+        kept = set(self.retained(count, since_s))
+        newest = self.newest
         numbers = [
             number
             for number, record in self._records.items()
-            if number != self.newest
+            if number != newest
             and number not in kept
             and not (record.expiring or record.holds)
             and record.not_before_s <= now_s
