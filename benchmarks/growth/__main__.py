@@ -53,6 +53,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    pyplot.rcParams["svg.fonttype"] = "none"
     known = {name: each for name, each in found.items() if "exponent" in each}
     figure, axes = pyplot.subplots(figsize=(8, 0.2 * len(known) + 1))
     places = range(len(known))
