@@ -14,7 +14,6 @@ from simulation_windows import LATE
 
 SEEDS = 500
 QUICK = {
-    "reports about a level that was left count for the next": 178,
     "a boundary is cut that somebody refuses": 2,
     "a false refusal is believed": 2,
     "a group is published under a later number": 15,
@@ -30,7 +29,6 @@ QUICK = {
     "an index does not follow its table back": 16,
     "windows that are closed are closed again": 2,
     "a group is published by the settings of today": 237,
-    "a query ends at the first failure of its store": 48,
     "outages of the store add up": 48,
     "a query waits for its store for ever": 50,
     "a join overlooks single rows, which have no head": 6,
@@ -42,7 +40,6 @@ QUICK = {
     "the view of broadcast state does not follow its table back": 429,
     "broadcast rows come behind the other rows of their batch": 31,
     "lists are not opened again after a rewind": 54,
-    "a log forgets that a rewind may go into a gap": 386,
 }
 """Mutations that show within a few seeds, each with a seed in which it did: the search begins there."""
 
