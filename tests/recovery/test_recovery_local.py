@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.recovery import local
+from holdfast.recovery import local, spares
 from holdfast.recovery.local import LEFTOVER_S_MAX, LocalCopies, open_copies
 from holdfast.storage import names
+from waiting import until
 
 JOB, OTHER_JOB = "a" * 32, "b" * 32
 
@@ -158,7 +159,7 @@ def test_nobody_waits_for_the_deletion_of_files_that_nothing_needs(
         assert allowed.wait(60)
         unlink(path, missing_ok)
 
-    monkeypatch.setattr(local, "SPARE_BYTES_MAX", 0)
+    monkeypatch.setattr(spares, "SPARE_BYTES_MAX", 0)
     monkeypatch.setattr(Path, "unlink", slow)
     copies.keep(stored, b"some changes")
     copies.keep_only([], [stored])
@@ -181,6 +182,20 @@ def test_the_file_of_a_copy_let_go_is_written_over(tmp_path: Path, copies: Local
     copies.keep(third, b"a new file")
     assert (of(copies, second), of(copies, third)) == (b"other ones", b"a new file")
     assert copies.size_bytes == 20
+
+
+def test_the_folder_has_a_bounded_number_of_files_while_copies_of_all_sizes_come_and_go(tmp_path: Path) -> None:
+    copies = LocalCopies(str(tmp_path), JOB, 0, 1_000_000)
+    for number in range(10 * spares.SPARES_MAX):
+        # A growing object in each round, as a materialization is, and small ones that no file of its size may become.
+        stored = {name(): b"x" * length for length in (50 * number, 7, 300)}
+        for each, data in stored.items():
+            copies.keep(each, data)
+            assert of(copies, each) == data
+        copies.keep_only([], stored)
+    until(lambda: len(files(tmp_path)) <= spares.SPARES_MAX)
+    copies.close(delete=False)
+    assert files(tmp_path) == []
 
 
 def test_a_copy_of_several_writes_is_whole_and_no_longer_than_its_object(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
+from holdfast.recovery.spares import SpareFiles
 from holdfast.storage import checksum, names
 
 _log = logging.getLogger(__name__)
@@ -44,10 +45,6 @@ threads for 9 ms, while a checkpoint's record waited. A higher value makes fewer
 IN_USE = "in-use"
 OBJECT, HEAD, BODY = ".object", ".head", ".body"
 UNFINISHED = ".part-"
-SPARE_BYTES_MAX = 128 * 1024 * 1024
-"""Bytes of dropped copies' files that are kept to be written over. Writing over a file takes 0.16 microseconds for a
-kilobyte, making and deleting a new file 0.33; and a log's objects live for seconds only. A higher value takes more of
-the disk."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +70,9 @@ class _Entry:
     linked: bool
 
     def paths(self) -> list[Path]:
-        """The files of the copy; the last file makes it whole."""
+        """The files of the copy; the last file makes it whole, and is deleted first."""
         suffixes = (HEAD, BODY) if self.linked else (OBJECT,)
         return [self.folder / f"{self.stem}{suffix}" for suffix in suffixes]
-
-    def delete(self) -> None:
-        for path in reversed(self.paths()):
-            path.unlink(missing_ok=True)
 
 
 class LocalCopies:
@@ -111,8 +104,7 @@ class LocalCopies:
         self._entries: dict[str, _Entry] = {}
         self._others: dict[str, _Entry] = {}
         self._bytes = 0
-        self._spares: list[tuple[Path, int]] = []
-        """Files to write over, and their lengths."""
+        self._spares = SpareFiles()
         self._failed = False
         self._deletions = ThreadPoolExecutor(1, "holdfast-copies")
         """The thread of `keep_only`: deleting a checkpoint's files took up to 370 ms, and the next cut waited."""
@@ -195,20 +187,18 @@ class LocalCopies:
             gone = [(name, entry) for name in unneeded if (entry := self._entries.get(name)) is not None]
         for name, entry in gone:
             self._drop(name, entry)
-        left = [entry for _, entry in gone if not self._set_aside(entry)]
+        files = [file for _, entry in gone for file in self._set_aside(entry)]
         with self._lock:
-            if left and not self._closed:
-                self._deletions.submit(self._delete, left)
+            if files and not self._closed:
+                self._deletions.submit(self._delete, files)
 
     def close(self, *, delete: bool) -> None:
         """Let go of the folder; `delete` it where nobody is to recover from it."""
         with self._lock:
             self._entries.clear()
             self._bytes_max = -1
-            spares, self._spares = self._spares, []
         self._deletions.shutdown()
-        for path, _ in spares:
-            path.unlink(missing_ok=True)
+        self._delete(self._spares.clear())
         if delete:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._remove_if_empty()
@@ -275,9 +265,7 @@ class LocalCopies:
 
     def _spare_for(self, length: int) -> Path | None:
         """A file to write over, which is not much longer."""
-        with self._lock:
-            fits = bool(self._spares) and self._spares[-1][1] <= 2 * length
-            spare = self._spares.pop()[0] if fits else None
+        spare = self._spares.take(length)
         if spare is not None and spare.exists() and spare.stat().st_nlink > 1:
             spare.unlink(missing_ok=True)  # another TaskManager has made it its own
         return spare
@@ -308,7 +296,7 @@ class LocalCopies:
 
     def _forget(self, name: str, entry: _Entry) -> None:
         self._drop(name, entry)
-        self._delete([entry])
+        self._delete(entry.paths()[::-1])
 
     def _drop(self, name: str, entry: _Entry) -> None:
         """Forget the entry, so that it is not found any more."""
@@ -319,27 +307,23 @@ class LocalCopies:
             if self._others.get(name) == entry:
                 del self._others[name]
 
-    def _delete(self, entries: list[_Entry]) -> None:
-        for entry in entries:
+    def _delete(self, files: list[Path]) -> None:
+        for file in files:
             try:
-                entry.delete()
+                file.unlink(missing_ok=True)
             except OSError as error:
-                self._cannot(f"the copy {entry.stem} cannot be deleted", error)
+                self._cannot(f"{file.name} cannot be deleted", error)
 
-    def _set_aside(self, entry: _Entry) -> bool:
-        """Keep the entry's file to be written over, under a name that nobody else finds. Returns whether it is kept."""
-        with self._lock:
-            spare_bytes = sum(length for _, length in self._spares) + entry.length
-            if entry.linked or spare_bytes > min(SPARE_BYTES_MAX, self._bytes_max - self._bytes):
-                return False
+    def _set_aside(self, entry: _Entry) -> list[Path]:
+        """Keep the entry's file as a spare, under a name that nobody else finds. Returns the files to delete."""
+        if entry.linked:
+            return entry.paths()[::-1]
         spare = self._unfinished()
         try:
             entry.paths()[-1].rename(spare)
         except OSError:
-            return False
-        with self._lock:
-            self._spares.append((spare, entry.length))
-        return True
+            return entry.paths()
+        return self._spares.offer(spare, entry.length, self._bytes_max - self.size_bytes)
 
     def _cannot(self, what: str, error: OSError) -> None:
         """Said once: a full disk would say it for each object."""
