@@ -39,9 +39,9 @@ class AggregateOperator(Operator):
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(self.new_output())
         slots = self.apply(inputs, context, result)
-        if self._spec.emit == "changes" and len(slots):
-            keys = self._table.keys_of(slots)
-            columns = [*keys.columns, *self.aggregates.results(slots)]
+        for piece in self.aggregates.pieces(slots) if self._spec.emit == "changes" else ():
+            keys = self._table.keys_of(piece)
+            columns = [*keys.columns, *self.aggregates.results(piece)]
             result.output.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         return result
 

@@ -3,7 +3,7 @@
 Invariant: a key becomes present when the first row is applied to it, with counters that count from 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -108,11 +108,18 @@ class Accumulators:
             one.forget()
 
 
+RESULTS_AT_ONCE_MAX, LISTS_AT_ONCE_MAX = 1 << 17, 1 << 10
+"""Keys whose results are made together: of aggregates with results of a fixed size, and of others, which gather values.
+A higher value makes larger batches of output, which take more memory."""
+
+
 class AggregateTable:
     """A state table with the accumulators of some aggregates. The caller begins, commits and undoes the table."""
 
     def __init__(self, bounds: Sequence["BoundAggregate"], table: StateTable) -> None:
         self.table = table
+        gathers = any(pa.types.is_nested(bound.result_type) for bound in bounds)
+        self._at_once = LISTS_AT_ONCE_MAX if gathers else RESULTS_AT_ONCE_MAX
         self.of_rows = Accumulators(bounds, table)
         self.of_combined = Accumulators(bounds, table, combined=True)
 
@@ -130,6 +137,10 @@ class AggregateTable:
         self._open(self.of_rows.opened_then, slots)
         for name in self.of_rows.counters:
             kernels.raise_flags(slots, self.table.column(name).valid)
+
+    def pieces(self, slots: Slots) -> Iterator[Slots]:
+        """Divide slots into those whose results are to be made together."""
+        return (slots[start : start + self._at_once] for start in range(0, len(slots), self._at_once))
 
     def results(self, slots: Slots) -> list[pa.Array]:
         """The result of each aggregate for these slots."""

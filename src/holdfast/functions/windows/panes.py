@@ -1,5 +1,8 @@
 """Rules that operators of panes share: which rows are late, which panes are due, which windows they are in."""
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 
@@ -31,6 +34,41 @@ def windows_of(
     rows, starts = np.empty((2, int(counts.sum())), np.int64)
     kernels.windows_of(panes, *shape, after_us, counts, rows, starts)
     return rows, starts
+
+
+class TimePiece(NamedTuple):
+    """Some panes, by their indexes, and the times after which, and up to which, the windows end that are meant."""
+
+    panes: Integers
+    after_us: int
+    until_us: int
+
+
+def in_time_pieces(
+    window: Window, panes: Integers, after_us: int | None, until_us: int, pairs_max: int
+) -> Iterator[TimePiece]:
+    """Divide the time in which windows end, so that no piece has more than `pairs_max` pairs of a pane and a window.
+
+    Each window is in a single piece, with all of its panes, in order of time. A piece of a single slide has as many
+    pairs as it has panes.
+    """
+    if not len(panes):
+        return
+    first_us = int(panes.min()) if after_us is None else max(after_us, int(panes.min()))
+    last_us = min(until_us, int(panes.max()) + window.size_us)
+    left = [TimePiece(np.arange(len(panes)), first_us, last_us)]
+    while left:
+        piece = left.pop()
+        own = panes[piece.panes]
+        earliest_us = own + (window.size_us if window.tumbles else 1)  # at which a window with this pane may end
+        meant = piece.panes[(own + window.size_us > piece.after_us) & (earliest_us <= piece.until_us)]
+        piece = piece._replace(panes=meant)
+        span_us = piece.until_us - piece.after_us
+        if span_us > window.slide_us and len(meant) * window.size_us > pairs_max * window.slide_us:
+            middle_us = piece.after_us + span_us // 2
+            left += [piece._replace(after_us=middle_us), piece._replace(until_us=middle_us)]
+        elif len(meant):
+            yield piece
 
 
 class PaneOperator(Operator):

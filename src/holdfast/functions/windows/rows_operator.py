@@ -18,7 +18,7 @@ from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, 
 from holdfast.functions.running import ranks, spans
 from holdfast.functions.timing.time_index import concatenated
 from holdfast.functions.windows.declared import PANE
-from holdfast.functions.windows.panes import PaneOperator
+from holdfast.functions.windows.panes import PaneOperator, TimePiece, in_time_pieces
 from holdfast.functions.windows.sending import PANE_FIELD
 from holdfast.functions.windows.windowed import WindowedSpec
 from holdfast.ids import FIRST_BATCH
@@ -27,6 +27,9 @@ from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable
 
 ROWS, SIZE, POSITION = "rows", "__size", "__position"
+ROWS_AT_ONCE_MAX = 1 << 18
+"""Rows of windows that are put together when windows close, a row once for each of its windows. A higher value takes
+more memory."""
 
 
 def rows_schemas(spec: WindowedSpec) -> dict[str, TableSchema]:
@@ -148,7 +151,15 @@ class WindowRowsOperator(PaneOperator):
     def _finish(
         self, rows: pa.RecordBatch, closed_us: int | None, until_us: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        owners, starts = self._windows_of(values_of(rows.column(PANE)), closed_us, until_us)
+        panes = values_of(rows.column(PANE))
+        for piece in in_time_pieces(self._window, panes, closed_us, until_us, ROWS_AT_ONCE_MAX):
+            self._finish_piece(rows.take(pa.array(piece.panes)), piece, context, result)
+
+    def _finish_piece(
+        self, rows: pa.RecordBatch, piece: TimePiece, context: BatchContext, result: OperatorResult
+    ) -> None:
+        """Finish the windows that a piece of time means."""
+        owners, starts = self._windows_of(values_of(rows.column(PANE)), piece.after_us, piece.until_us)
         if not len(owners):
             return
         order = np.argsort(starts, kind="stable")

@@ -219,16 +219,18 @@ class SessionOperator(Operator):
         mark_first(slots, np.zeros(len(self._state.present), np.bool_), first)
         ends = self._state.column(END)
         slots = slots[first & self._state.present[slots] & (ends.values[slots] <= until_us)]
-        if not len(slots):
-            return 0
+        for piece in self._sessions.aggregates.pieces(slots):
+            self._end(piece, context, result)
+        return len(slots)
+
+    def _end(self, slots: Slots, context: BatchContext, result: OperatorResult) -> None:
+        """Put out and remove sessions."""
         keys = self._state.keys_of(slots)
-        self._put_out(slots, self._with_bounds(keys, ends.values[slots]), context, result)
+        self._put_out(slots, self._with_bounds(keys, self._state.column(END).values[slots]), context, result)
         self._state.present[slots] = False
         newest = self._newest.lookup(keys.select(self._newest.key_schema.names))
-        self._newest.present[newest[self._newest.column(SESSION).values[newest] == values_of(keys.column(SESSION))]] = (
-            False
-        )
-        return len(slots)
+        was_newest = self._newest.column(SESSION).values[newest] == values_of(keys.column(SESSION))
+        self._newest.present[newest[was_newest]] = False
 
     def _put_out(self, slots: Slots, keys: list[pa.Array], context: BatchContext, result: OperatorResult) -> None:
         """Put out sessions that close; `keys` are the key columns of the output."""

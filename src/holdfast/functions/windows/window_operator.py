@@ -19,7 +19,7 @@ from holdfast.functions.aggregates.table import AggregateTable
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, Timers
 from holdfast.functions.windows.declared import PANE
 from holdfast.functions.windows.merging import merge_states
-from holdfast.functions.windows.panes import LONG_AGO_US, PaneOperator
+from holdfast.functions.windows.panes import LONG_AGO_US, PaneOperator, TimePiece, in_time_pieces
 from holdfast.functions.windows.sending import PANE_FIELD
 from holdfast.ids import FIRST_BATCH
 from holdfast.state.physical import Integers, Slots, values_of
@@ -61,29 +61,23 @@ class WindowOperator(PaneOperator):
         removed_before = self._window.closed_before(until_us)
         stop_us = removed_before if self._window.tumbles or self._spec.windowing.emit == "changes" else until_us
         found = self._slots_before(stop_us)
-        removed = 0
-        merged = None if self._window.tumbles else self._new_merged()
-        for start in range(0, len(found), ROWS_AT_ONCE_MAX):
-            slots = found[start : start + ROWS_AT_ONCE_MAX]
-            if self._spec.windowing.emit == "final":
-                if merged is None:
-                    self._put_out(self._table.keys_of(slots), self._panes.aggregates.results(slots), result)
-                else:
-                    self._merge_into(merged, slots, closed_us, until_us, context, result)
-            gone = slots if merged is None else slots[self._panes_at(slots) < removed_before]
-            self._table.present[gone] = False
-            removed += len(gone)
-        if merged is not None and self._spec.windowing.emit == "final":
-            self._put_out_merged(merged, result)
+        panes = self._panes_at(found)
+        if self._spec.windowing.emit == "final":
+            if self._window.tumbles:
+                self._put_out(self._panes.aggregates, found, result)
+            else:
+                for piece in in_time_pieces(self._window, panes, closed_us, until_us, ROWS_AT_ONCE_MAX):
+                    self._put_out_closed(found[piece.panes], piece, context, result)
+        gone = found if self._window.tumbles else found[panes < removed_before]
+        self._table.present[gone] = False
         self._index.drop(removed_before)
-        return removed
+        return len(gone)
 
-    def _put_out(self, keys: pa.RecordBatch, columns: list[pa.Array], result: OperatorResult) -> None:
-        """Output of windows, from their keys and, in place of the pane, their start."""
-        if not keys.num_rows:
-            return
-        arrays = [*self._with_bounds(keys), *columns]
-        result.output.append(pa.RecordBatch.from_arrays(arrays, schema=self._spec.output_schema))
+    def _put_out(self, aggregates: AggregateTable, slots: Slots, result: OperatorResult) -> None:
+        """Output of windows, whose keys have, in place of the pane, their start."""
+        for piece in aggregates.pieces(slots):
+            arrays = [*self._with_bounds(aggregates.table.keys_of(piece)), *aggregates.results(piece)]
+            result.output.append(pa.RecordBatch.from_arrays(arrays, schema=self._spec.output_schema))
 
     # Merging panes.
 
@@ -93,18 +87,14 @@ class WindowOperator(PaneOperator):
         table.begin(FIRST_BATCH)
         return AggregateTable(self._spec.kept.bound, table)
 
-    def _merge_into(
-        self,
-        merged: AggregateTable,
-        slots: Slots,
-        closed_us: int | None,
-        until_us: int,
-        context: BatchContext,
-        result: OperatorResult,
-    ) -> None:
-        """Add panes to all their windows that end after `closed_us`, and not after `until_us`."""
-        rows, starts = self._windows_of(self._panes_at(slots), closed_us, until_us)
-        self._add_panes(merged, slots[rows], starts, context, result)
+    def _put_out_closed(self, slots: Slots, piece: TimePiece, context: BatchContext, result: OperatorResult) -> None:
+        """Output of the windows that a piece of time means, from their panes."""
+        merged = self._new_merged()
+        for start in range(0, len(slots), ROWS_AT_ONCE_MAX):
+            some = slots[start : start + ROWS_AT_ONCE_MAX]
+            rows, starts = self._windows_of(self._panes_at(some), piece.after_us, piece.until_us)
+            self._add_panes(merged, some[rows], starts, context, result)
+        self._put_out_merged(merged, result)
 
     def _add_panes(
         self, merged: AggregateTable, slots: Slots, starts: Integers, context: BatchContext, result: OperatorResult
@@ -119,8 +109,7 @@ class WindowOperator(PaneOperator):
 
     def _put_out_merged(self, merged: AggregateTable, result: OperatorResult) -> None:
         slots = merged.table.touched()
-        slots = slots[merged.table.present[slots]]
-        self._put_out(merged.table.keys_of(slots), merged.results(slots), result)
+        self._put_out(merged, slots[merged.table.present[slots]], result)
 
     # Changes.
 
@@ -130,21 +119,21 @@ class WindowOperator(PaneOperator):
         """Output of the open windows that rows of this batch belong to."""
         touched = touched[self._table.present[touched]]
         if self._window.tumbles:
-            self._put_out(self._table.keys_of(touched), self._panes.aggregates.results(touched), result)
+            self._put_out(self._panes.aggregates, touched, result)
             return
-        windows = self._changed_windows(touched, closed_us)
         at_once = max(1, ROWS_AT_ONCE_MAX * self._window.pane_us // self._window.size_us)
-        for start in range(0, windows.num_rows, at_once):
-            self._put_out_whole(windows.slice(start, at_once), context, result)
+        panes = self._panes_at(touched)
+        for piece in in_time_pieces(self._window, panes, closed_us, -LONG_AGO_US, ROWS_AT_ONCE_MAX):
+            windows = self._changed_windows(touched[piece.panes], piece)
+            for start in range(0, windows.num_rows, at_once):
+                self._put_out_whole(windows.slice(start, at_once), context, result)
 
-    def _changed_windows(self, touched: Slots, closed_us: int | None) -> pa.RecordBatch:
-        """The windows of panes that end after `closed_us`, once each: keys, and in place of the pane the start."""
+    def _changed_windows(self, slots: Slots, piece: TimePiece) -> pa.RecordBatch:
+        """The windows of panes that a piece of time means, once each: keys, and in place of the pane the start."""
         wanted = self._new_merged().table
+        rows, starts = self._windows_of(self._panes_at(slots), piece.after_us, piece.until_us)
         place = self._keys.get_field_index(PANE)
-        for start in range(0, len(touched), ROWS_AT_ONCE_MAX):
-            slots = touched[start : start + ROWS_AT_ONCE_MAX]
-            rows, starts = self._windows_of(self._panes_at(slots), closed_us, -LONG_AGO_US)
-            wanted.lookup(self._table.keys_of(slots[rows]).set_column(place, PANE_FIELD, pa.array(starts)))
+        wanted.lookup(self._table.keys_of(slots[rows]).set_column(place, PANE_FIELD, pa.array(starts)))
         return wanted.keys_of(wanted.touched())
 
     def _put_out_whole(self, windows: pa.RecordBatch, context: BatchContext, result: OperatorResult) -> None:
