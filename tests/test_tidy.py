@@ -290,6 +290,11 @@ def test_pyspark_is_imported_in_the_spark_room_only():
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_log_record_is_made_printable_and_loses_its_secrets():
+    wrong = [where(path) for path in SOURCES if "getLogger" in path.read_text() and path.name != "printable.py"]
+    assert not wrong, f"{', '.join(wrong)}: take the logger from holdfast.printable.logger"
+
+
 def test_only_what_the_running_driver_sends_is_unpickled():
     found = set()
     for path in SOURCES:

@@ -3,7 +3,6 @@
 All calls are made on a single thread. Failures are reported, and the coordinator orders the deletion again.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 
 from holdfast import failpoints
@@ -11,9 +10,10 @@ from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
 from holdfast.cleanup.targets import Target
 from holdfast.errors import StorageError
+from holdfast.printable import logger
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class Disposer:

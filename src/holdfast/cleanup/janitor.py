@@ -4,7 +4,6 @@
 decides when the clean-up runs.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 
 from holdfast import failpoints
@@ -13,9 +12,10 @@ from holdfast.cleanup.plan import carry_out
 from holdfast.cleanup.targets import Target
 from holdfast.errors import HoldfastError
 from holdfast.ids import Epoch
+from holdfast.printable import logger
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class EpochJanitor:

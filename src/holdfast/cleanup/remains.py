@@ -10,7 +10,6 @@ Correctness rests on a snapshot taken before the listing (`Outstanding`): names 
 users then has none now. `schedule` decides when this runs; `janitor` handles older epochs.
 """
 
-import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
@@ -19,6 +18,7 @@ from holdfast.cleanup.targets import Target
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.ids import Epoch, Incarnation
 from holdfast.journal.codec import decode_committables
+from holdfast.printable import logger
 from holdfast.sinks.base import Gone
 from holdfast.sinks.gathered import Named, gathering_of
 from holdfast.sinks.staging import batch_of
@@ -27,7 +27,7 @@ from holdfast.storage import names
 from holdfast.storage.names import ChangelogName, CommittablesName, ManifestName, SharedName, StagedName
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 FOLDERS_MAX = 32
 """Number of dead incarnations above which all folders of the epoch are listed instead of each incarnation's folders."""

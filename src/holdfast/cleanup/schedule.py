@@ -6,7 +6,6 @@ own: neither the start nor the job waits for it. `remains` finds objects of this
 epochs.
 """
 
-import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -18,8 +17,9 @@ from holdfast.cleanup.remains import Remains
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, StorageError
 from holdfast.ids import Incarnation
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 AGAIN_AFTER_S = (60.0, 300.0)
 """Seconds from a takeover or failover to the next sweep, and between two sweeps after that."""

@@ -1,13 +1,12 @@
 """Body of a sender's long-running Spark task, without Spark: serve while the sender is a member of the job."""
 
-import logging
-
 from holdfast.clock import Clock, SystemClock
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.resident import ResidentSender, WarmLinks
 from holdfast.exchange.resident_server import ResidentServer
 from holdfast.exchange.warming import warm
 from holdfast.graph.program import Program
+from holdfast.printable import logger
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
 from holdfast.taskmanager.membership import Membership
@@ -15,7 +14,7 @@ from holdfast.taskmanager.process_memory import GarbageCollection, keep_freed_me
 from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.settings import ProcessSettings
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 def run_sender(settings: ProcessSettings, program: Program, store: ObjectStore, clock: Clock | None = None) -> str:

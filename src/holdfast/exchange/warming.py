@@ -6,8 +6,6 @@ through each leg's combiner and the division by key. All of it is thrown away. N
 are called. No warming fails a process: a warmth that is missing costs time only.
 """
 
-import logging
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,9 +16,10 @@ from holdfast.functions.expressions import evaluated
 from holdfast.functions.operator import OperatorSpec
 from holdfast.graph.program import LegOutput, MapBatches, OperatorTarget, Program
 from holdfast.graph.projecting import Projection, Selection
+from holdfast.printable import logger
 from holdfast.taskmanager.warming import made_up_rows
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 ROWS = 8_192
 """Made-up rows of a leg: enough that a combiner combines them. A higher value takes longer."""

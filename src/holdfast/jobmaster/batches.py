@@ -8,7 +8,6 @@ This module does not retry: an error leaves the batch uncommitted, and the execu
 TaskManagers.
 """
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -42,13 +41,14 @@ from holdfast.jobmaster.isolating import Isolated, Isolator
 from holdfast.jobmaster.losses import SubtaskRows
 from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.printable import logger
 from holdfast.protocol.streams import SentUnit, Streams, by_task_manager
 from holdfast.protocol.taskmanager import ExchangeRoutes, ProcessRequest, SubtaskResult, TaskManagerGateway
 from holdfast.settings import RegionConfig
 from holdfast.sources.base import BadRow
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 T = TypeVar("T")
 

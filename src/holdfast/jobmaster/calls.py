@@ -6,7 +6,6 @@ TaskManagers those of a few checkpoints would have Python's garbage collector lo
 """
 
 import itertools
-import logging
 import queue
 import threading
 import time
@@ -19,8 +18,9 @@ from typing import Any
 from holdfast.execution import events
 from holdfast.execution.calls import Step
 from holdfast.ids import ProcessId
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class Round:

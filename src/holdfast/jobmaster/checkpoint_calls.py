@@ -9,7 +9,6 @@ checkpoint's news repeats it. News that hangs would hold up the next cut, so it 
 on the control thread, but for `under_way`.
 """
 
-import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -31,9 +30,10 @@ from holdfast.jobmaster.calls import Round
 from holdfast.jobmaster.checkpoint_stats import Watch
 from holdfast.jobmaster.taskmanagers import QUICK_S, Lane, TaskManagers
 from holdfast.jobmaster.waiters import when_done
+from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Acknowledgement, TaskManagerGateway
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 LAST_NEWS_S_MAX = 1.0
 """Bound in seconds on the wait of a query's end for calls under way; a TaskManager that misses the news of the last

@@ -8,7 +8,6 @@ The rules are in `execution/`. The loop's thread never waits for a process, so l
 while a batch runs.
 """
 
-import logging
 import queue
 import threading
 import time
@@ -17,8 +16,9 @@ from collections.abc import Callable
 from holdfast.execution import events as ev
 from holdfast.execution.machine import Machine
 from holdfast.observe.event_log import EventLog, ObservedRules
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 TICK_S = 0.05
 """Bound in seconds on the delay of the machine's timers; a lower value costs more wake-ups. Losses and answers wait for

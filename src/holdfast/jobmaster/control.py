@@ -10,7 +10,6 @@ for a batch, and no batch waits for the loop.
 """
 
 import contextlib
-import logging
 import queue
 import threading
 import uuid
@@ -47,11 +46,12 @@ from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import EventLog, ObservedRules
+from holdfast.printable import logger
 from holdfast.protocol.named import KnownNames
 from holdfast.protocol.taskmanager import Acknowledgement, Decline
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 TICK_S = 0.02
 Requested = events.TriggerRequested | events.CloseRequested | SavepointRequested | HoldNewest
@@ -391,8 +391,8 @@ class Control:
                 self._not_completed(self._calls.aborted(command))
                 self._note_outage(command)
             case NotifyRefused():
-                level = logging.WARNING if command.counted else logging.INFO
-                log.log(level, "checkpoint %d is put off: %s", command.checkpoint_id, command.reason)
+                say = log.warning if command.counted else log.info
+                say("checkpoint %d is put off: %s", command.checkpoint_id, command.reason)
                 self._not_completed(self._calls.refused(command))
             case events.CheckOwnership():
                 self._sides.submit(Side.RECORDS, self._recorder.check_ownership)

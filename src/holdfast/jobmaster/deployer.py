@@ -4,7 +4,6 @@ A run number is used for a single deployment or attempt at a batch, and never ag
 refused everywhere. The execution machine gives the numbers. Only the work thread uses this module, except for `cancel`.
 """
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,12 +24,13 @@ from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.records import CheckpointRecord
+from holdfast.printable import logger
 from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, ExchangeRoutes, TaskManagerGateway
 from holdfast.settings import CheckpointConfig, FailoverConfig, OnLoss, QueryTrigger, RegionConfig
 from holdfast.storage.store import ObjectStore
 from holdfast.ui.site import HttpSettings
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 @dataclass(frozen=True)

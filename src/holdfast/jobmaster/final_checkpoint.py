@@ -1,6 +1,5 @@
 """The final checkpoint of `available_now`: requested once everything is processed, and again after a failure."""
 
-import logging
 from concurrent.futures import Future
 
 from holdfast.availability import listed
@@ -8,9 +7,10 @@ from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed
 from holdfast.ids import JournalNumber
 from holdfast.jobmaster.control import Control
+from holdfast.printable import logger
 from holdfast.settings import AvailableNow, QueryTrigger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class FinalCheckpoint:

@@ -1,6 +1,5 @@
 """The checkpoints that a start found, as facts for the coordinator: each with all objects that it names."""
 
-import logging
 from collections.abc import Iterator
 
 from holdfast.checkpoint.events import BaseRecord, Group
@@ -10,9 +9,10 @@ from holdfast.formats.manifests import load_manifests
 from holdfast.ids import JournalNumber
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.records import CheckpointRecord
+from holdfast.printable import logger
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 def found_records(store: ObjectStore, taken: TakenOver) -> BaseRecord | None:

@@ -13,7 +13,6 @@ Invariants
 - A record is numbered as the savepoint's, so that the epoch of the start lies above all epochs in the objects' names.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -28,12 +27,13 @@ from holdfast.journal.job import read_job
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
 from holdfast.journal.records import CheckpointRecord, Takeover
 from holdfast.journal.savepoints import find_savepoint
+from holdfast.printable import logger
 from holdfast.storage.copying import copy_objects
 from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 NO_CLAIM, CLAIM = "no_claim", "claim"
 

@@ -3,7 +3,6 @@
 A thread of its own makes the calls, so that neither records nor deletions delay them.
 """
 
-import logging
 from collections.abc import Callable
 
 from holdfast import failpoints
@@ -11,11 +10,12 @@ from holdfast.checkpoint.events import Event
 from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.errors import StorageError
 from holdfast.ids import Epoch
+from holdfast.printable import logger
 from holdfast.sinks.gathered import gather, gathered_name
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class Gatherer:

@@ -14,7 +14,6 @@ Invariants
 - A job goes back to a number once. Later starts with the same number go on from their newest checkpoint.
 """
 
-import logging
 from collections.abc import Collection, Mapping
 from uuid import uuid4
 
@@ -26,9 +25,10 @@ from holdfast.journal import rules
 from holdfast.journal.fence import TakenOver, read_retained, settle
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
 from holdfast.journal.records import CheckpointRecord
+from holdfast.printable import logger
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 def goes_back(number: JournalNumber | None, newest: CheckpointRecord | None, wanted: int | str | None) -> bool:

@@ -7,7 +7,6 @@ entries of the newest object that it finds, and deletes the older ones. History 
 written, the log says so, and nothing else follows.
 """
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -24,10 +23,11 @@ from holdfast.formats.history import (
     stored_epochs,
 )
 from holdfast.ids import Epoch, JobId
+from holdfast.printable import logger
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 ENTRIES_MAX = 100
 LOSSES_SHOWN_MAX = 100

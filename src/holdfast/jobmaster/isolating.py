@@ -1,6 +1,5 @@
 """Running of units until the splits that fail stand alone; the rules are in `execution.isolation`."""
 
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,9 +12,10 @@ from holdfast.execution.reactions import Reaction
 from holdfast.graph.plan import Plan, Unit
 from holdfast.graph.program import Program, SourceOrigin
 from holdfast.graph.regions import regions_of
+from holdfast.printable import logger
 from holdfast.settings import RegionConfig
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 UNITS_MAX = 100_000
 """Bound on units of a level: names of staged files have room for lower numbers."""

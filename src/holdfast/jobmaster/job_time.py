@@ -11,7 +11,6 @@ suspended, so that a real pause is no jump. A start elsewhere takes a wall clock
 the checkpoint. `Job(clock="wall")` takes the wall clock as it is at the start. Any thread may ask.
 """
 
-import logging
 import threading
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -20,8 +19,9 @@ from weakref import WeakKeyDictionary
 from holdfast.clock import Clock
 from holdfast.ids import ClockReading
 from holdfast.journal.records import CheckpointRecord
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 STEP_S_MAX = 10.0
 """Bound in seconds on the difference between the wall clock and the time that has passed which is followed: clocks are

@@ -8,7 +8,6 @@ Two loops: `conductor` around the execution machine (batches, restarts), `contro
 The rules are in `execution/` and `checkpoint/`; this module makes the parts and passes facts between them.
 """
 
-import logging
 import threading
 import time
 import uuid
@@ -60,12 +59,13 @@ from holdfast.jobmaster.work import WorkQueue
 from holdfast.journal.fence import TakenOver
 from holdfast.observe.event_log import EventLog
 from holdfast.observe.view import JobView, graph_of
+from holdfast.printable import logger
 from holdfast.protocol.taskmanager import ExchangeRoute, JobMasterGateway, Registration
 from holdfast.settings import CheckpointConfig
 from holdfast.sources.objects import SourceObjects
 from holdfast.ui.site import HttpUrls
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 CLOSE_S_MAX = 5.0
 """Bound in seconds on the wait of `stop` for a last record; without the record the next start publishes some output
@@ -338,8 +338,8 @@ class JobMaster:
                 failpoints.hit("jobmaster.failover")
                 self._control.begin_failover(command.reason, command.goes_on).add_done_callback(self._base_chosen)
             case ev.Log():
-                level = logging.WARNING if command.warning else logging.INFO
-                log.log(level, "%s: %s", self._settings.name, command.message)
+                say = log.warning if command.warning else log.info
+                say("%s: %s", self._settings.name, command.message)
             case ev.End():
                 self._end(command)
 

@@ -1,6 +1,5 @@
 """News of checkpoints for sources: told on the batch loop's thread, which owns the enumerators, and at the end."""
 
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -8,8 +7,9 @@ from concurrent.futures import Future
 from holdfast.checkpoint.events import Position
 from holdfast.ids import JournalNumber
 from holdfast.jobmaster.planner import Planner
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class SourceNews:

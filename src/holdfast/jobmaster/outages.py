@@ -9,7 +9,6 @@ a checkpoint, a record, a publication. Each kind of step has a clock of its own,
 refuse writes. This module alone decides how long a running query waits.
 """
 
-import logging
 import re
 import threading
 from collections.abc import Callable
@@ -19,8 +18,9 @@ from holdfast.clock import Clock
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
 from holdfast.execution.events import Event, LossExplained, Lost
 from holdfast.ids import ProcessId, Role
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 PLANNING, BATCHES, RESTORES = "planning", "a batch", "a restore"
 CHECKPOINTS, RECORDS = "a checkpoint", "a checkpoint's record"

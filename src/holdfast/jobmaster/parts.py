@@ -1,6 +1,5 @@
 """Parts of a JobMaster that are made from the job's declarations, or from a checkpoint."""
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import EventLog
+from holdfast.printable import logger
 from holdfast.settings import AvailableNow, CheckpointConfig, OnWatermark, QueryTrigger
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
@@ -39,7 +39,7 @@ from holdfast.watermarks import Watermarks
 if TYPE_CHECKING:
     from holdfast.job import Job
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 RECORD_ATTEMPTS_MAX = 2
 """Attempts at a record before it counts as waiting for the store; it is tried on after that."""

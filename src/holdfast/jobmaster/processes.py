@@ -7,7 +7,6 @@ for a while.
 This module starts and notices; it does not decide about losses.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from typing import Generic, TypeVar
 from holdfast.clock import Clock
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster, ProcessStarter
+from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Registration
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 HEARTBEAT_TIMEOUT_S = 30.0
 

@@ -5,13 +5,13 @@ fail in the middle of a batch, with errors that do not name the cause.
 """
 
 import concurrent.futures.thread  # noqa: F401  (registers the end of the pools: see the last line)
-import logging
 import threading
 from weakref import WeakSet
 
 from holdfast.jobmaster.master import JobMaster
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 END_S_MAX = 10.0
 """Bound in seconds on the wait for a query to end. A query that takes longer counts as killed; nothing is lost."""

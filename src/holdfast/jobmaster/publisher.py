@@ -1,6 +1,5 @@
 """Publication of a sink's groups on a thread of its own, one by one, in the coordinator's order."""
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,12 +11,13 @@ from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
 from holdfast.errors import USER_ERRORS, CorruptObject, ObjectNotFound, PublishFailed, StorageError, described
 from holdfast.journal.codec import StoredCommittables, decode_committables
+from holdfast.printable import logger
 from holdfast.sinks.base import Gone, PublishContext, Sink
 from holdfast.sinks.gathered import Expanded, gathered_names
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 NEVER_TAKEN = ("File name too long", "KeyTooLong")
 """Messages of file systems and object stores about a name that they will never accept."""

@@ -8,7 +8,6 @@ Invariants: only the journal's thread makes calls, except for `record` and `foun
 known, it is asked for again, and nothing else is written or deleted. Answers are events; the coordinator decides.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 
@@ -22,10 +21,11 @@ from holdfast.jobmaster.outages import RECORDS, Outages
 from holdfast.journal.codec import encode_committables
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
+from holdfast.printable import logger
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class Recorder:

@@ -5,7 +5,6 @@ a plan: splits that wait or are parked stay; the others that are behind are unit
         so that neither their failures nor their backlog delay the other splits
 """
 
-import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from holdfast.execution.failing import FailingSplits
 from holdfast.execution.isolation import SplitName
 from holdfast.graph.plan import Plan, group_reads
 from holdfast.observe.view import SplitView
+from holdfast.printable import logger
 from holdfast.sources.base import Offsets, SourcePlan, SplitRead
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 AllOffsets = dict[str, Offsets]
 

@@ -1,6 +1,5 @@
 """The progress of a savepoint that is being written: how far it is, how long it may still take, and its outcome."""
 
-import logging
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TypeVar
@@ -9,8 +8,9 @@ from holdfast.clock import Clock
 from holdfast.errors import described
 from holdfast.formats.history import SavepointStats
 from holdfast.ids import Epoch
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 LOG_EVERY_S = 5.0
 """Seconds between two lines about a copy's progress. Lower values write more lines."""

@@ -11,7 +11,6 @@ All names are relative to the folder, so it can be moved and copied as a whole. 
 is no savepoint: its writing did not end. The driver reads manifests, to find the names, and writes `savepoint`.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -34,13 +33,14 @@ from holdfast.jobmaster.savepoint_progress import SavepointProgress
 from holdfast.journal.codec import StoredSavepoint, encode_savepoint
 from holdfast.journal.records import CheckpointRecord
 from holdfast.journal.savepoints import find_savepoint
+from holdfast.printable import logger
 from holdfast.storage import names
 from holdfast.storage.copying import CopiedObject, CopyOrder, copy_objects
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.storage.urls import refuse_long
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ sender is started again. Code shared with TaskManagers (incarnations, registrati
 `processes`.
 """
 
-import logging
 import math
 import threading
 from collections import deque
@@ -33,10 +32,11 @@ from holdfast.jobmaster.cluster import Cluster, LevelRun
 from holdfast.jobmaster.processes import Processes, Serving
 from holdfast.jobmaster.readers import READERS_MIN, Readers
 from holdfast.jobmaster.taskmanagers import QUICK_S
+from holdfast.printable import logger
 from holdfast.settings import RegionConfig
 from holdfast.storage.copying import CopiedObject, CopyOrder
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 BROKEN_S_MAX = 0.3
 """Seconds that the cluster may take to say why a sender has ended, after its answer broke off. A higher value gives the

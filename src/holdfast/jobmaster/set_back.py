@@ -8,7 +8,6 @@ than the newest checkpoint, and an object of an epoch above the whole journal, t
 With `publish_again` the job goes on all the same, under numbers above all that were seen.
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from uuid import uuid4
 
@@ -18,11 +17,12 @@ from holdfast.journal import rules
 from holdfast.journal.fence import Listed, list_journal, settle
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
 from holdfast.journal.records import Takeover
+from holdfast.printable import logger
 from holdfast.sinks.base import Sink, SinkContext
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 PASSED_OVER_MAX = 10_000
 """Numbers that a start passes over to get above those that targets know. Each takes a request to the store: a higher

@@ -5,7 +5,6 @@
 Steps before the takeover do not disturb an older JobMaster on the same storage.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -45,6 +44,7 @@ from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import TakenOver, find_base, list_journal, read_record, read_retained, take_over
 from holdfast.journal.job import check_job, open_job
 from holdfast.journal.records import CheckpointRecord, Record
+from holdfast.printable import logger
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.settings import OnWatermark, TaskManagerConfig
 from holdfast.sinks.base import Sink, SinkContext
@@ -56,7 +56,7 @@ from holdfast.taskmanager.security import new_secret
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.ui.site import HttpUrls, serve_http
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ Such a name is a kind and a number in the order of declaration, so another order
 state and positions to another part. A part may change by itself as long as no other part of its kind can be meant.
 """
 
-import logging
 from collections.abc import Collection, Mapping
 
 from holdfast.errors import JobRefused
 from holdfast.graph.program import DeclaredPart, Program
 from holdfast.journal.records import PartIdentity
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 SHOWN_CHARS_MAX = 200
 """Bound on the description of a part in a message. A higher value makes messages longer."""

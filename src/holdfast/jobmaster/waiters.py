@@ -1,6 +1,5 @@
 """Waiting of threads for the end of a query, or until all data available at their call is processed and published."""
 
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -8,8 +7,9 @@ from dataclasses import dataclass, field
 
 from holdfast.ids import JournalNumber
 from holdfast.jobmaster.regional import AllOffsets
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class QueryEnd:
@@ -43,7 +43,8 @@ class QueryEnd:
         """
         with self._lock:
             told = told or self._waiting > 0
-        log.log(logging.INFO if told else logging.ERROR, "%s: ended: %s: %s", job, type(error).__name__, error)
+        say = log.info if told else log.error
+        say("%s: ended: %s: %s", job, type(error).__name__, error)
         log.debug("%s: how it came to that", job, exc_info=error)
 
 

@@ -4,7 +4,6 @@ Each method may take long, returns the event of its outcome, and raises nothing.
 method is next. This module owns the positions; only the work thread calls it.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 
 from holdfast import errors, failpoints
@@ -32,9 +31,10 @@ from holdfast.jobmaster.progress import Progress, Standing
 from holdfast.jobmaster.promises import RestartCheckpoint
 from holdfast.jobmaster.regional import AllOffsets
 from holdfast.jobmaster.waiters import Waiters
+from holdfast.printable import logger
 from holdfast.settings import AvailableNow, OnLoss, ProcessingTime
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class WorkQueue:

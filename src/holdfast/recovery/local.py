@@ -18,7 +18,6 @@ It does not know handles, nor when to restore.
 """
 
 import fcntl
-import logging
 import os
 import shutil
 import tempfile
@@ -31,10 +30,11 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
+from holdfast.printable import logger
 from holdfast.recovery.spares import SpareFiles
 from holdfast.storage import checksum, names
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 LEFTOVER_S_MAX = 24 * 3600.0
 """A folder of copies that no process uses is deleted when nothing was written to it for so long."""
@@ -327,9 +327,9 @@ class LocalCopies:
 
     def _cannot(self, what: str, error: OSError) -> None:
         """Said once: a full disk would say it for each object."""
-        level = logging.INFO if self._failed else logging.WARNING
+        say = _log.info if self._failed else _log.warning
         self._failed = True
-        _log.log(level, "local recovery: %s: %s", what, error)
+        say("local recovery: %s: %s", what, error)
 
     def _remove_if_empty(self) -> None:
         for folder in (self._job, self._root):

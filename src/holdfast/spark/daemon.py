@@ -10,7 +10,6 @@ Invariant: nothing loaded here starts a thread of Python, or the runtime of a st
 """
 
 import gc
-import logging
 
 import pyspark.worker  # noqa: F401  Spark imports it after the fork
 from pyspark.daemon import manager
@@ -21,9 +20,10 @@ import holdfast.spark.staying
 import holdfast.spark.tasks
 import holdfast.storage.obstore_store
 import holdfast.taskmanager.main
+from holdfast.printable import logger
 from holdfast.taskmanager.warming import warm_kernels
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 def load() -> None:

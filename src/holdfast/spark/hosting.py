@@ -8,7 +8,6 @@ Spark alone does not report an end in time: after an executor's death it tries t
 the job goes on meanwhile. The connection to a process breaks at once when it dies. The cause of death comes from Spark.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +19,12 @@ from pyspark.sql import SparkSession
 from holdfast.errors import HoldfastError, SenderLost, TaskManagerLost
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import ProcessStarter
+from holdfast.printable import logger
 from holdfast.spark.failures import cause_of_death, first_line
 from holdfast.spark.session import cancel_group, failed_attempt, has_ended, jobs_of_group
 from holdfast.taskmanager.client import ProcessClient
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 END_S_MAX = 3.0
 """Bound in seconds on the time that processes may take to end by themselves."""

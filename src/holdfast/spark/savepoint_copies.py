@@ -8,7 +8,6 @@ written whole, so a second copy changes nothing. Does not own: the journal, whic
 once everything is copied (`jobmaster.from_savepoint`).
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
@@ -17,12 +16,13 @@ from pyspark.sql import SparkSession
 from holdfast import errors
 from holdfast.errors import HoldfastError
 from holdfast.jobmaster.from_savepoint import OpenedSavepoint
+from holdfast.printable import logger
 from holdfast.spark.session import described
 from holdfast.storage.copying import CopiedObject, copy_objects
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 PORTION_BYTES_MAX = 256 << 20
 """Bytes that a task copies, if it copies more than a single object. Higher values save tasks, and copy more again if an

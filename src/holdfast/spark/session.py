@@ -5,7 +5,6 @@ A clone keeps settings, temporary views and functions, so that transforms see th
 off in the clone, because a stage must run as planned.
 """
 
-import logging
 import os
 import socket
 import sys
@@ -17,8 +16,9 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from holdfast.errors import JobRefused
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 TASKS_LOOKED_AT_MAX = 10
 _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")

@@ -4,7 +4,6 @@ A session returns before its executors have registered, and under dynamic alloca
 wait for them. In `local` mode there is nothing to wait for.
 """
 
-import logging
 import re
 import time
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from holdfast.graph.program import Program
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 WAIT_S_MAX = 60.0
 _POLL_S = 0.1

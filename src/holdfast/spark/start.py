@@ -1,6 +1,5 @@
 """Start of a job on Spark: analyse, check the cluster, and hand over to `jobmaster.start`."""
 
-import logging
 import uuid
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from holdfast.jobmaster.from_savepoint import savepoint_of
 from holdfast.jobmaster.parts import settings_of
 from holdfast.jobmaster.program_end import end_with_program
 from holdfast.jobmaster.start import ClusterContext, Start, open_stored_job, start_job, task_manager_settings
+from holdfast.printable import logger
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger
@@ -43,7 +43,7 @@ from holdfast.storage.store import ObjectStore, open_store
 if TYPE_CHECKING:
     from holdfast.job import Job
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 PROBES_MAX = 3
 MAKE_ANOTHER = "Make a new session, and a Job on it with the same storage"

@@ -5,7 +5,6 @@ each store makes a fresh folder. The folder is deleted when the store is closed,
 died. Keys come sorted by key group, which makes a multi-get touch few blocks. Does not know rows, nor which are dirty.
 """
 
-import logging
 import shutil
 import threading
 from collections import deque
@@ -28,11 +27,12 @@ from rocksdict import (
     WriteOptions,
 )
 
+from holdfast.printable import logger
 from holdfast.state.local_disk import on_disk
 from holdfast.state.own_folder import OwnFolder
 from holdfast.state.rocksdb_memory import WRITE_BUFFER_BYTES_MAX, RocksDBMemory
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 FOLDER_PREFIX = "holdfast-state-"
 WRITE_BUFFERS_MAX = 4

@@ -5,16 +5,17 @@ not used, and a warning says so once. Each process then compiles its kernels.
 """
 
 import grp
-import logging
 import os
 import pwd
 import stat
 from functools import cache
 from pathlib import Path
 
+from holdfast.printable import logger
+
 KERNEL_SUFFIXES = (".nbi", ".nbc")
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 @cache

@@ -9,7 +9,6 @@ ends, over deployments too: the objects it names have no other owner any more.
 """
 
 import itertools
-import logging
 import threading
 import time
 from collections import defaultdict
@@ -23,6 +22,7 @@ from holdfast.formats.handles import Manifest, TableHandle
 from holdfast.formats.history import SubtaskPart
 from holdfast.formats.manifests import encode_manifest
 from holdfast.ids import BatchNumber, CheckpointId
+from holdfast.printable import logger
 from holdfast.protocol.named import AnsweredNames
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, Deployment, JobMasterGateway
 from holdfast.storage import names
@@ -30,7 +30,7 @@ from holdfast.storage.store import ObjectStore
 from holdfast.uploads.puts import Repeats
 from holdfast.uploads.uploader import Uploader
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 FIRST_REPEAT_S = 0.05
 REPEAT_S_MAX = 2.0

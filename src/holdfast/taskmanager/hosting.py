@@ -5,7 +5,6 @@ once for all subtasks. The program comes from the authenticated JobMaster: the o
 """
 
 import itertools
-import logging
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -31,6 +30,7 @@ from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import AWAITED, HURRIED, MaterializationPolicy
 from holdfast.materialize.replica import Replica
 from holdfast.materialize.snapshotted_table import SnapshottedTable
+from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Deployment, JobMasterGateway, SubtaskDeployment
 from holdfast.recovery.downloads import Fetched, ObjectCache, StoredRange
 from holdfast.recovery.local import LocalCopies
@@ -47,7 +47,7 @@ from holdfast.taskmanager.subtask import Subtask
 from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.uploader import Uploader
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 PROGRESS_S = 5.0
 """Seconds between two messages of a long recovery that say how far it is."""

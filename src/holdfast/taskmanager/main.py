@@ -3,10 +3,9 @@
 At its end it deletes its files on the local disk, and nothing in the store.
 """
 
-import logging
-
 from holdfast.clock import Clock, SystemClock
 from holdfast.graph.program import Program
+from holdfast.printable import logger
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
 from holdfast.taskmanager.membership import Membership
@@ -17,7 +16,7 @@ from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
 from holdfast.taskmanager.warming import warm
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 def run_task_manager(

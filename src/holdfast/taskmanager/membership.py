@@ -5,7 +5,6 @@ serve ──► register ──► heartbeat every second ──► end: the pro
               └── refused: end at once             the JobMaster is gone (refused twice running; silent too long)
 """
 
-import logging
 import os
 import socket
 import threading
@@ -16,10 +15,11 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.failpoints import hit
 from holdfast.ids import Role
+from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Reception, Registration
 from holdfast.taskmanager.settings import ProcessSettings
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 REFUSED_IN_A_ROW_MAX = 2
 

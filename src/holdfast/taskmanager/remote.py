@@ -5,7 +5,6 @@ Any other error of a handler becomes `HoldfastError`. If a connection does not a
 makes the error. Nothing is unpickled here.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +17,9 @@ import pyarrow.flight as flight
 from holdfast import errors
 from holdfast.errors import USER_ERRORS, HoldfastError, described
 from holdfast.ids import Incarnation
+from holdfast.printable import logger
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 MESSAGE_CHARACTERS_MAX = 2000
 """gRPC carries errors in trailers of at most 8 KB."""

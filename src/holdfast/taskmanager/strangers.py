@@ -11,7 +11,6 @@ gRPC keeps its sockets to itself, so they are found among the process's own file
 """
 
 import ipaddress
-import logging
 import os
 import resource
 import socket
@@ -21,7 +20,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-log = logging.getLogger(__name__)
+from holdfast.printable import logger
+
+log = logger(__name__)
 
 FILES_MAX = 1 << 16
 """The number of open files up to which a process raises its soft limit, where the hard limit allows it."""

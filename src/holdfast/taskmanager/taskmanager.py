@@ -13,7 +13,6 @@ Invariants
 - Nothing in the store is deleted here; input and output live until `release`, `abort` or `deploy`.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from holdfast.failpoints import hit
 from holdfast.functions.operator import BatchContext
 from holdfast.graph.program import LATE, OperatorOrigin
 from holdfast.ids import NO_BATCH, BatchNumber, CheckpointId, RunNumber
+from holdfast.printable import logger
 from holdfast.protocol.taskmanager import (
     CommitAnswer,
     Deployment,
@@ -52,7 +52,7 @@ from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.subtask import Subtask
 from holdfast.uploads.janitor import DeletionQueue
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 T = TypeVar("T")
 

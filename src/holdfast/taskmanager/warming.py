@@ -5,7 +5,6 @@ transaction of two made-up rows, and operators that call no user's function proc
 warming fails a process: a warmth that is missing costs time only.
 """
 
-import logging
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -14,11 +13,12 @@ import pyarrow as pa
 from holdfast.functions.operator import BatchContext, OperatorSpec
 from holdfast.graph.program import Program
 from holdfast.ids import FIRST_BATCH, BatchNumber
+from holdfast.printable import logger
 from holdfast.state.table import StateTable
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 ROWS = 2
 KEY_GROUPS = 128

@@ -1,6 +1,5 @@
 """A cluster inside this process: TaskManagers as objects, units of work in turn. No Spark, no network."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, CheckpointId, ProcessId, RunNumber
 from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.start import ClusterContext, task_manager_settings
+from holdfast.printable import logger
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
     CommitAnswer,
@@ -37,7 +37,7 @@ from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.taskmanager import TaskManager
 from holdfast.testing.stores import CutOffStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 T = TypeVar("T")
 

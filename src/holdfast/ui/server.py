@@ -8,7 +8,6 @@ of the driver, never all of them, and cannot keep a reader of the page out: a ne
 """
 
 import ipaddress
-import logging
 import secrets
 import socket
 import threading
@@ -19,9 +18,10 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from holdfast.errors import JobRefused
+from holdfast.printable import logger
 from holdfast.ui.pages import Application
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 LOOPBACK = "127.0.0.1"
 """Address that only programs on this machine can reach."""

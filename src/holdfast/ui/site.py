@@ -6,7 +6,6 @@ ui_port       page and JSON   guarded by the machine's name, or by a token outsi
 metrics_port  /metrics        guarded by the machine's name
 """
 
-import logging
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -15,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.observe.view import JobView
+from holdfast.printable import logger
 from holdfast.ui.control import Controlled, RemoteControl, controlling
 from holdfast.ui.pages import API, Access, Pages, guarded
 from holdfast.ui.prometheus import metrics_application
 from holdfast.ui.server import LOOPBACK, HttpServer, is_loopback, new_token
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 CONTROL = API + "control"
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"

@@ -9,7 +9,6 @@ later still runs, on its caller's thread. A scheduler with a single thread and m
 """
 
 import heapq
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,9 +16,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from holdfast.printable import logger
+
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class Scheduler(Protocol):

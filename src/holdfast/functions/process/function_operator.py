@@ -7,7 +7,6 @@ them.
 The calls, and the states in place of the declared states, are those of `row_operator` and `batch_operator`.
 """
 
-import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +23,12 @@ from holdfast.functions.running import set_apart
 from holdfast.functions.timing.expiry import BatchClock
 from holdfast.functions.timing.timers import to_datetime
 from holdfast.functions.undo_log import UndoLog
+from holdfast.printable import logger
 
 if TYPE_CHECKING:
     from holdfast.functions.process.declared import Context, ProcessSpec
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class FunctionOperator(Operator):

@@ -12,7 +12,6 @@ librdkafka's calls may outlast the time that they are given: after a broker was 
 when it is late; its producer is of no use any more, and the next one fences it.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -22,9 +21,10 @@ from typing import Any, NamedTuple
 from holdfast.errors import PublishFailed, StorageError
 from holdfast.failpoints import hit
 from holdfast.hidden import chained
+from holdfast.printable import logger
 from holdfast.sources.kafka.client import client_package, made
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 ANSWER_S_MAX = 10.0
 """Seconds within which the broker must answer a step of a transaction."""

@@ -7,7 +7,6 @@ given anew); `objects` has O(log discoveries) names; a chunk that `objects` has 
 further on was recorded, whose position was taken after the chunk had been replaced.
 """
 
-import logging
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from holdfast.errors import BadRecord, CorruptObject, JobRefused, StorageError
+from holdfast.printable import logger
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan, SplitRead
 from holdfast.sources.files.backlog import NEXT, FileBacklog, next_file, open_files, position_in, progress
 from holdfast.sources.files.discovery_chunks import (
@@ -31,7 +31,7 @@ from holdfast.sources.files.file_format import FileFormat, FileShape
 from holdfast.sources.files.trees import FileInfo, FileTree, changed
 from holdfast.storage import names
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 READS_MAX = 256
 """Reads of a batch. A higher value makes batches of many small files larger."""

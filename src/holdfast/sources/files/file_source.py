@@ -4,7 +4,6 @@ New files are picked up while the job runs. A file is immutable once discovered.
 the reads of tasks; `file_enumerator` discovers and plans, `formats` read files, and `trees` give access to them.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError, JobRefused, SettingsError, StorageError
 from holdfast.hidden import hide_url
+from holdfast.printable import logger
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
 from holdfast.sources.files.csv_format import CsvOptions
@@ -29,7 +29,7 @@ from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, spark_friendly
 from holdfast.units import Size, size_bytes
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 STARTING = ("earliest", "latest")
 PARTITIONINGS = (None, "hive")

@@ -3,14 +3,14 @@
 Options may hold passwords. They go to the client alone: neither logs, messages nor `repr` show them.
 """
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError, JobRefused, PositionLost, SettingsError, StorageError
 from holdfast.hidden import chained, remember_options
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 PACKAGE_MISSING = "Kafka needs the package confluent-kafka: pip install 'holdfast[kafka]'"
 ANSWER_S_MAX = 15.0

@@ -10,7 +10,6 @@ Invariants
 - A partition that the offsets do not name is read from its earliest offset: it appeared after the start.
 """
 
-import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 
 from holdfast.clock import Clock
 from holdfast.errors import JobRefused, PositionLost
+from holdfast.printable import logger
 from holdfast.sources.base import Enumerator, Offsets, SourcePlan, SplitRead
 from holdfast.sources.kafka.cluster import KafkaCluster, TopicFacts
 from holdfast.sources.kafka.positions import (
@@ -35,7 +35,7 @@ from holdfast.sources.kafka.positions import (
 )
 from holdfast.sources.sequence import divide_evenly
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 DISCOVERY_PAUSE_S = 1.0
 """Seconds between two looks for new topics, new partitions and rows that retention has deleted. A higher value asks the

@@ -1,14 +1,14 @@
 """Commits of a consumer group's offsets after checkpoints, for tools that show lag. Nothing ever reads them back."""
 
-import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.printable import logger
 from holdfast.sources.kafka.client import client_package, made
 from holdfast.sources.kafka.enumerator import committed_offsets
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class BackgroundGroupCommits:

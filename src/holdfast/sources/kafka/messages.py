@@ -1,6 +1,5 @@
 """Messages of a partition as Arrow arrays, and the interface of readers."""
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -9,8 +8,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import PositionLost, StorageError
+from holdfast.printable import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 

@@ -1,10 +1,10 @@
 """The JobMaster's side of a PostgreSQL slot: owns reader and spool, plans, and lets segments go."""
 
-import logging
 import zlib
 from collections.abc import Callable, Mapping
 
 from holdfast.errors import JobRefused
+from holdfast.printable import logger
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan
 from holdfast.sources.postgres.catalog import Catalog
 from holdfast.sources.postgres.chunks import check_frontiers
@@ -20,7 +20,7 @@ from holdfast.sources.spooled.spool import SEGMENT, SEQUENCE_IN, Spool, SpoolPos
 from holdfast.storage import names
 from holdfast.storage.store import ObjectInfo
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 CATCH_UP_LOOK_S = 0.1
 

@@ -8,15 +8,15 @@ The application name of a connection says whose reader it is (`ReaderName`). The
 newer: its epoch is the reader's.
 """
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import Fenced, JobRefused
+from holdfast.printable import logger
 from holdfast.sources.postgres.server import ReaderName, Server
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 BUSY_S_MAX = 90.0
 """Bound in seconds on the wait for a slot that another program holds. A higher value outlasts longer looks at it."""

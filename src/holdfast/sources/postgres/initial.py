@@ -4,7 +4,6 @@ Checkpoints are refused while it runs, so that a death in it means that it begin
 snapshot that is gone would not fit together with those of another.
 """
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -13,6 +12,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from holdfast.errors import JobRefused
+from holdfast.printable import logger
 from holdfast.sources.postgres.decoding import Settings
 from holdfast.sources.postgres.pgoutput import EPOCH_US
 from holdfast.sources.postgres.server import Server, lsn
@@ -21,7 +21,7 @@ from holdfast.sources.postgres.snapshot import copied_batch, copy_table
 from holdfast.sources.postgres.writer import SegmentContent, SegmentWriter
 from holdfast.sources.spooled.spool import Spool
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 NOT_BEGUN = "the initial snapshot has not begun"
 

@@ -17,7 +17,6 @@ Invariants
   are dropped by their number.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from typing import Any
 from uuid import uuid4
 
 from holdfast.errors import Fenced, HoldfastError, JobRefused
+from holdfast.printable import logger
 from holdfast.sources.base import EnumeratorContext
 from holdfast.sources.postgres.catalog import Catalog
 from holdfast.sources.postgres.chunks import Chunks, check_frontiers
@@ -40,7 +40,7 @@ from holdfast.sources.spooled.chain import follow, stored_segments
 from holdfast.sources.spooled.spool import Spool, SpoolPosition
 from holdfast.storage import names
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 PIECE_MESSAGES_MAX = 100_000
 PIECE_BYTES_MAX = 16 << 20

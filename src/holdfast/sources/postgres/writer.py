@@ -1,6 +1,5 @@
 """Writing segments: from decoded rows to stored, chained objects. The reader's thread alone uses it."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,12 +9,13 @@ import pyarrow as pa
 
 from holdfast.errors import StorageError
 from holdfast.ids import Epoch
+from holdfast.printable import logger
 from holdfast.sources.postgres.slot_head import SlotHead
 from holdfast.sources.spooled.segments import Segment, decode_head, encode_segment, new_name
 from holdfast.sources.spooled.spool import Spool
 from holdfast.storage.store import ObjectStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 RETRY_S = 1.0
 """Pause in seconds before a segment that could not be stored is tried again."""

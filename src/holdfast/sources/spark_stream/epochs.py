@@ -9,7 +9,6 @@ Invariants
   perhaps by the hand of an older driver that went on for a moment; it is looked for before an error is raised.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import numpy as np
 
 from holdfast import failpoints
 from holdfast.errors import JobRefused
+from holdfast.printable import logger
 from holdfast.sources.base import EnumeratorContext
 from holdfast.sources.spark_stream.epoch_head import EpochHead
 from holdfast.sources.spark_stream.storing import PARTS_DDL, StoreParts, part_of
@@ -27,7 +27,7 @@ from holdfast.sources.spooled.segments import Segment, encode_segment, new_name
 from holdfast.sources.spooled.spool import Spool, SpoolPosition
 from holdfast.storage.store import ObjectInfo
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 ROOM_LOOK_S = 0.1
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -3,16 +3,16 @@
 PySpark is not imported: the DataFrame and the query are only asked by their methods.
 """
 
-import logging
 import threading
 import time
 from typing import Any
 from uuid import uuid4
 
 from holdfast.errors import HoldfastError, JobRefused
+from holdfast.printable import logger
 from holdfast.sources.spark_stream.epochs import EpochWriter, first_lines
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 LOOK_S = 0.2
 RESTART_S_MAX = 10.0
