@@ -56,5 +56,5 @@ def test_the_others_go_on_without_a_killed_task_manager_and_every_row_is_counted
 def test_slots_of_standbys_are_counted_at_the_start(spark, tmp_path):
     job = new_job(spark, tmp_path, task_managers=2, standby_task_managers=2)
     numbers(job, 10).key_by("k").aggregate(n=hf.count()).write(hf.NoopSink())
-    with pytest.raises(hf.JobRefused, match=r"needs 5 slots at least \(2 for TaskManagers, 2 for standby_task_manag"):
+    with pytest.raises(hf.JobRefused, match=r"needs 5 slots at least \(4 for TaskManagers, those that stand"):
         job.start()

@@ -29,7 +29,7 @@ def test_a_probe_that_the_clean_up_of_another_driver_deleted_is_repeated(deleted
         assert store.get(nonce[0]) == nonce[1]
 
     with mock.patch.multiple(start, probe_executors=probe, slots=lambda session: 4):
-        start._probe(JOB, mock.Mock(), b"", store)
+        start._probe(JOB, mock.Mock(), b"", store, 1)
     assert asked == deleted + 1
     assert not store.list(names.PROBES)
 
@@ -41,7 +41,7 @@ def test_a_probe_that_is_there_and_cannot_be_read_is_refused_at_once():
         mock.patch.multiple(start, probe_executors=probe, slots=lambda session: 4),
         pytest.raises(JobRefused, match="executor on a"),
     ):
-        start._probe(JOB, mock.Mock(), b"", store)
+        start._probe(JOB, mock.Mock(), b"", store, 1)
     assert probe.call_count == 1
     assert not store.list(names.PROBES)
 
