@@ -7,6 +7,7 @@ count as Spark and Flink count them: 1KB is 1024 bytes.
 import math
 import re
 from datetime import timedelta
+from functools import lru_cache
 
 from holdfast.errors import SettingsError
 
@@ -15,6 +16,9 @@ Duration = str | int | float | timedelta
 
 Size = str | int
 """`"512B"`, `"64KB"`, `"8MB"`, `"1GB"`, `"1TB"`, or a number of bytes."""
+
+TEXTS_KEPT_MAX = 1024
+"""Durations as text whose seconds are remembered: loops ask for those of their settings many times a second."""
 
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _PARTS = re.compile(r"(?:\s*\d+(?:\.\d+)?\s*[A-Za-z]+)+\s*")
@@ -43,6 +47,15 @@ def duration_s(value: Duration, field: str) -> float:
     SettingsError
         It is negative, not finite, or not a duration.
     """
+    return _text_s(value, field) if isinstance(value, str) else _seconds(value, field)
+
+
+@lru_cache(maxsize=TEXTS_KEPT_MAX)
+def _text_s(value: str, field: str) -> float:
+    return _seconds(value, field)
+
+
+def _seconds(value: Duration, field: str) -> float:
     allowed = "a number of seconds, a timedelta, or a string such as '500ms', '1s', '10min', '2h', '1d'"
     if isinstance(value, timedelta):
         seconds = value.total_seconds()

@@ -111,6 +111,10 @@ class Coordinator(Cutting):
         """Refusals that keep a checkpoint waiting for a later batch boundary; empty if none waits."""
         return self._demand.waits_for
 
+    def next_due_s(self, wall_s: float) -> float | None:
+        """The wall-clock time at which the trigger comes due; None if it does not by time, or is due already."""
+        return self._demand.next_due_s(self._config.trigger, wall_s)
+
     def outstanding(self) -> Outstanding:
         """The objects and files that clean-up must leave in place, as of the last event."""
         last = self._ledger.last

@@ -75,6 +75,10 @@ class Demand:
             return None if due_us is None else due_us / 1e6
         return self._schedule.due_s(trigger, wall_s, at_commit=at_commit)
 
+    def next_due_s(self, trigger: CheckpointTrigger, wall_s: float) -> float | None:
+        """The time at which the policy's trigger comes due by the clock; None if it does not, or is due already."""
+        return self._schedule.next_due_s(trigger, wall_s)
+
     def answered(self, due_s: float) -> None:
         """Note that a cut or a refusal answered the policy's trigger; the next trigger comes due in its time."""
         if self._by_watermark:

@@ -195,5 +195,10 @@ class TriggerSchedule:
         early_s = min(EARLY_RATIO * (due_s - self._served_s), EARLY_S_MAX) if at_commit else 0.0
         return due_s if due_s <= now_s + early_s else None
 
+    def next_due_s(self, trigger: CheckpointTrigger, now_s: float) -> float | None:
+        """The time at which the trigger comes due; None if it is due already, or never by itself."""
+        due_s = None if self._served_s > now_s else trigger.next_due(now_s, self._served_s)
+        return due_s if due_s is not None and due_s > now_s else None
+
     def served(self, due_s: float) -> None:
         self._served_s = due_s

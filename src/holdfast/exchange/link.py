@@ -1,5 +1,7 @@
 """Sending of a unit's rows to a TaskManager, by a thread of its own, so that preparing rows overlaps with sending.
 
+A unit of a few rows has nothing to overlap: its messages wait for the end, and are sent without a thread.
+
 Each (operator, input) has its own DoPut stream, since a stream has a single schema. The queue is bounded: a TaskManager
 that takes rows slowly slows the sender down. After an error the thread drops further rows, and the next call raises the
 error.
@@ -20,6 +22,9 @@ from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.remote import remote_error
 
 MESSAGES_WAITING_MAX = 4
+FEW_ROWS_MAX = 4096
+"""Rows of a message that waits for the end of its unit as long as no larger message has come. Sending takes less time
+than the start of a thread. A higher value sends later."""
 ABORT_WAIT_S_MAX = 1.0
 
 _encode = msgspec.msgpack.encode
@@ -32,29 +37,37 @@ class _Message(NamedTuple):
 
 
 class Link:
-    """Connection of a single thread to a TaskManager; the link's own thread ends with `wait` or `abort`."""
+    """Connection of a single thread to a TaskManager; the link's own thread, if any, ends with `wait` or `abort`."""
 
     def __init__(self, client: TaskManagerClient) -> None:
         self._client = client
         self._messages: queue.Queue[_Message | None] = queue.Queue(MESSAGES_WAITING_MAX)
         self._error: Exception | None = None
         self._aborted = False
-        self._thread = threading.Thread(target=self._run, name=f"exchange-link-{client.peer.number}", daemon=True)
-        self._thread.start()
+        self._streams: dict[tuple[str, int], tuple[Any, Any]] = {}
+        self._thread: threading.Thread | None = None
 
     def send(self, tag: StreamTag, sections: list[SectionRows], rows: pa.RecordBatch) -> None:
         """Queue a message; wait while the queue is full. Raises the error of an earlier message."""
         if self._error is not None:
             raise self._error
+        if self._thread is None and (rows.num_rows > FEW_ROWS_MAX or self._messages.full()):
+            self._start()
         self._messages.put(_Message(tag, sections, rows))
 
     def end(self) -> None:
-        """End the messages; does not wait."""
-        self._messages.put(None)
+        """End the messages; does not wait for the TaskManager."""
+        if self._thread is not None:
+            self._messages.put(None)
+        while self._thread is None and not self._messages.empty():
+            self._take(self._messages.get())
 
     def wait(self) -> None:
         """Wait, after `end`, until the TaskManager has everything. Raises the first error."""
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            self._finish()
         if self._error is not None:
             raise self._error
 
@@ -64,27 +77,40 @@ class Link:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._messages.get_nowait()
+        if self._thread is None and not self._streams:
+            return
         self._messages.put(None)
-        self._thread.join(ABORT_WAIT_S_MAX)
+        thread = self._thread or self._start()
+        thread.join(ABORT_WAIT_S_MAX)
+
+    def _start(self) -> threading.Thread:
+        name = f"exchange-link-{self._client.peer.number}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        return self._thread
 
     def _run(self) -> None:
-        streams: dict[tuple[str, int], tuple[Any, Any]] = {}
         while (message := self._messages.get()) is not None:
-            if self._error is not None or self._aborted:
-                continue
-            try:
-                self._write(streams, message)
-            except (flight.FlightError, pa.ArrowException, OSError) as error:
-                self._error = remote_error(error, self._lost)
-        self._finish(streams)
+            self._take(message)
+        self._finish()
 
-    def _write(self, streams: dict[tuple[str, int], tuple[Any, Any]], message: _Message) -> None:
+    def _take(self, message: _Message | None) -> None:
+        """Send a message, unless an earlier message could not be sent, or nobody wants it any more."""
+        if message is None or self._error is not None or self._aborted:
+            return
+        try:
+            self._write(message)
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            self._error = remote_error(error, self._lost)
+
+    def _write(self, message: _Message) -> None:
         key = (message.tag.operator, message.tag.input)
-        if key not in streams:
-            streams[key] = self._client.put(message.tag, message.rows.schema)
-        streams[key][0].write_with_metadata(message.rows, _encode(message.sections))
+        if key not in self._streams:
+            self._streams[key] = self._client.put(message.tag, message.rows.schema)
+        self._streams[key][0].write_with_metadata(message.rows, _encode(message.sections))
 
-    def _finish(self, streams: dict[tuple[str, int], tuple[Any, Any]]) -> None:
+    def _finish(self) -> None:
+        streams, self._streams = self._streams, {}
         for writer, _ in streams.values():
             try:
                 writer.close()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from holdfast.execution import events as ev
 from holdfast.execution.machine import Machine
+from holdfast.jobmaster.pace import tick_s
 from holdfast.observe.event_log import EventLog, ObservedRules
 from holdfast.printable import logger
 
@@ -87,12 +88,15 @@ class Conductor:
         self._work.put(work)
 
     def _loop(self) -> None:
+        now_s = last_s = time.monotonic()
         while not self._has_ended:
             try:
-                event: ev.Event | None = self._events.get(timeout=TICK_S)
+                event: ev.Event | None = self._events.get(timeout=tick_s(TICK_S, now_s - last_s))
             except queue.Empty:
                 event = None
-            self._handle(ev.Tick(time.monotonic()))
+            now_s = time.monotonic()
+            last_s = last_s if event is None else now_s
+            self._handle(ev.Tick(now_s))
             if event is not None:
                 self._handle(event)
         self._work.put(None)

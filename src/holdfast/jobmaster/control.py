@@ -38,6 +38,7 @@ from holdfast.jobmaster.history import History
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.job_time import JobTime
 from holdfast.jobmaster.outages import CHECKPOINTS, Outages, says_outage
+from holdfast.jobmaster.pace import tick_s
 from holdfast.jobmaster.promises import Promises, RestartCheckpoint
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.recorder import Recorder
@@ -53,7 +54,10 @@ from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
 
-TICK_S = 0.02
+TICK_S = 0.1
+"""Bound in seconds on the delay of the coordinator's timers, but for its trigger. A lower value costs more wake-ups."""
+TICK_S_MIN = 0.01
+"""Bound in seconds on the delay of a trigger that comes due by the clock."""
 Requested = events.TriggerRequested | events.CloseRequested | SavepointRequested | HoldNewest
 
 
@@ -105,6 +109,8 @@ class Control:
         """Groups that each sink has still to publish, as of the last tick; for display only."""
         self.refused_by: tuple[Refusal, ...] = ()
         """Refusals that make a checkpoint wait for a later batch boundary; empty if no checkpoint waits."""
+        self._next_due_s: float | None = None
+        """When the trigger comes due by the wall clock, as of the last event."""
         self._closing = threading.Event()
         layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
         self.history = History(store, facts.epoch, clock, facts.job_id)
@@ -317,17 +323,26 @@ class Control:
     # --- on the control thread ----------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        last_tick_s = 0.0
+        last_tick_s, last_fact_s = 0.0, self._clock.monotonic()
         while not self._closing.is_set():
+            pause_s = self._pause_s(last_fact_s)
             with contextlib.suppress(queue.Empty):
-                item = self._events.get(timeout=TICK_S)
+                item = self._events.get(timeout=pause_s)
                 if item is None:
                     return
                 self._guarded(item if callable(item) else partial(self._handle, item))
+                last_fact_s = self._clock.monotonic()
             now_s = self._clock.monotonic()
-            if now_s - last_tick_s >= TICK_S:
+            if now_s - last_tick_s >= pause_s:
                 last_tick_s = now_s
                 self._guarded(self._tick)
+
+    def _pause_s(self, last_fact_s: float) -> float:
+        """Time until the coordinator looks at the clock again, unless a fact comes before."""
+        pause_s = tick_s(TICK_S, self._clock.monotonic() - last_fact_s)
+        if self._next_due_s is None:
+            return pause_s
+        return min(pause_s, max(TICK_S_MIN, self._next_due_s - self._clock.now()))
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Run a step so that the loop outlives its errors; the query does not."""
@@ -352,6 +367,7 @@ class Control:
         for command in self._rules.handle(event):
             self._execute(command)
         self.refused_by = self._coordinator.refused_by
+        self._next_due_s = self._coordinator.next_due_s(self._clock.now())
         self._note_published()
 
     def _note_published(self) -> None:

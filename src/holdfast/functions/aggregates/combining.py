@@ -42,15 +42,17 @@ ROWS_PER_KEY_MIN = 4
 
 
 class AggregateCombiner(Combiner):
-    """The combiner for `emit="changes"`: it holds at most `KEYS_MAX` keys and a few rows that are not worth a step."""
+    """The combiner for `emit="changes"`: it holds at most `KEYS_MAX` keys and a few rows that are not worth a step.
+
+    Its table is made with the first rows to combine: for a batch of a few rows that would cost more than all the rest.
+    """
+
+    _table: StateTable
+    _of_rows: Accumulators
+    _of_running: Accumulators
 
     def __init__(self, spec: "AggregateSpec") -> None:
-        self._operator = spec.name
-        extremes = [each for bound in spec.bound for each in bound.running_extremes]
-        self._table = StateTable(spec.key_schema, spec.combined_schema, 1)
-        self._of_rows = Accumulators(spec.bound, self._table, sending=True)
-        self._of_running = Accumulators(extremes, self._table)
-        self._table.begin(FIRST_BATCH)
+        self._spec = spec
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._sampled = False
@@ -79,8 +81,18 @@ class AggregateCombiner(Combiner):
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
         return waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
 
+    def _open_table(self) -> None:
+        spec = self._spec
+        extremes = [each for bound in spec.bound for each in bound.running_extremes]
+        self._table = StateTable(spec.key_schema, spec.combined_schema, 1)
+        self._of_rows = Accumulators(spec.bound, self._table, sending=True)
+        self._of_running = Accumulators(extremes, self._table)
+        self._table.begin(FIRST_BATCH)
+
     def _combine(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         out: list[tuple[int, pa.RecordBatch]] = []
+        if not self._sampled:
+            self._open_table()
         self._passing = not self._sampled and self._few_repeats(rows.slice(0, SAMPLE_ROWS))
         self._sampled = True
         start = 0
@@ -109,7 +121,7 @@ class AggregateCombiner(Combiner):
         slots, sums = self._table.lookup(rows), self._of_rows.sums
         chunk, running = Chunk(rows, slots, False), Chunk(rows, slots, True)
         if not try_all(sums, running):
-            raise rows_needed(self._operator)
+            raise rows_needed(self._spec.name)
         if sums:
             columns = [one.add(running) for one in sums]
             of_sums = pa.RecordBatch.from_arrays(columns, names=[one.name for one in sums])
