@@ -50,7 +50,7 @@ def quiet_job(spark: Any, folder: Path, rows_per_second: float | None, options: 
         senders=1,
         state=hf.RocksDBState(),
         checkpoint=hf.CheckpointConfig(trigger=hf.every(options.interval)),
-        task_manager=hf.TaskManagerConfig(local_recovery=True, local_dir=str(folder / "local")),
+        task_manager=hf.TaskManagerConfig(memory=options.memory, local_recovery=True, local_dir=str(folder / "local")),
     )
     source = (
         hf.SequenceSource(rows=0) if rows_per_second is None else hf.SequenceSource(rows_per_second=rows_per_second)
@@ -130,6 +130,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--task-managers", type=int, default=2)
     parser.add_argument("--trigger", default="250ms", help="interval of batches")
     parser.add_argument("--interval", default="1s", help="interval of checkpoints")
+    parser.add_argument("--memory", default="1GB", help="of a TaskManager")
     parser.add_argument("--threads", action="store_true", help="print the busiest threads of each process")
     parser.add_argument("--json", action="store_true", help="one line")
     options = parser.parse_args(arguments)

@@ -5,8 +5,10 @@
 The job is that of `benchmarks.quiet`: six operators, RocksDB, local recovery, a checkpoint every `--interval`. A sample
 is taken `SAMPLES` times. The first third is left out: pools fill, and caches grow to their bounds.
 
-    per_hour    growth per hour of each figure, by a robust line (the median of slopes between all pairs of samples)
-    last        each figure at the end
+    per_hour                growth of each figure by the clock, by a robust line (the median of the slopes between all
+                            pairs of samples)
+    per_1000_checkpoints    the same by the number of checkpoints, which a short run compares with a long run
+    last                    each figure at the end
 """
 
 import argparse
@@ -53,15 +55,14 @@ def sample(query: hf.Query, processes: Mapping[str, psutil.Process], folder: Pat
     return figures
 
 
-def growth_per_hour(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return the growth of each figure per hour, without the first `WARMUP_SHARE` of the samples."""
+def growth(samples: Sequence[Sample], by: str, times: float) -> dict[str, float]:
+    """Return the growth of each figure for `times` of the figure `by`, without the first `WARMUP_SHARE` of samples."""
     counted = samples[int(len(samples) * WARMUP_SHARE) :]
-    names = [name for name in counted[0] if name != "at_s"]
-    return {name: round(_slope([(each["at_s"], each[name]) for each in counted]) * 3600, 2) for name in names}
+    return {name: round(_slope([(each[by], each[name]) for each in counted]) * times, 2) for name in counted[0]}
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    return median((y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2))
+    return median((y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x2 > x1)
 
 
 def watch(options: argparse.Namespace, folder: Path) -> list[Sample]:
@@ -101,22 +102,31 @@ def plot(samples: Sequence[Sample], file: Path) -> None:
     file.write_text("\n".join([*lines, "</svg>"]))
 
 
-def main(arguments: list[str]) -> None:
+def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=180)
     parser.add_argument("--rows", type=float, default=250)
     parser.add_argument("--task-managers", type=int, default=2)
     parser.add_argument("--trigger", default="250ms", help="interval of batches")
     parser.add_argument("--interval", default="1s", help="interval of checkpoints; a lower value shows a slope sooner")
+    parser.add_argument("--memory", default="64MB", help="of a TaskManager; with less, its buffers are full sooner")
     parser.add_argument("--threads", action="store_true", help="print each sample, with the names of threads")
     parser.add_argument("--plot", type=Path, help="an SVG file to write")
     parser.add_argument("--json", action="store_true", help="one line")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(given)
+
+
+def main(given: Sequence[str]) -> None:
+    options = arguments(given)
     with tempfile.TemporaryDirectory(prefix="holdfast-soak-") as name:
         samples = watch(options, Path(name))
     if options.plot:
         plot(samples, options.plot)
-    figures: dict[str, Any] = {"per_hour": growth_per_hour(samples), "last": samples[-1]}
+    figures: dict[str, Any] = {
+        "per_hour": growth(samples, "at_s", 3600),
+        "per_1000_checkpoints": growth(samples, "checkpoints", 1000),
+        "last": samples[-1],
+    }
     print(json.dumps(figures, indent=None if options.json else 2))
 
 
