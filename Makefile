@@ -11,7 +11,7 @@ marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate check format \
-        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments freeze clean
+        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -97,6 +97,12 @@ bench-uploads: setup  ## The tail of upload latencies, with and without hedging,
 
 bench-memory: setup  ## The driver's memory over 3,600 batches with one checkpoint at the end, as one JSON line
 	@$(RUN) python -m benchmarks.driver_memory --json $(BENCH)
+
+bench-quiet: setup  ## Processor time of a job with little to do, and of a job without input, as one JSON line
+	@$(RUN) python -m benchmarks.quiet --json $(BENCH)
+
+soak: setup  ## What every process of a job holds over hours, as one JSON line (BENCH="--minutes 180 --plot soak.svg")
+	@$(RUN) python -m benchmarks.soak --json $(BENCH)
 
 bench-checkpoints: setup  ## Checkpoints of large state with and without a changelog (BENCH="--state-mb 1200 …")
 	@$(RUN) python -m benchmarks.checkpoints $(BENCH)
