@@ -97,6 +97,33 @@ def test_the_overview_has_the_graph_with_the_figures_of_the_query(shown: Shown) 
     assert job["message"] == shown.query.status["message"] == "Processing"
 
 
+def test_the_overview_has_the_steps_of_edges_and_bad_rows_by_reason_with_the_place_of_the_dead_letters() -> None:
+    job = hf.Job(
+        None,
+        name="bad",
+        storage="memory://page-bad",
+        ui_port=0,
+        bad_records="dead_letter",
+        dead_letters="memory://page-bad/letters",
+    )
+    rows = [{"k": 1}, {"k": None}, {"k": None}, {"k": 2}]
+    kept = job.read(TestSource([rows, rows], "k BIGINT", name="rows")).map_batches(_as_it_is, "k BIGINT")
+    kept.select("k").key_by("k").aggregate(n=hf.count(), name="counts").write(hf.MemorySink(name="out"))
+    query = start(job, hf.processing_time("0s"))
+    query.processAllAvailable()
+    found = api.job(query.view())
+    query.stop()
+    assert found["edges"][0]["steps"] == ["map_batches(_as_it_is)", "select('k')"] and found["edges"][1]["steps"] == []
+    assert found["dead_letters"] == "memory://page-bad/letters"
+    (reason,) = found["bad_reasons"]
+    assert (reason["source"], reason["operator"], reason["rows"], found["bad_rows"]) == ("rows", "counts", 4, 4)
+    assert reason["reason"] == "null in a key column (k) of operator 'counts'"
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
 def test_the_state_is_shown_by_subtask_with_its_key_groups(shown: Shown) -> None:
     (operator,) = shown.document("state")["operators"]
     assert [each["key_groups"] for each in operator["subtasks"]] == [[0, 64], [64, 128]]

@@ -26,7 +26,26 @@ from waiting import until
 
 pytestmark = pytest.mark.kill
 
+DEAD_LETTERS = "memory://browser-dead-letters"
 TABS = ("overview", "checkpoints", "state", "processes", "restarts")
+
+
+CUT = """
+return [...document.querySelectorAll('td, th, .tile b, h1, h2, p, svg text')].filter((each) => {
+  const box = each.getBoundingClientRect(), inside = each.closest('.scroll');
+  if (box.width === 0 || each.scrollWidth > each.clientWidth + 1 && each.clientWidth > 0) return box.width > 0;
+  const within = inside ? inside.getBoundingClientRect() : document.documentElement.getBoundingClientRect();
+  return box.left + (inside ? inside.scrollLeft : 0) < within.left - 1 || (!inside && box.right > within.right + 1);
+}).map((each) => each.textContent)
+"""
+"""Texts that are wider than their elements, or that no scrolling brings into view."""
+
+
+SCROLLING = """
+return [...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth + 1)
+  .map((each) => each.getAttribute('aria-label'))
+"""
+"""The tables and graphs that do not show all of their columns at once."""
 
 
 class Moody(hf.ProcessFunction):
@@ -61,6 +80,8 @@ class Watched:
             task_managers=2,
             ui_port=0,
             max_rows_per_batch=2_000,
+            bad_records="dead_letter",
+            dead_letters=DEAD_LETTERS,
             checkpoint=hf.CheckpointConfig(trigger=hf.manual(), tolerable_failed_checkpoints=1000),
         )
         rows = job.read(hf.SequenceSource(rows_per_second=20_000, name="clicks"))
@@ -101,7 +122,7 @@ class Watched:
         folder = os.environ.get("HOLDFAST_SCREENSHOTS")
         if folder is None:
             return
-        for kind, scheme, width in (("", "light", 1200), ("-dark", "dark", 1200), ("-narrow", "light", 400)):
+        for kind, scheme, width in (("", "light", 1280), ("-dark", "dark", 1280), ("-narrow", "light", 400)):
             scheme_is = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
             self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme_is)
             self.browser.set_window_size(width, 1000)
@@ -113,7 +134,9 @@ class Watched:
 
 
 def _users(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pc.bit_wise_and(batch.column("value"), 1023)], ["user"])
+    """Give the user of each row; the first three rows have none, and are dead letters."""
+    values = batch.column("value")
+    return pa.RecordBatch.from_arrays([pc.if_else(pc.less(values, 3), None, pc.bit_wise_and(values, 1023))], ["user"])
 
 
 @pytest.fixture
@@ -129,7 +152,12 @@ def test_the_page_follows_a_job_through_checkpoints_that_complete_are_refused_an
     query = watched.query
     until(lambda: query.totals.batches > 10)
     number = query.trigger_checkpoint(30)
-    watched.sees("purchases", "clicks", "by-user", "totals", "Processing")
+    watched.sees("purchases", "clicks", "map_batches(_users)", "by-user", "totals", "Processing")
+    watched.sees("Bad rows since the start, by reason", DEAD_LETTERS, "all times are in UTC")
+    reasons = "return [...document.querySelectorAll('[aria-label=\"bad rows by reason\"] tbody td')]"
+    reasons += ".map((each) => each.textContent)"
+    rows, source, operator, reason = watched.browser.execute_script(reasons)
+    assert (rows, source, operator) == ("3", "clicks", "by-user") and "(user)" in reason
     until(lambda: watched.outcomes()[:1] == ["completed"])
     watched.sees(f"record {number}")
 
@@ -212,17 +240,23 @@ def test_the_page_is_used_by_keyboard_and_fits_a_narrow_screen(watched: Watched)
     until(lambda: bool(browser.find_elements(By.CSS_SELECTOR, '[aria-label="history of checkpoints"]')))
     browser.execute_script("document.querySelector('[aria-label=\"history of checkpoints\"]').focus()")
     browser.execute_script("window.drawn = document.activeElement")
-    until(lambda: browser.execute_script("return !window.drawn.isConnected"))
-    assert browser.switch_to.active_element.get_attribute("aria-label") == "history of checkpoints", (
-        "the focus survives a new drawing"
+    watched.query.trigger_checkpoint(30)
+    rows = "return window.drawn.querySelectorAll('tbody button').length"
+    until(lambda: browser.execute_script(rows) >= 2)
+    assert browser.execute_script("return window.drawn.isConnected && window.drawn === document.activeElement"), (
+        "an element with new figures is the same element, so that nothing flickers and the focus stays"
     )
-    browser.set_window_size(400, 900)
-    until(watched.is_drawn_to_size)
-    for tab in TABS:
-        watched.open_tab(tab)
-        until(lambda: bool(browser.find_elements(By.CSS_SELECTOR, "#view h2")))
-        wide = browser.execute_script("return document.documentElement.scrollWidth")
-        assert wide <= browser.execute_script("return window.innerWidth"), f"{tab} scrolls sideways"
+    for width in (400, 1280):
+        browser.set_window_size(width, 900)
+        until(watched.is_drawn_to_size)
+        for tab in TABS:
+            watched.open_tab(tab)
+            until(lambda: bool(browser.find_elements(By.CSS_SELECTOR, "#view h2")))
+            wide = browser.execute_script("return document.documentElement.scrollWidth")
+            assert wide <= browser.execute_script("return window.innerWidth"), f"{tab} scrolls sideways at {width} px"
+            assert browser.execute_script(CUT) == [], f"{tab} cuts texts at {width} px"
+            if width == 1280:
+                assert browser.execute_script(SCROLLING) == [], f"{tab} has tables that are wider than the page"
     browser.set_window_size(1200, 1000)
 
 

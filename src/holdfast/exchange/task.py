@@ -43,6 +43,7 @@ from holdfast.protocol.streams import Sent
 from holdfast.python_values import payload_of, shown_rows
 from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch, merged
+from holdfast.sources.bad_reasons import BadReason, counted_reasons
 from holdfast.sources.base import BadRow, Source, SourceBatch, SplitRead
 from holdfast.storage.store import ObjectStore
 
@@ -122,6 +123,8 @@ class UnitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Rows for each (operator, subtask), sent or dropped; only in a job that may drop rows."""
     gone: dict[int, str] = {}
     """TaskManagers whose rows were dropped, because they could not be reached, and why."""
+    bad_reasons: tuple[tuple[BadReason, int], ...] = ()
+    """Bad rows by reason."""
 
 
 @dataclass(frozen=True)
@@ -322,6 +325,7 @@ def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: 
         outputs=tuple(results),
         dead_letters=tuple(work.stage_dead_letters(letters)),
         bad_rows=len(bad),
+        bad_reasons=counted_reasons(bad),
         event_times=origin.event_times if origin else {},
         rows_by_subtask=tuple(entry for each in sending.values() for entry in each.sender.rows_by_subtask()),
         gone={number: reason for each in dropped for number, reason in each.gone.items()},

@@ -62,6 +62,9 @@ class Transform:
     fn: Callable[[Any], Any]
     schema: pa.Schema
 
+    def __str__(self) -> str:
+        return "transform"
+
     def __reduce__(self) -> tuple[type["Transform"], tuple[Callable[[Any], Any], pa.Schema]]:
         return Transform, (_on_the_driver, self.schema)
 
@@ -178,6 +181,16 @@ class Leg:
             for place, output in enumerate(self.outputs)
             if isinstance(output.target, SinkTarget)
         }
+
+    def steps_before(self, number: int) -> tuple[str, ...]:
+        """Describe the steps on all ways to a node, in the order in which rows pass them."""
+        found, waiting = set(), [number]
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                waiting.extend(self.nodes[node].inputs)
+        return tuple(str(step) for each in sorted(found) if (step := self.nodes[each].step) is not None)
 
     def keeps_rows(self, number: int) -> bool:
         """True if a node has a row for each row of the origin, in order."""

@@ -22,7 +22,6 @@ from holdfast.graph.program import (
     Program,
     SinkTarget,
     SourceOrigin,
-    Transform,
 )
 
 
@@ -86,7 +85,7 @@ def _ways(leg: Leg, last: int) -> Iterator[list[str]]:
     while waiting:
         number, behind = waiting.pop()
         node = leg.nodes[number]
-        step = [] if node.step is None else ["transform" if isinstance(node.step, Transform) else str(node.step)]
+        step = [] if node.step is None else [str(node.step)]
         if not node.inputs:
             yield [*step, *behind]
         waiting.extend((before, [*step, *behind]) for before in reversed(node.inputs))

@@ -45,6 +45,7 @@ from holdfast.printable import logger
 from holdfast.protocol.streams import SentUnit, Streams, by_task_manager
 from holdfast.protocol.taskmanager import ExchangeRoutes, ProcessRequest, SubtaskResult, TaskManagerGateway
 from holdfast.settings import RegionConfig
+from holdfast.sources.bad_reasons import BadReason, counted_reasons
 from holdfast.sources.base import BadRow
 from holdfast.storage.store import ObjectStore
 
@@ -64,6 +65,7 @@ class BatchOutcome:
     rows_in: int = 0
     rows_by_source: dict[str, int] = field(default_factory=dict)
     bad_rows: int = 0
+    bad_reasons: Counter[BadReason] = field(default_factory=Counter)
     rows_by_sink: dict[str, int] = field(default_factory=dict)
     committables: dict[str, list[bytes]] = field(default_factory=dict)
     superseded: dict[str, list[bytes]] = field(default_factory=dict)
@@ -282,6 +284,7 @@ class BatchRunner:
                 outcome.broadcast = outcome.broadcast or sent
         for each in results:
             outcome.bad_rows += each.bad_rows
+            outcome.bad_reasons.update(dict(each.bad_reasons))
             for operator, subtask, rows in each.rows_by_subtask:
                 outcome.sent[operator, subtask] += rows
             if each.dead_letters:
@@ -353,6 +356,7 @@ class BatchRunner:
         letters = stage_dead_letters(bad, self.program, request, OPERATOR_UNIT, "jobmaster", self.store)
         outcome.add(DEAD_LETTERS, letters)
         outcome.bad_rows += len(bad)
+        outcome.bad_reasons.update(dict(counted_reasons(bad)))
 
 
 def _of(operators: Iterable[str], times: Mapping[str, int]) -> dict[str, int]:

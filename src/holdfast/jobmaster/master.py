@@ -52,7 +52,7 @@ from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.promises import RestartCheckpoint
 from holdfast.jobmaster.savepoints import Savepoint, SavepointWriter
 from holdfast.jobmaster.senders import Senders
-from holdfast.jobmaster.shown import processes_now
+from holdfast.jobmaster.shown import dead_letters_of, processes_now
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import QueryEnd, Waiters
 from holdfast.jobmaster.work import WorkQueue
@@ -220,6 +220,8 @@ class JobMaster:
             losses=(*self._control.history.losses(), *self._losses.not_final),
             dropping=self._losses.dropped,
             processes=processes_now(self._task_managers, self._senders, progress.last_metrics()),
+            dead_letters=dead_letters_of(self.job.program),
+            bad_reasons=progress.bad_reasons(),
             sink_rows=progress.sink_rows(),
             backlog=self._control.backlog,
             behind=self._planner.splits_behind({} if newest is None else newest.behind),

@@ -20,8 +20,11 @@ from holdfast.jobmaster.batches import BatchOutcome
 from holdfast.metrics import Histogram
 from holdfast.observe.metrics import Picture, Reports, TaskManagerMetrics, over_subtasks, picture
 from holdfast.observe.view import Batch, Restart
+from holdfast.sources.bad_reasons import OTHER_REASONS, BadReason
 
 RECENT_MAX = 100
+BAD_REASONS_MAX = 100
+"""Reasons of bad rows that are counted apart; a higher value shows more of a query whose rows are bad in many ways."""
 FIGURES_MAX = 100_000
 """Batches whose time and number of rows are kept: 16 bytes each, and two numbers."""
 CHECKPOINTS_MAX = 5_000
@@ -104,6 +107,7 @@ class Progress:
         self._outcomes: deque[CheckpointStats] = deque(maxlen=RECENT_MAX)
         self._rows = 0
         self._bad_rows = 0
+        self._bad_reasons: Counter[BadReason] = Counter()
         self._sink_rows: Counter[str] = Counter()
         self._counted: dict[str, float] = dict.fromkeys(
             (
@@ -159,6 +163,7 @@ class Progress:
             self._last_batch_s = now_s
             self._rows += outcome.rows_in
             self._bad_rows += outcome.bad_rows
+            self._count_reasons(outcome.bad_reasons)
             self._sink_rows.update(outcome.rows_by_sink)
             self._batch_ms.append(duration_s * 1000)
             self._batch_rows.append(outcome.rows_in)
@@ -261,6 +266,17 @@ class Progress:
         """Rows that were staged for each sink, in committed batches."""
         with self._lock:
             return dict(self._sink_rows)
+
+    def bad_reasons(self) -> tuple[tuple[BadReason, int], ...]:
+        """Bad rows by source, operator and reason, the most frequent first."""
+        with self._lock:
+            return tuple(self._bad_reasons.most_common())
+
+    def _count_reasons(self, found: Mapping[BadReason, int]) -> None:
+        """Count bad rows by reason; the lock is held."""
+        for reason, rows in found.items():
+            is_kept = reason in self._bad_reasons or len(self._bad_reasons) < BAD_REASONS_MAX
+            self._bad_reasons[reason if is_kept else OTHER_REASONS] += rows
 
     def lag(self) -> Lag:
         """Lag of each source and split, after the last batch."""

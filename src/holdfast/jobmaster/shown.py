@@ -1,12 +1,19 @@
-"""The processes of a job as people are shown them."""
+"""The processes and the dead letters of a job as people are shown them."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.graph.program import DEAD_LETTERS, Program
+from holdfast.hidden import hide
 from holdfast.ids import ProcessId
 from holdfast.jobmaster.processes import Processes
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.observe.view import ProcessView
+
+
+def dead_letters_of(program: Program) -> str | None:
+    """URL of the folder with the dead letters, without secrets; None if bad rows end the query."""
+    return None if program.dead_letters is None else hide(str(getattr(program.dead_letters, "url", DEAD_LETTERS)))
 
 
 def processes_now(

@@ -18,6 +18,7 @@ from holdfast.graph.program import Leg, LegOutput, OperatorTarget, Program, Sour
 from holdfast.ids import Epoch, Incarnation
 from holdfast.observe.event_log import LoggedEvent
 from holdfast.observe.metrics import Picture
+from holdfast.sources.bad_reasons import BadReason
 
 SPLITS_SHOWN_MAX = 3
 """Failing splits that a message names."""
@@ -31,6 +32,8 @@ class GraphEdge:
     target: str
     in_python: bool
     """False if the rows of this edge pass through Spark's JVM."""
+    steps: tuple[str, ...] = ()
+    """Steps without state on the way, as declared: `map_batches`, `select`, `where`, `transform`."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,10 @@ class JobView:
     dropping: int
     """Rows dropped so far for TaskManagers that are missing now."""
     processes: tuple[ProcessView, ...]
+    dead_letters: str | None
+    """URL of the folder with the dead letters; None if bad rows end the query."""
+    bad_reasons: tuple[tuple[BadReason, int], ...]
+    """Bad rows since the start by source, operator and reason, the most frequent first."""
     sink_rows: Mapping[str, int]
     """Rows of committed batches that were staged for each sink, since the start."""
     backlog: Mapping[str, int]
@@ -201,7 +208,7 @@ class JobView:
 def graph_of(program: Program) -> JobGraph:
     """Describe a program for people. Dead letters are no node: every node may write to them."""
     edges = (
-        GraphEdge(_origin(leg), _target(output), program.runs_in_python(leg))
+        GraphEdge(_origin(leg), _target(output), program.runs_in_python(leg), leg.steps_before(output.node))
         for leg in program.legs
         for output in leg.outputs
     )

@@ -29,6 +29,7 @@ from holdfast.exchange.task import (
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import MapBatches, Program
 from holdfast.jobmaster.cluster import LevelRun
+from holdfast.sources.bad_reasons import counted_reasons
 from holdfast.storage import names
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -141,6 +142,7 @@ class ReadUnit:
             rows.count,
             dead_letters=tuple(letters),
             bad_rows=len(rows.bad),
+            bad_reasons=counted_reasons(rows.bad),
             failure=failure,
             event_times=rows.event_times,
         )
@@ -209,6 +211,7 @@ class DeliverUnit:
             rows=note.rows,
             dead_letters=(*note.dead_letters, *result.dead_letters),
             bad_rows=note.bad_rows + result.bad_rows,
+            bad_reasons=(*note.bad_reasons, *result.bad_reasons),
             failure=note.failure or result.failure,
             event_times=note.event_times,
         )

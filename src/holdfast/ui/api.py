@@ -67,6 +67,11 @@ def job(view: JobView) -> Json:
         "error": view.error,
         "rows": int(view.metrics.values.get("numInputRows", 0)),
         "bad_rows": int(view.metrics.values.get("badRows", 0)),
+        "dead_letters": view.dead_letters,
+        "bad_reasons": [
+            {"source": source, "operator": operator, "reason": reason, "rows": rows}
+            for (source, operator, reason), rows in view.bad_reasons
+        ],
         "batches_committed": int(view.metrics.values.get("numBatches", 0)),
         "rows_per_s": _rate(view, lambda batch: batch.rows),
         "restarts": int(view.metrics.values.get("numRestarts", 0)),
@@ -215,7 +220,13 @@ def _edge(view: JobView, edge: GraphEdge) -> Json:
     kind, _, name = edge.target.partition("/")
     uploads_wait = view.metrics.values.get("uploadBackPressured", 0) > 0
     pressed = name in view.paused_by if kind == "sink" else uploads_wait
-    return {"from": edge.origin, "to": edge.target, "in_python": edge.in_python, "back_pressured": pressed}
+    return {
+        "from": edge.origin,
+        "to": edge.target,
+        "steps": list(edge.steps),
+        "in_python": edge.in_python,
+        "back_pressured": pressed,
+    }
 
 
 def _batch(batch: Batch) -> Json:

@@ -88,7 +88,7 @@ def _head(job: Json) -> RenderableType:
 
 
 def _nodes(job: Json) -> RenderableType:
-    table = Table("", "name", "rows/s", "lag", "state rows", "state", "watermark", "to publish", box=box.SIMPLE)
+    table = Table("", "name", "rows/s", "lag", "state rows", "state", "watermark (UTC)", "to publish", box=box.SIMPLE)
     for column in (*table.columns[2:6], table.columns[7]):
         column.justify = "right"
     for node in job["nodes"]:
