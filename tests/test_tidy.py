@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, str] = {
     "recovery settings sinks sources state storage stored_state taskmanager ui",
     # Observers: a running job as facts, and the page that shows them.
     "ui": "checkpoint.outcomes checkpoint.triggers formats graph observe",
-    "observe": "formats graph",
+    "observe": "formats graph sources",
     "settings": "checkpoint.triggers",
     "checkpoint": "settings",
     "execution": "settings",

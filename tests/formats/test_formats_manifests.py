@@ -43,6 +43,14 @@ def test_manifests_are_loaded_in_the_order_of_their_names():
         load_manifests(store, ["m/1", "m/20"])
 
 
+def test_lost_manifests_are_counted_and_the_ways_out_are_named():
+    store = ObstoreStore("memory://", MemoryStore())
+    store.put("m/1", encode_manifest(manifest(1)))
+    message = "2 of the 3 manifests of the checkpoint are missing, the first is 'm/7'.*journal/.*backup.*start_from"
+    with pytest.raises(ObjectNotFound, match=message):
+        load_manifests(store, ["m/7", "m/1", "m/8"])
+
+
 def test_every_flipped_bit_and_every_truncation_is_noticed_with_the_objects_name():
     data = encode_manifest(manifest())
     for position in range(len(data) * 8):

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from holdfast.errors import ObjectNotFound
 from holdfast.formats.handles import Manifest, check_handle
 from holdfast.storage import names
 from holdfast.storage.framing import frame, unframe
@@ -52,13 +53,28 @@ def load_manifests(store: ObjectStore, wanted: Sequence[str], writers: Collectio
         A manifest is missing, cannot be read, or is another job's.
     """
 
-    def load(name: str) -> Manifest:
-        manifest = decode_manifest(name, store.get(name))
+    def load(name: str) -> Manifest | None:
+        try:
+            manifest = decode_manifest(name, store.get(name))
+        except ObjectNotFound:
+            return None
         names.check_writer(name, manifest.job, writers)
         return manifest
 
     with ThreadPoolExecutor(min(DOWNLOADS_MAX, max(1, len(wanted))), thread_name_prefix="holdfast-manifests") as pool:
-        return list(pool.map(load, wanted))
+        found = dict(zip(wanted, pool.map(load, wanted), strict=True))
+    if missing := [name for name, manifest in found.items() if manifest is None]:
+        raise ObjectNotFound(_lost(store, missing, len(wanted)))
+    return [manifest for name in wanted if (manifest := found[name]) is not None]
+
+
+def _lost(store: ObjectStore, missing: Sequence[str], wanted: int) -> str:
+    return (
+        f"{store.url}: {len(missing)} of the {wanted} manifests of the checkpoint are missing, the first is "
+        f"{missing[0]!r}; its record is in journal/, and Holdfast deletes records before manifests, so they were "
+        "deleted, or not copied, from outside. Restore them from a backup or the bucket's older versions (`holdfast "
+        "verify` lists all that is missing); or start from a savepoint on a new storage: Job(start_from=…, storage=…)"
+    )
 
 
 _MANIFEST = msgspec.msgpack.Decoder(Manifest)

@@ -114,7 +114,9 @@ class Control:
         self._closing = threading.Event()
         layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
         self.history = History(store, facts.epoch, clock, facts.job_id)
-        self._recorder = Recorder(journal, store, facts, layouts, self.post, listeners.failed, self._closing, outages)
+        self._recorder = Recorder(
+            journal, store, facts, layouts, self.post, listeners.failed, self._closing, outages, clock
+        )
         self._disposer = Disposer(store, publishers, self.post)
         self._gatherer = Gatherer(store, facts.job_id, facts.epoch, self.post)
         self._sides = SideThreads(self._guarded)

@@ -186,8 +186,8 @@ class JobMaster:
 
     def view(self) -> JobView:
         """The job as it is now."""
-        layout, progress = self._settings.layout, self.progress
-        watermarks, newest = progress.watermarks(), self._control.newest_record
+        layout, progress, newest = self._settings.layout, self.progress, self._control.newest_record
+        watermarks = progress.watermarks()
         return JobView(
             name=self._settings.name,
             job_id=self.job.stored.job_id,
@@ -297,8 +297,7 @@ class JobMaster:
                 log.exception("%s: a part of the query could not be closed; its end goes on", self._settings.name)
 
     def _tell_sources_at_the_end(self) -> None:
-        """Tell sources of the newest record. After a takeover by another JobMaster they are not told, since they may
-        delete data."""
+        """Tell sources of the newest record; not after a takeover by another JobMaster, since they may delete data."""
         if not self._is_fenced:
             self._news.end(position_of(self._control.newest_record))
 
@@ -350,8 +349,7 @@ class JobMaster:
         self._tell(ev.BaseChosen(self._base.number, self._base.batch_in(self.job.epoch)))
 
     def _tell(self, event: ev.Event) -> None:
-        """Tell the execution machine a fact. Any thread may call this. If the Spark session was stopped, that is told
-        first."""
+        """Tell the execution machine a fact, from any thread. A Spark session that was stopped is told first."""
         if isinstance(event, ev.Lost):
             self._look_at_cluster()
         self.outages.note_loss(event)

@@ -16,6 +16,15 @@ log = logger(__name__)
 END_S_MAX = 10.0
 """Bound in seconds on the wait for a query to end. A query that takes longer counts as killed; nothing is lost."""
 
+RUNS_STILL = (
+    "the program ends while the query still runs, and the query ends with it; its next start goes on from its last "
+    "checkpoint. Call query.awaitTermination() to wait for its end, or query.stop() to end it"
+)
+INTERRUPTED = (
+    "interrupted by Ctrl-C: the query is stopped in order, and nothing is lost. Start the program again on the same "
+    "storage to go on from the last checkpoint"
+)
+
 _started: "WeakSet[JobMaster]" = WeakSet()
 
 
@@ -26,12 +35,13 @@ def end_with_program(master: JobMaster) -> None:
 
 def _end_queries() -> None:
     for master in [each for each in _started if each.active]:
-        log.warning(
-            "%s: the program ends while the query still runs, and the query ends with it; its next start goes on from "
-            "its last checkpoint. Call query.awaitTermination() to wait for its end, or query.stop() to end it",
-            master.job.settings.name,
-        )
+        log.warning("%s: %s", master.job.settings.name, INTERRUPTED if _is_interrupted() else RUNS_STILL)
         master.stop(END_S_MAX)
+
+
+def _is_interrupted() -> bool:
+    """True if Ctrl-C ends the program. Python notes the error whose traceback it has printed last."""
+    return getattr(sys, "last_type", None) is KeyboardInterrupt
 
 
 # The function registered last is called first, so this call comes before the end of the pools, which

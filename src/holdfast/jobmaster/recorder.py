@@ -14,11 +14,13 @@ from collections.abc import Callable, Mapping
 from holdfast import failpoints
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
-from holdfast.errors import Fenced, StorageError
+from holdfast.clock import Clock
+from holdfast.errors import Fenced, ObjectNotFound, StorageError
 from holdfast.ids import CheckpointId, JournalNumber
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.outages import RECORDS, Outages
 from holdfast.journal.codec import encode_committables
+from holdfast.journal.fence import exists
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.printable import logger
@@ -26,6 +28,9 @@ from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
+
+LOOK_AT_RECORD_S = 10.0
+"""Seconds between looks at the newest record; a higher value notices later that the storage was deleted."""
 
 
 class Recorder:
@@ -41,7 +46,10 @@ class Recorder:
         failed: Callable[[Exception], None],
         closing: threading.Event,
         outages: Outages,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
+        self._looked_s = float("-inf")
         self._journal = journal
         self._store = store
         self._facts = facts
@@ -112,12 +120,37 @@ class Recorder:
                 )
                 failpoints.hit("jobmaster.record.stored")
             failpoints.hit("jobmaster.record.before")
+            gone = self._gone()
         except (StorageError, OSError) as error:
             self._post(events.RecordFailed(command.checkpoint_id, str(error), stored))
+            return
+        if gone is not None:
+            self.fail_query(gone)
+            self._post(events.RecordFailed(command.checkpoint_id, str(gone), stored))
             return
         newest = max(self._records.items(), default=None, key=lambda item: item[0])
         record = self._facts.record(command, stored, self._journal.next_number, newest)
         self._put(record, command.checkpoint_id, stored)
+
+    def _gone(self) -> ObjectNotFound | None:
+        """Look whether the newest record is still there, at most every `LOOK_AT_RECORD_S`; return the error if not.
+
+        A store whose folder or bucket was emptied takes puts as before, and checkpoints would refer to state that is
+        no longer there.
+        """
+        now_s = self._clock.monotonic()
+        if not self._records or now_s - self._looked_s < LOOK_AT_RECORD_S:
+            return None
+        self._looked_s = now_s
+        name = names.journal(max(self._records))
+        if exists(self._store, name):
+            return None
+        return ObjectNotFound(
+            f"{self._store.url}: the newest checkpoint's record {name!r} is gone: the storage was deleted or emptied "
+            "while the query ran, and its stored state may be gone too. Restore the folder from a backup, or from the "
+            "bucket's older versions, and start again; or start from a savepoint on a new storage: "
+            "Job(start_from=…, storage=…); or with a new, empty storage from the beginning"
+        )
 
     def record_again(self, command: events.RecordAgain) -> None:
         record = self._facts.again(self._records[command.number], command)

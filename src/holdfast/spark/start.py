@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 PROBES_MAX = 3
+INTERRUPTED = (
+    "interrupted by Ctrl-C while it started: the processes that it had begun are ended, and nothing is lost. Start the "
+    "program again on the same storage: the job goes on from its last checkpoint, if it has one"
+)
 MAKE_ANOTHER = "Make a new session, and a Job on it with the same storage"
 
 
@@ -57,6 +61,9 @@ def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
         raise JobRefused(f"job {job.name!r}: its Spark session was stopped before the start. {MAKE_ANOTHER}")
     try:
         return _start(job, job.spark, trigger)
+    except KeyboardInterrupt:
+        log.warning("%s: %s", job.name, INTERRUPTED)
+        raise
     except Exception as error:
         if not has_ended(job.spark):
             raise
