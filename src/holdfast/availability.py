@@ -8,7 +8,7 @@ that one boundary. The checkpoint rules (`checkpoint/`) decide what follows from
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -58,11 +58,15 @@ def ask(who: str, question: Callable[[], object]) -> Refusal | None:
     `question` is code of a user. An error in it is a hard refusal: the batch is committed by then, so that nothing else
     can come of it.
     """
+    return refusal(who, answered(question))
+
+
+def answered(question: Callable[[], object]) -> Any:
+    """Return the answer of a source's code of users; an error in it is a hard refusal. `refusal` checks the type."""
     try:
-        answer = question()
+        return question()
     except USER_ERRORS as error:
-        return Refusal(who, f"is_snapshot_available() raised {described(error)}", hard=True)
-    return refusal(who, answer)
+        return SnapshotAvailability.HARD_FAILURE.because(f"is_snapshot_available() raised {described(error)}")
 
 
 def refusal(who: str, answer: object) -> Refusal | None:

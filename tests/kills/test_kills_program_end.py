@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,13 +31,20 @@ print(query.lastProgress["sources"][0]["startOffset"]["0"])
 """
 
 
-def run_to_the_end(folder: Path) -> tuple[int, str]:
-    """The position that the program saw, and its stderr; its exit code has to be 0."""
-    (folder / "program.py").write_text(PROGRAM)
+CTRL_C = """
+import os, signal
+os.kill(os.getpid(), signal.SIGINT)
+query.awaitTermination()
+"""
+
+
+def run_to_the_end(folder: Path, program: str = PROGRAM, code: int = 0) -> tuple[int, str]:
+    """The position that the program saw, and its stderr; its exit code has to be `code`."""
+    (folder / "program.py").write_text(program)
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(folder)}
     command = [sys.executable, "program.py", (folder / "storage").as_uri()]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return json.loads(done.stdout), done.stderr
 
 
@@ -49,3 +57,11 @@ def test_a_program_that_ends_says_which_query_still_ran_and_the_next_start_goes_
     assert isinstance(newest, CheckpointRecord)
     position, _ = run_to_the_end(tmp_path)
     assert position >= newest.offsets["ticks"]["0"] > 0
+
+
+def test_ctrl_c_stops_the_query_in_order_and_says_how_to_go_on(tmp_path: Path) -> None:
+    _, said = run_to_the_end(tmp_path, PROGRAM + CTRL_C, code=-signal.SIGINT)
+    assert said.count("endless: interrupted by Ctrl-C: the query is stopped in order") == 1, said
+    assert "Start the program again on the same storage" in said and "awaitTermination() to wait" not in said
+    store = open_store((tmp_path / "storage").as_uri())
+    assert isinstance(read_record(store, max(journal_numbers(store))), CheckpointRecord)

@@ -23,6 +23,16 @@ def test_a_url_that_is_not_understood_is_refused(url: str) -> None:
         open_store(url)
 
 
+@pytest.mark.parametrize("url", ["out", "./out", "file:out", "file://out"])
+def test_a_relative_path_is_refused_with_the_setting_and_the_url_of_its_folder(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=r"^ParquetSink url '") as caught:
+        open_store(url, whose="ParquetSink url")
+    assert f"'{(tmp_path / 'out').as_uri()}'" in str(caught.value)
+
+
 @pytest.mark.parametrize("url", ["s3://key:hidden-password@bucket/x", "s3://bucket/x?sig=hidden-password"])
 def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(SettingsError, match="storage_options") as caught:

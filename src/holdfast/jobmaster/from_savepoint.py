@@ -77,9 +77,9 @@ def savepoint_of(start_from: int | str | None, mode: str, storage_options: Mappi
 
 def open_savepoint(url: str, mode: str, storage_options: Mapping[str, str]) -> OpenedSavepoint:
     """Open a savepoint for reading. Raises `JobRefused` if there is none that this version reads, `StorageError`."""
-    check_reachable(url, storage_options)
+    check_reachable(url, storage_options, "start_from")
     try:
-        store = RetryingStore(open_store(url, storage_options, make=False))
+        store = RetryingStore(open_store(url, storage_options, make=False, whose="start_from"))
         stored = find_savepoint(store)
     except CorruptObject as error:
         raise JobRefused(

@@ -5,6 +5,7 @@ fail in the middle of a batch, with errors that do not name the cause.
 """
 
 import concurrent.futures.thread  # noqa: F401  (registers the end of the pools: see the last line)
+import sys
 import threading
 from weakref import WeakSet
 

@@ -76,7 +76,7 @@ class SavepointTarget:
 
 def open_target(url: str, storage_options: Mapping[str, str]) -> SavepointTarget:
     """Open the folder of a savepoint to be written. Raises `HoldfastError` if something is there already."""
-    store = RetryingStore(open_store(url, storage_options))
+    store = RetryingStore(open_store(url, storage_options, whose="savepoint"))
     if find_savepoint(store) is not None:
         raise HoldfastError(f"savepoint {store.url}: there is a savepoint already; name another folder")
     if store.list(names.JOURNAL):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from holdfast.clock import Clock
-from holdfast.errors import JobRefused, ObjectNotFound, StorageError
+from holdfast.errors import JobRefused, ObjectNotFound, SettingsError, StorageError
 from holdfast.graph.keygroups import default_max_parallelism
 from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.graph.regions import regions_of
@@ -324,6 +324,8 @@ def _prepare_sinks(start: Start, job: StoredJob) -> dict[str, tuple[Sink, SinkCo
         context = SinkContext(job.job_id, name, start.store, keys, has_watermark)
         try:
             sink.prepare(schema, context)
+        except SettingsError as error:
+            raise SettingsError(f"sink {name!r}: {error}") from error
         except (StorageError, OSError) as error:
             raise StorageError(f"sink {name!r}: its target cannot be reached: {error}") from error
         prepared[name] = sink, context

@@ -21,6 +21,11 @@ class DeadLetterSink(ParquetSink):
         return "dead-letters"
 
     @property
+    def setting(self) -> str:
+        """The setting that holds the URL, for messages."""
+        return "dead_letters"
+
+    @property
     def private(self) -> bool:
         """Rows that nobody checked are for this user alone."""
         return True

@@ -76,6 +76,11 @@ class ParquetSink(Sink):
         return "parquet"
 
     @property
+    def setting(self) -> str:
+        """The setting that holds the URL, for messages."""
+        return f"{type(self).__name__} url"
+
+    @property
     def private(self) -> bool:
         """True if files on a disk are for this user alone. A table is for those whom the umask lets read it."""
         return False
@@ -179,7 +184,9 @@ class ParquetSink(Sink):
         store.delete([name for name in dropped if name not in kept])
 
     def _open(self) -> ObjectStore:
-        return RetryingStore(open_store(self.url, self.storage_options, public=True, private=self.private))
+        return RetryingStore(
+            open_store(self.url, self.storage_options, public=True, private=self.private, whose=self.setting)
+        )
 
 
 def _published_prefix(context: PublishContext, number: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from holdfast.availability import SnapshotAvailability, answered
 from holdfast.errors import HoldfastError, JobRefused
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan, SplitRead
@@ -43,6 +44,9 @@ class DataFrameSource(Source):
         Identifies the source's positions when the job is started again.
     starting
         The offsets to start from if there is no checkpoint, instead of `initial_offset`.
+    is_snapshot_available
+        `is_snapshot_available(end) -> SnapshotAvailability` says whether a checkpoint may be cut at these offsets, at
+        which a batch ends. It is called on the driver, with each plan. By default a checkpoint may be cut anywhere.
 
     A batch is everything between the last offsets and the latest offsets, whatever `max_rows_per_batch` says.
     Progress counts the rows after the transforms that follow the source, because Spark runs these with the read.
@@ -59,10 +63,12 @@ class DataFrameSource(Source):
         initial_offset: Mapping[str, Any] | None = None,
         name: str | None = None,
         starting: Mapping[str, Any] | None = None,
+        is_snapshot_available: Callable[[dict[str, Any]], SnapshotAvailability] | None = None,
     ) -> None:
         self.name = name
         self._read = read
         self._latest_offset = latest_offset
+        self._is_available = is_snapshot_available
         self._schema = to_arrow_schema(schema)
         self._first = flat_offsets(f"{self!r}", (initial_offset or {}) if starting is None else starting)
         self._spark: Any = None
@@ -90,7 +96,7 @@ class DataFrameSource(Source):
                 "in holdfast.testing put a TestSource in its place"
             )
         spark = self._spark
-        return DataFrameEnumerator(context.source, self._first, lambda: self._latest_offset(spark))
+        return DataFrameEnumerator(context.source, self._first, lambda: self._latest_offset(spark), self._is_available)
 
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
         raise HoldfastError(f"{self!r} is read by Spark, on the driver's plan: use dataframe(spark, start, stop)")
@@ -105,7 +111,7 @@ class DataFrameSource(Source):
         return self.dataframe(spark, offsets.start, offsets.stop)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_spark": None, "_read": None, "_latest_offset": None}
+        return self.__dict__ | {"_spark": None, "_read": None, "_latest_offset": None, "_is_available": None}
 
     def __repr__(self) -> str:
         return f"DataFrameSource(name={self.name!r})"
@@ -114,7 +120,14 @@ class DataFrameSource(Source):
 class DataFrameEnumerator(Enumerator):
     """Plans a single read up to the latest known offsets, which are the user's own."""
 
-    def __init__(self, source: str, first: Offsets, latest_offset: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        source: str,
+        first: Offsets,
+        latest_offset: Callable[[], Mapping[str, Any]],
+        is_available: Callable[[dict[str, Any]], SnapshotAvailability] | None = None,
+    ) -> None:
+        self._is_available = is_available
         self._source = source
         self._first = first
         self._latest_offset = latest_offset
@@ -131,6 +144,11 @@ class DataFrameEnumerator(Enumerator):
 
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         if start == until:
-            return SourcePlan(start, [])
+            return SourcePlan(start, [], self._availability(start))
         detail = msgspec.msgpack.encode(OffsetRange(start, until))
-        return SourcePlan(dict(until), [SplitRead(SPLIT, None, None, detail=detail)])
+        return SourcePlan(dict(until), [SplitRead(SPLIT, None, None, detail=detail)], self._availability(until))
+
+    def _availability(self, end: Offsets) -> SnapshotAvailability:
+        """Ask the user's function whether a checkpoint may be cut at these offsets."""
+        ask = self._is_available
+        return SnapshotAvailability.AVAILABLE if ask is None else answered(lambda: ask(dict(end)))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import pyarrow as pa
 
+from holdfast.availability import SnapshotAvailability, answered
 from holdfast.code_shipping import pickled
 from holdfast.errors import BadRecord, JobRefused
 from holdfast.python_values import exact_rows
@@ -57,7 +58,8 @@ class DataSourceReaderSource(Source):
     starting
         The offsets to start from if there is no checkpoint, instead of `initialOffset()`.
 
-    The watermark follows the newest row, as in Spark.
+    The watermark follows the newest row, as in Spark. A reader may have a method `is_snapshot_available(end)`: it gets
+    the offsets at which a batch ends, and answers with a `SnapshotAvailability` whether a checkpoint may be cut there.
 
     Raises
     ------
@@ -151,14 +153,19 @@ class ReaderEnumerator(Enumerator):
 
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         if start == until:
-            return SourcePlan(start, [])
+            return SourcePlan(start, [], self._availability(start))
         to = self._step(start, until)
         partitions = self._reader.partitions(dict(start), dict(to))
         reads = [
             SplitRead(f"partition {index}", 0, None, detail=pickled(partition))
             for index, partition in enumerate(partitions)
         ]
-        return SourcePlan(dict(to), reads)
+        return SourcePlan(dict(to), reads, self._availability(to))
+
+    def _availability(self, end: Offsets) -> SnapshotAvailability:
+        """Ask the reader whether a checkpoint may be cut at these offsets, if it has the method for it."""
+        ask = getattr(self._reader, "is_snapshot_available", None)
+        return SnapshotAvailability.AVAILABLE if ask is None else answered(lambda: ask(dict(end)))
 
     def completed(self, offsets: Offsets) -> None:
         if offsets in self._steps:

@@ -20,7 +20,7 @@ NO_CREDENTIALS = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|169\
 LOCAL = ("file:", "memory:")
 
 
-def check_reachable(url: str, storage_options: Mapping[str, str] | None = None) -> None:
+def check_reachable(url: str, storage_options: Mapping[str, str] | None = None, whose: str = "storage") -> None:
     """Ask the store of a job for its journal; give up after about ten seconds.
 
     Raises
@@ -32,7 +32,7 @@ def check_reachable(url: str, storage_options: Mapping[str, str] | None = None) 
     """
     if url.startswith(LOCAL):
         return
-    store = open_store(url, {**QUICK, **(storage_options or {})})
+    store = open_store(url, {**QUICK, **(storage_options or {})}, whose=whose)
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             store.list(JOURNAL, after=f"{JOURNAL}~")  # begins after all names: an empty page

@@ -5,7 +5,9 @@ Names are relative to the store's URL and come from `storage.names` alone. Every
 The stores opened here do not retry: `RetryingStore` does, and never for `create`.
 """
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -75,6 +77,7 @@ def open_store(
     make: bool = True,
     public: bool = False,
     private: bool = True,
+    whose: str = "storage",
 ) -> ObjectStore:
     """Open `file:///…`, `memory://…`, `s3://…`, `gs://…` or `az://…`.
 
@@ -83,7 +86,7 @@ def open_store(
     `file://` URL; without `make` a missing folder is an error. `public`: others read the folder as a table; a process
     that dies in a put leaves no file that they would read as rows. `private`: folders and files that the store makes on
     a disk are for this user alone, unless `storage_options` say `file_permissions="umask"`; a folder that is there
-    keeps its own rights.
+    keeps its own rights. `whose`: the setting that holds the URL, for messages.
 
     Raises
     ------
@@ -94,32 +97,42 @@ def open_store(
     """
     from holdfast.storage.obstore_store import cloud_store, file_store, memory_store
 
-    parts = split_url(url)
+    parts = split_url(url, whose)
     place = urlsplit(hide(url))
-    shown = f"{place.scheme}://{place.netloc.rpartition('@')[2]}{place.path}" if place.scheme else hide(url)
+    is_url = "://" in url or parts.scheme in SCHEMES
+    shown = f"{place.scheme}://{place.netloc.rpartition('@')[2]}{place.path}" if is_url else hide(url)
     if parts.scheme not in SCHEMES:
-        raise SettingsError(f"storage {shown!r}: expected a URL that starts with one of {', '.join(SCHEMES)}, then ://")
+        folder = "" if is_url else f"; the folder of that path on this machine is {_folder_url(shown)!r}"
+        raise SettingsError(
+            f"{whose} {shown!r}: expected a URL that starts with one of {', '.join(SCHEMES)}, then ://{folder}"
+        )
     user_info = "@" in parts.netloc and parts.scheme not in ("abfs", "abfss")  # there: the container
     if parts.query or parts.fragment or user_info or passwords_of(url):
-        raise SettingsError(f"storage {shown!r}: credentials and parameters go into storage_options, not into the URL")
+        raise SettingsError(f"{whose} {shown!r}: credentials and parameters go into storage_options, not into the URL")
     if parts.scheme == "memory":
         return memory_store(shown)
-    refuse_long(url, names.longest((), ()), "storage")
+    refuse_long(url, names.longest((), ()), whose)
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
-            raise SettingsError(f"storage {shown!r}: expected an absolute path: file:///folder")
-        private = private and _permissions(shown, storage_options or {}) == PRIVATE
+            relative = _folder_url(parts.netloc + path_of(parts))
+            raise SettingsError(f"{whose} {shown!r}: expected an absolute path, for example {hide(relative)!r}")
+        private = private and _permissions(f"{whose} {shown!r}", storage_options or {}) == PRIVATE
         return file_store(url, path_of(parts), make=make, public=public, private=private)
     if not parts.netloc:
-        raise SettingsError(f"storage {shown!r}: expected a bucket or account: {parts.scheme}://name/folder")
+        raise SettingsError(f"{whose} {shown!r}: expected a bucket or account: {parts.scheme}://name/folder")
     return cloud_store(url, dict(storage_options or {}))
+
+
+def _folder_url(path: str) -> str:
+    """Return the URL of a local path, which may be relative to the working folder or to the home of a user."""
+    return Path(os.path.abspath(os.path.expanduser(path))).as_uri()  # noqa: PTH100, PTH111 (links stay as they are)
 
 
 def _permissions(shown: str, storage_options: Mapping[str, str]) -> str:
     found = storage_options.get("file_permissions", PRIVATE)
     if found not in (PRIVATE, UMASK):
         raise SettingsError(
-            f"storage {shown!r}: file_permissions={found!r} in storage_options is not understood; allowed: {PRIVATE!r} "
+            f"{shown}: file_permissions={found!r} in storage_options is not understood; allowed: {PRIVATE!r} "
             f"(files for this user alone), {UMASK!r} (the rights that the umask gives)"
         )
     return found

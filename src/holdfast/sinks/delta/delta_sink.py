@@ -208,7 +208,7 @@ class DeltaSink(Sink):
         return tuple(defaults) if self.keys is None else tuple(self.keys)
 
     def _store(self) -> ObjectStore:
-        return RetryingStore(open_store(self.url, self.storage_options, private=False))
+        return RetryingStore(open_store(self.url, self.storage_options, private=False, whose="DeltaSink url"))
 
     @property
     def _has_lock(self) -> bool:

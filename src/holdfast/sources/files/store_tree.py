@@ -31,7 +31,7 @@ class StoreTree(FileTree):
     @property
     def _store(self) -> ObjectStore:
         if self._opened is None:
-            self._opened = RetryingStore(open_store(self._url, self._options))
+            self._opened = RetryingStore(open_store(self._url, self._options, whose="FileSource path"))
         return self._opened
 
     def check(self) -> None:
