@@ -8,7 +8,7 @@ First `--rows` rows a second (250) go through six operators with RocksDB, local 
     driver_core_share        processor time of the driver's Python process, as a share of one core
     task_manager_core_share  of a TaskManager, on average; `sender_core_share` of a sender
     idle_core_share          of all Python processes of the job together, without input
-    requests_per_hour        requests to the store by TaskManagers and the driver, while rows come
+    requests_per_hour        objects of logs and tables that TaskManagers store, while rows come
 """
 
 import argparse

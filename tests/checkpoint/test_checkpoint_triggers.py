@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from holdfast.checkpoint.triggers import WatermarkSchedule, cron, every, manual, on_watermark
+from holdfast.checkpoint.triggers import TriggerSchedule, WatermarkSchedule, cron, every, manual, on_watermark
 from holdfast.errors import SettingsError
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC).timestamp()
@@ -25,6 +25,17 @@ def test_every_takes_what_was_missed_once() -> None:
 
 def test_every_is_due_at_once_when_the_clock_was_set_back() -> None:
     assert every(10).next_due(500, 1000) == 500
+
+
+def test_a_loop_is_told_when_its_trigger_comes_due_and_nothing_once_it_is_due_or_was_served_early() -> None:
+    schedule = TriggerSchedule()
+    schedule.served(1000.0)
+    assert schedule.next_due_s(every("10s"), 1003.0) == 1010.0
+    assert schedule.next_due_s(every("10s"), 1010.0) is None
+    schedule.served(1010.0)
+    assert schedule.next_due_s(every("10s"), 1009.9) is None
+    assert schedule.next_due_s(every("10s"), 1010.0) == 1020.0
+    assert schedule.next_due_s(manual(), 1010.0) is None
 
 
 def test_manual_is_never_due() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.jobmaster.pace import batch_due_in_s, idle_wait_s
+from holdfast.jobmaster.pace import RESTING_AFTER_S, RESTING_TICK_S, batch_due_in_s, idle_wait_s, tick_s
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,14 @@ def test_the_first_batch_is_due_at_once():
     assert batch_due_in_s(float("inf"), 10.0, True) <= 0
 
 
-@pytest.mark.parametrize(("since_s", "wait_s"), [(0.0, 0.01), (0.4, 0.01), (1.0, 0.02), (60.0, 0.05), (1e9, 0.05)])
+@pytest.mark.parametrize(("since_s", "wait_s"), [(0.0, 0.01), (0.4, 0.01), (1.0, 0.02), (60.0, 0.1), (1e9, 0.1)])
 def test_sources_that_rest_are_looked_at_less_often(since_s, wait_s):
     assert idle_wait_s(since_s) == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "since_s", "wait_s"),
+    [(0.1, 0.0, 0.1), (0.1, RESTING_AFTER_S, RESTING_TICK_S), (0.1, 1e9, RESTING_TICK_S), (1.0, 1e9, 1.0)],
+)
+def test_a_loop_without_news_looks_at_its_timers_less_often(usual_s, since_s, wait_s):
+    assert tick_s(usual_s, since_s) == wait_s

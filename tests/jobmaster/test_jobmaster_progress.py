@@ -7,10 +7,10 @@ from jobmaster_kit import plan, summing_program
 
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.clock import ManualClock
-from holdfast.formats.history import CheckpointStats
+from holdfast.formats.history import CheckpointStats, TaskManagerPart
 from holdfast.ids import CheckpointId
 from holdfast.jobmaster.batches import BatchOutcome
-from holdfast.jobmaster.progress import RECENT_MAX, Progress, Standing
+from holdfast.jobmaster.progress import CHECKPOINTS_MAX, RECENT_MAX, Progress, Standing
 
 
 def made() -> tuple[ManualClock, Progress]:
@@ -94,3 +94,14 @@ def test_a_restart_is_noted_with_its_time_and_reason() -> None:
     (restart,) = progress.restarts()
     assert (restart.at_s, restart.reason) == (clock.now(), "TaskManager 1 was killed")
     assert progress.picture().summary()["numRestarts"] == 1
+
+
+def test_the_figures_of_checkpoints_are_bounded_and_only_the_newest_have_those_of_each_task_manager() -> None:
+    _, progress = made()
+    done = stats(Outcome.COMPLETED, task_managers=(TaskManagerPart(0, "here", True),))
+    for _ in range(CHECKPOINTS_MAX + 5):
+        progress.checkpoint(done)
+    totals = progress.totals()
+    assert (len(totals.checkpoints), totals.completed_checkpoints) == (CHECKPOINTS_MAX, CHECKPOINTS_MAX + 5)
+    assert {each.task_managers for each in totals.checkpoints} == {()}
+    assert progress.outcomes() == [done] * RECENT_MAX

@@ -119,3 +119,17 @@ def test_peers_are_the_same_however_they_are_written(text: str, peer: tuple[str,
     guard = SimpleNamespace(_known=set())
     StrangerGuard.know(guard, SimpleNamespace(peer=lambda: text))  # type: ignore[arg-type]
     assert guard._known == {peer} == {peer_of(text)}
+
+
+def test_connections_are_looked_at_one_by_one_only_where_sockets_changed_or_a_stranger_is_there(
+    server: ActionServer, stranger: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.strangers.look()
+    looked = []
+    monkeypatch.setattr(strangers, "connections_to", lambda port: looked.append(port) or connections_to(port))
+    server.strangers.look()
+    assert looked == []
+    stranger()
+    for number in range(1, 4):
+        server.strangers.look()
+        assert looked == [server.port] * number

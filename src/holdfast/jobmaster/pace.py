@@ -1,7 +1,7 @@
 """Times of the next batch, and of the next look at sources."""
 
 IDLE_S_MIN = 0.01
-IDLE_S_MAX = 0.05
+IDLE_S_MAX = 0.1
 IDLE_RATIO = 0.02
 """Share of the time since the last batch after which sources without new data are looked at again, between the two
 bounds. A source with data several times a second waits at most 10 ms; a resting source is looked at less often."""
