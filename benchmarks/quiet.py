@@ -26,7 +26,7 @@ import pyarrow as pa
 
 import holdfast as hf
 from benchmarks.count import session
-from benchmarks.job_processes import cpu_by_thread, processes_of, thread_names, usage_of
+from benchmarks.job_processes import cpu_by_thread, cpu_s_of, processes_of, thread_names
 
 WARMUP_S = 20.0
 KEYS = 100
@@ -65,12 +65,12 @@ def quiet_job(spark: Any, folder: Path, rows_per_second: float | None, options: 
 def core_shares(query: hf.Query, seconds: float, with_threads: bool) -> dict[str, float]:
     """Watch a query; return the share of a core that each process took."""
     processes = processes_of(query)
-    before = {name: usage_of(process).cpu_s for name, process in processes.items()}
-    by_thread = {name: cpu_by_thread(process) for name, process in processes.items()}
+    before = {name: cpu_s_of(process) for name, process in processes.items()}
+    by_thread = {name: cpu_by_thread(process) for name, process in processes.items() if with_threads}
     began_s = time.monotonic()
     query.awaitTermination(seconds)
     took_s = time.monotonic() - began_s
-    shares = {name: (usage_of(process).cpu_s - before[name]) / took_s for name, process in processes.items()}
+    shares = {name: (cpu_s_of(process) - before[name]) / took_s for name, process in processes.items()}
     if with_threads:
         for name, process in processes.items():
             _print_threads(name, process, by_thread[name], took_s)

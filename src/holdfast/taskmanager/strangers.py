@@ -14,6 +14,7 @@ import ipaddress
 import os
 import resource
 import socket
+import stat
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -47,7 +48,7 @@ class StrangerGuard:
         self._known: set[Peer] = set()
         self._looks: dict[Peer, int] = {}
         """The strangers of the last look, oldest first, with the number of looks that saw each before."""
-        self._sockets: frozenset[str] = frozenset()
+        self._sockets: frozenset[int] = frozenset()
         """The sockets of this process at the last look. If they are the same, and nobody was a stranger, nobody is now:
         to look at each takes a quiet process a quarter of its processor time."""
         self._closed = threading.Event()
@@ -104,13 +105,16 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def own_sockets() -> frozenset[str]:
+def own_sockets() -> frozenset[int]:
     """The sockets of this process, by the numbers that the system gives each of them once."""
     found = set()
-    for descriptor in OWN_FILES.iterdir():
-        with suppress(OSError):
-            found.add(str(descriptor.readlink()))
-    return frozenset(name for name in found if name.startswith("socket:"))
+    with os.scandir(OWN_FILES) as descriptors:
+        for descriptor in descriptors:
+            with suppress(OSError):
+                status = descriptor.stat()
+                if stat.S_ISSOCK(status.st_mode):
+                    found.add(status.st_ino)
+    return frozenset(found)
 
 
 def connections_to(port: int) -> dict[Peer, socket.socket]:
