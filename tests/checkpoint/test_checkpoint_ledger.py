@@ -9,14 +9,16 @@ from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.checkpoint.ledger import GATHER_BYTES_MAX, PAUSE_RATIO, RETRY_PAUSE_S
-from holdfast.ids import BatchNumber, JournalNumber, RunNumber
+from holdfast.ids import BatchNumber, Epoch, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig, manual
 from holdfast.sinks.gathered import Expanded, gather
 from holdfast.sinks.staging import StagedRows, encode
+from holdfast.storage import names
 from holdfast.storage.store import open_store
 
 TASKS = 8
 PIECE_BYTES = 8_000
+STAGED = f"{names.staging_folder('0f' * 16, Epoch(1), RunNumber(1))}/out"
 
 
 def piece(batch: int, task: int) -> bytes:
@@ -56,7 +58,7 @@ class Driver:
         if self.failing:
             self.tell(GatherFailed(command.sink, command.gathering))
             return
-        one = gather(command.committables, f"staging/gathered-{command.gathering}", self.store)
+        one = gather(command.committables, f"{STAGED}/gathered-{command.gathering}", self.store)
         self.tell(Gathered(command.sink, command.gathering, one))
 
     def wait(self, seconds: float) -> None:

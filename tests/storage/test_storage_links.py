@@ -72,6 +72,19 @@ def test_a_deletion_ends_at_a_link(store: ObjectStore, link: Callable[..., None]
     assert left == ["linked"], "a link itself is an entry of the store's folder"
 
 
+@pytest.mark.parametrize("name", ["../outside/precious.txt", "a/../../outside/precious.txt", "a/./own", "..", "."])
+def test_a_name_that_leads_out_of_the_folder_is_refused(store: ObjectStore, outside: Path, name: str) -> None:
+    store.put("a/own", b"1")
+    for call in (store.get, lambda name: store.put(name, b"2"), lambda name: store.create(name, b"2")):
+        with pytest.raises(StorageError):
+            call(name)
+    with pytest.raises(StorageError, match="leads out of the folder"):
+        store.delete([name])
+    with pytest.raises(StorageError, match="leads out of the folder"):
+        store.list(f"{name}/")
+    assert listed(store) == ["a/own"]
+
+
 def test_nothing_is_written_through_a_link(store: ObjectStore, link: Callable[..., None]) -> None:
     link("a/linked")
     for write in (store.put, store.create):

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import CorruptObject
+from holdfast.formats.base_files import FILES_MAGIC, FileEntry, FilesDirectory, read_files
+from holdfast.formats.base_files import VERSION as FILES_VERSION
 from holdfast.formats.blocks import KEY_GROUP_COLUMN, BlockEntry
-from holdfast.formats.handles import LogPiece
+from holdfast.formats.handles import HEADING, LogPiece, MaterializedPart
 from holdfast.formats.history import HISTORY_MAGIC, HISTORY_VERSION, decode_history
 from holdfast.formats.log_objects import PIECE_MAGIC, VERSION, ChangeSetEntry, Directory, read_piece
 from holdfast.formats.manifests import decode_manifest
@@ -25,8 +27,10 @@ from holdfast.journal.codec import (
     encode_savepoint,
 )
 from holdfast.journal.records import CheckpointRecord
-from holdfast.sinks.staging import decode_one
+from holdfast.sinks.staging import StagedDeltaFile, StagedParquet, StagedRows, decode_one, encode
 from holdfast.sources.files.discovery_chunks import decode as decode_chunk
+from holdfast.sources.spooled.segments import MAGIC as SEGMENT_MAGIC
+from holdfast.sources.spooled.segments import SegmentHead, SegmentPart, decode_head
 from holdfast.storage import checksum, reading
 from holdfast.storage.copying import CopiedObject
 from holdfast.storage.framing import frame
@@ -157,3 +161,65 @@ def test_an_epoch_that_no_name_has_room_for_is_refused(epoch: int) -> None:
     payload = msgspec.msgpack.encode({"kind": "takeover", "epoch": epoch, "nonce": "x"})
     with pytest.raises(CorruptObject, match=r"epoch"):
         decode_record("x", frame(b"HFJR", 8, payload))
+
+
+RUN = f"staging/{'0f' * 16}/{1:012d}/{1:012d}"
+OUTSIDE = [
+    "../x",
+    f"{RUN}/../../../../../x",
+    f"{RUN}/./x",
+    f"{RUN}//x",
+    "staging/x",
+    "job",
+    "/etc/passwd",
+    "s3://other/x",
+]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_committable_that_names_a_place_without_staged_output_is_refused(name: str) -> None:
+    """Staged files are copied into a table and deleted, with the rights of the job at the sink's target."""
+    for one in (
+        StagedRows(1, 1, 1, 1, name=name),
+        StagedParquet(1, 1, 1, name=f"_{name}", folder=""),
+        StagedParquet(1, 1, 1, name=name, folder=""),
+    ):
+        with pytest.raises(CorruptObject, match="expected an object below staging/"):
+            decode_one(encode(one), "out")
+
+
+@pytest.mark.parametrize("folder", ["../", "day=1/../../", "/etc/", "./", "a//b/", "s3://other/", "a\0/"])
+def test_a_committable_that_names_a_folder_outside_of_its_table_is_refused(folder: str) -> None:
+    for one in (
+        StagedParquet(1, 1, 1, name=f"_{RUN}/out/x.parquet", folder=folder),
+        StagedDeltaFile(1, 1, f"{folder}part-x.snappy.parquet", {}, 0, "{}"),
+    ):
+        with pytest.raises(CorruptObject, match="or a file that its sink has written"):
+            decode_one(encode(one), "out")
+
+
+def test_committables_of_staged_output_are_taken() -> None:
+    for one in (
+        StagedRows(1, 1, 1, 1, name=f"{RUN}/out/x.arrow"),
+        StagedRows(1, 1, 1, 1, data=b"x"),
+        StagedParquet(1, 1, 1, name=f"_{RUN}/out/x.parquet", folder="day=1/hour=%2E%2E/"),
+        StagedDeltaFile(1, 1, "day=a..b/part-x.snappy.parquet", {}, 0, "{}"),
+    ):
+        assert decode_one(encode(one), "out") == one
+
+
+@pytest.mark.parametrize("name", ["job", "../x", f"journal/{1:012d}", f"segments/{1:012d}/in/{1:012d}-{'0f' * 16}"])
+def test_a_segment_that_names_other_objects_than_its_parts_is_refused(name: str) -> None:
+    """The parts of a segment are deleted with it."""
+    head = SegmentHead(number=1, sequences=1, ends=b"", parts={"t": SegmentPart(0, 1, 1, 1, name)})
+    framed = frame(SEGMENT_MAGIC, 2, msgspec.msgpack.encode(head))
+    with pytest.raises(CorruptObject, match=r"x: its head names .*, expected the part of a segment"):
+        decode_head("x", framed + len(framed).to_bytes(4, "little"), SegmentHead)
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "/x", "a/b", "", "a\0b", "x" * 300, ".hidden", "a\nb"])
+def test_files_of_a_base_store_have_names_without_folders(name: str) -> None:
+    directory = FilesDirectory("o", "t", b"", [FileEntry(name, 0, 0)], 0, 8, 0)
+    made = frame(FILES_MAGIC, FILES_VERSION, msgspec.msgpack.encode(directory))
+    with pytest.raises(CorruptObject, match=r"shared/x, part at 0: names .* expected files of a base store"):
+        read_files(memoryview(made), MaterializedPart("shared/x", 0, len(made), 0, 8, HEADING), "o", "t")

@@ -8,6 +8,7 @@ The small files share an object, the first of a materialization. Each of the oth
 next materialization names again. This module owns neither uploads nor the meaning of the files (`state/base_rocksdb`).
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from holdfast.storage.reading import decode
 FILES_MAGIC = b"HFBF"
 VERSION = 2
 LASTING_SUFFIXES = (".sst", ".blob")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+"""The form of names that a base store gives its files."""
 
 
 class FileEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -105,6 +108,9 @@ def _of_table(what: str, directory: FilesDirectory, operator: str, table: str) -
         raise CorruptObject(
             f"{what}: holds files of the table {directory.operator}.{directory.table}, expected {operator}.{table}"
         )
+    strange = [entry.name for entry in directory.blocks if not _FILE_NAME.fullmatch(entry.name)]
+    if strange or not directory.blocks or min(entry.length for entry in directory.blocks) < 0:
+        raise CorruptObject(f"{what}: names {strange or 'no files'}, expected files of a base store")
     return directory
 
 
@@ -112,7 +118,7 @@ def _checked(what: str, entries: Sequence[FileEntry], data: memoryview) -> Itera
     offset = 0
     for entry in entries:
         content = data[offset : offset + entry.length]
-        if checksum.crc32(content) != entry.crc or Path(entry.name).name != entry.name:
+        if checksum.crc32(content) != entry.crc:
             raise CorruptObject(f"{what}: the file {entry.name!r} is damaged; restore the object from a copy")
         yield entry.name, content
         offset += entry.length

@@ -43,6 +43,7 @@ WRITE_BYTES = 256 * 1024
 """Bytes that a single call writes: during a call with 5 MB the system has been seen to keep a processor from all other
 threads for 9 ms, while a checkpoint's record waited. A higher value makes fewer, longer calls."""
 IN_USE = "in-use"
+_IN_USE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
 OBJECT, HEAD, BODY = ".object", ".head", ".body"
 UNFINISHED = ".part-"
 
@@ -225,7 +226,7 @@ class LocalCopies:
                     f"{self._folder} lies behind a symbolic link, which is not followed: delete the link"
                 )
             try:
-                in_use = os.fdopen(os.open(self._folder / IN_USE, os.O_WRONLY | os.O_CREAT, 0o600), "w")
+                in_use = os.fdopen(os.open(self._folder / IN_USE, _IN_USE_FLAGS, 0o600), "w")
             except FileNotFoundError:
                 continue
             fcntl.flock(in_use, fcntl.LOCK_SH)
@@ -393,7 +394,7 @@ def _sweep(root: Path) -> None:
         try:
             if now_s - folder.stat().st_mtime < LEFTOVER_S_MAX:
                 continue
-            with (folder / IN_USE).open("a") as in_use:
+            with os.fdopen(os.open(folder / IN_USE, _IN_USE_FLAGS, 0o600), "w") as in_use:
                 fcntl.flock(in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)
             folder.parent.rmdir()

@@ -157,15 +157,40 @@ def decode_one(data: bytes, sink: str, *kinds: type[Committable]) -> Committable
     what = f"a committable of sink {sink!r} ({len(data)} bytes)"
     problem = "cannot be read; expected a committable written by this or an earlier release of Holdfast"
     committable: Committable = reading.decode(what, data, _decoder, problem)
-    name = committable.name if isinstance(committable, StagedRows | StagedCommittables) else None
-    if name is not None and not name.startswith(names.STAGING):
-        raise CorruptObject(f"{what} names the object {name!r}, expected an object below {names.STAGING}")
+    _check_places(what, committable)
     if kinds and not isinstance(committable, kinds):
         raise CorruptObject(
             f"a committable of sink {sink!r} is a {type(committable).__name__}, expected {kinds[-1].__name__}: a sink "
             "of another kind staged it; publish it with the old sink first, or rename the new sink"
         )
     return committable
+
+
+def _check_places(what: str, committable: Committable) -> None:
+    """Check that a committable refers to places at which output is staged, since what it names is copied and deleted.
+    Raises `CorruptObject`."""
+    if isinstance(committable, StagedDeltaFile):
+        places, fits = [committable.path], _is_relative(committable.path) and committable.path.endswith(".parquet")
+    elif isinstance(committable, StagedParquet):
+        places, fits = [committable.name, committable.folder], _is_relative(committable.folder or "a")
+        fits = fits and committable.name.startswith("_") and _is_staged(committable.name[1:])
+    else:
+        places = [] if committable.name is None else [committable.name]
+        fits = all(map(_is_staged, places))
+    if not fits:
+        raise CorruptObject(
+            f"{what} names {' and '.join(map(repr, places))}, expected an object below {names.STAGING} or a file that "
+            "its sink has written; restore the object that holds it from a copy"
+        )
+
+
+def _is_staged(name: str) -> bool:
+    return isinstance(names.parse(name), names.StagedName)
+
+
+def _is_relative(path: str) -> bool:
+    """True if a path of folders, with or without a slash at its end, stays below the folder that it is relative to."""
+    return {"", ".", ".."}.isdisjoint(path.removesuffix("/").split("/")) and "://" not in path and "\0" not in path
 
 
 def staged_name(context: StageContext, index: int, suffix: str) -> str:

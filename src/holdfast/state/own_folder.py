@@ -43,9 +43,11 @@ def sweep(prefix: str, parent: str | None) -> None:
     for folder in sorted(Path(parent or tempfile.gettempdir()).glob(f"{prefix}*")):
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError:  # no folder, deleted meanwhile, or another user's
+        except OSError:  # no folder, or deleted meanwhile
             continue
         try:
+            if os.fstat(lock).st_uid != os.geteuid():  # with whatever another user put into it
+                continue
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
         except BlockingIOError:  # its process lives

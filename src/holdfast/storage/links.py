@@ -29,17 +29,21 @@ DEPTH_MAX = 100
 
 
 def files_below(root: str, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield the files below `root` whose names begin with the folder `prefix`, in no order."""
+    """Yield the files below `root` whose names begin with the folder `prefix`, in no order. Raises `StorageError` as
+    `remove_file` does."""
     try:
-        with _opened(root, prefix.split("/")[:-1]) as folders:
+        with _opened(root, _segments(prefix)[:-1]) as folders:
             yield from _walk(folders[-1], prefix, DEPTH_MAX)
     except (FileNotFoundError, _IsLink):
         return
 
 
 def remove_file(root: str, name: str) -> None:
-    """Remove a file, and folders that are empty then. A missing file is no error; behind a link there is none."""
-    *folders, file = name.split("/")
+    """Remove a file, and folders that are empty then. A missing file is no error; behind a link there is none.
+
+    Raises `StorageError` for a name that leads out of the folder: names may come from stored objects.
+    """
+    *folders, file = _segments(name)
     try:
         with _opened(root, folders) as opened:
             os.unlink(file, dir_fd=opened[-1])
@@ -53,9 +57,9 @@ def remove_file(root: str, name: str) -> None:
 
 
 def refuse_links(root: str, name: str) -> None:
-    """Raise `StorageError` if a folder of a file to be written is a symbolic link."""
+    """Raise `StorageError` if a folder of a file to be written is a symbolic link, or leads out of the store's."""
     path = root
-    for folder in name.split("/")[:-1]:
+    for folder in _segments(name)[:-1]:
         path = f"{path}/{folder}"
         try:
             if stat.S_ISLNK(os.lstat(path).st_mode):
@@ -65,6 +69,14 @@ def refuse_links(root: str, name: str) -> None:
                 )
         except (FileNotFoundError, NotADirectoryError):
             return
+
+
+def _segments(name: str) -> list[str]:
+    """Divide a name at its slashes. Raises `StorageError` for `.` and `..`."""
+    found = name.split("/")
+    if "." in found or ".." in found:
+        raise StorageError(f"{name!r} leads out of the folder of its store: it is neither read nor changed")
+    return found
 
 
 @contextmanager

@@ -332,6 +332,8 @@ def epoch_of(name: str) -> int | None:
 
 _N = rf"\d{{{DIGITS}}}"
 _HEX = re.compile(r"[0-9a-f]{32}")
+_DOTS = {"", ".", ".."}
+"""Segments that no name has: file systems take them for other folders."""
 _UUID = r"(?P<uuid>[0-9a-f]{32})"
 _PARSERS = {
     JOURNAL: re.compile(rf"(?P<number>{_N})", re.ASCII),
@@ -364,6 +366,8 @@ def _build(area: str, found: dict[str, str]) -> Name | None:
         sink = unescape(found["sink"])
         return None if sink is None else CommittablesName(epoch, int(found["checkpoint"]), sink)
     if area == STAGING:
+        if not _DOTS.isdisjoint(found["rest"].split("/")):
+            return None
         return StagedName(found["job"], epoch, RunNumber(int(found["run"])), found["rest"])
     if area == SEGMENTS:
         source = unescape(found["source"])

@@ -244,6 +244,7 @@ class PublicFileStore(FileStore):
     """
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        refuse_links(self._path, name)
         folder, slash, base = name.rpartition("/")
         unfinished = f"{folder}{slash}_{base}.{uuid.uuid4().hex}"
         super().put(unfinished, data)
