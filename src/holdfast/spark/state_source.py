@@ -4,7 +4,8 @@
 
 Options: `storage`, `operator`, `state` (a map or list state, or "timers"; by default the value-like states),
 `checkpoint` (a record's number, or "latest"), and `storage.<name>` for each storage option. The driver chooses the
-checkpoint; tasks read a range of key groups each, by the handles.
+checkpoint; tasks read a range of key groups each, by the handles. Spark looks for the format with its workers' Python:
+`DATA_SOURCE_NOT_FOUND` says that this Python lacks Holdfast; docs/guide/reading-state.md says how to name another.
 """
 
 from collections.abc import Iterator, Sequence
