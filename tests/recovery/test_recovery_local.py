@@ -325,4 +325,7 @@ def test_no_symbolic_link_among_the_copies_is_followed(tmp_path: Path, caplog: p
     for job, task_manager in ((OTHER_JOB, 0), (JOB, 5)):
         assert open_copies(str(tmp_path), job, task_manager, 1000) is None
         assert "behind a symbolic link, which is not followed" in caplog.text
+    (root / JOB / "tm-6").mkdir(parents=True)
+    (root / JOB / "tm-6" / local.IN_USE).symlink_to(outside / "made")
+    assert open_copies(str(tmp_path), JOB, 6, 1000) is None
     assert [path.name for path in outside.rglob("*")] == ["tm-0", "precious.txt"]

@@ -118,3 +118,9 @@ def test_an_object_whose_name_cannot_be_read_is_named_and_not_tried_again(monkey
     with pytest.raises(CorruptObject, match=r'Path "in//x" .*rename or delete it'):
         store.list("in/")
     assert len(calls) == 1
+
+
+def test_an_endpoint_whose_port_cannot_be_read_is_refused_without_its_password() -> None:
+    with pytest.raises(SettingsError, match=r"'aws_endpoint'.* is no URL") as refused:
+        open_store("s3://bucket/x", {"aws_endpoint": "http://user:se/cret@127.0.0.1:1"})
+    assert "cret" not in str(refused.value)

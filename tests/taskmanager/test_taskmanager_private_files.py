@@ -11,6 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.recovery.local import open_copies
 from holdfast.state.backends import new_table
+from holdfast.state.own_folder import sweep
 from holdfast.taskmanager.buffers import RowBuffer, SpillArea
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -59,3 +60,14 @@ def test_state_in_rocksdb(local: Path) -> None:
     assert list(local.rglob("CURRENT"))
     assert open_to_others(local) == []
     table.close()
+
+
+def test_a_leftover_folder_of_another_user_is_left_alone(local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = local / "holdfast-state-of-another-user"
+    folder.mkdir(parents=True)
+    with monkeypatch.context() as as_other:
+        as_other.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+        sweep("holdfast-state-", str(local))
+    assert folder.exists()
+    sweep("holdfast-state-", str(local))
+    assert not folder.exists()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -292,6 +293,7 @@ def cloud_store(url: str, storage_options: Mapping[str, str]) -> ObjectStore:
     remember_options(config)
     remember_options(client)
     remember_environment()
+    _check_urls({**config, **client})
     try:
         opener: Any = from_url
         store = opener(url, config=config, client_options=client, retry_config={"max_retries": 0})
@@ -300,6 +302,19 @@ def cloud_store(url: str, storage_options: Mapping[str, str]) -> ObjectStore:
             f"storage {url}: cannot be opened with storage_options {sorted(storage_options)}: {_reason(error)}"
         ) from None
     return ObstoreStore(url, store)
+
+
+def _check_urls(options: Mapping[str, Any]) -> None:
+    """Raise `SettingsError` for a URL with which obstore would panic at its first request."""
+    for name, value in options.items():
+        if name.endswith(("endpoint", "url")):
+            try:
+                _ = urlsplit(str(value)).port
+            except ValueError:
+                raise SettingsError(
+                    f"storage_options[{name!r}] is no URL: its host and port cannot be read; escape characters like "
+                    "/, @ and # in a password as %2F, %40 and %23"
+                ) from None
 
 
 def _split_options(storage_options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -156,7 +156,7 @@ class RemoteControl:
 
     def _begin(self, request: Environment, start_response: StartResponse) -> Iterable[bytes]:
         length = str(request.get("CONTENT_LENGTH") or "")
-        if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
+        if not length.isdecimal() or len(length) > 9 or int(length) > BODY_BYTES_MAX:
             text = f"a command has a Content-Length of at most {BODY_BYTES_MAX} bytes"
             return _told(start_response, "413 Content Too Large", text)
         try:
