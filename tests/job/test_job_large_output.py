@@ -11,6 +11,7 @@ import pytest
 from job_kit import new_job
 
 import holdfast as hf
+from holdfast.functions.aggregates import table
 from holdfast.functions.joins import meeting
 from holdfast.functions.process import row_operator
 from holdfast.functions.windows import rows_operator, window_operator
@@ -62,6 +63,10 @@ CASES: dict[str, tuple[Callable[[hf.Job], Stream], int]] = {
         20_000,
     ),
     "sliding windows": (lambda job: windowed(job).aggregate(n=hf.count(), name="w"), 199),
+    "running lists": (
+        lambda job: job.read(rows(900)).key_by("k").aggregate("every", all=hf.collect_list("at"), name="a"),
+        900,
+    ),
     "rows of sliding windows": (lambda job: windowed(job).top(200, by="at", name="t"), 199 * 100),
 }
 
@@ -72,6 +77,7 @@ def test_output_is_put_out_in_pieces(case: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(row_operator, "OUT_ROWS_MAX", PIECE_ROWS)
     monkeypatch.setattr(window_operator, "ROWS_AT_ONCE_MAX", PIECE_ROWS)
     monkeypatch.setattr(rows_operator, "ROWS_AT_ONCE_MAX", PIECE_ROWS)
+    monkeypatch.setattr(table, "RUNNING_BYTES", 200_000)
     appended: list[int] = []
     original = RowBuffer.append
 
@@ -86,6 +92,8 @@ def test_output_is_put_out_in_pieces(case: str, monkeypatch: pytest.MonkeyPatch)
     run(job)
     assert len(sink.rows()) == expected
     assert max(appended) <= PIECE_ROWS
+    if case == "running lists":
+        assert appended[1:5] == [1, 2, 4, 8] and 20 < appended[-2] < 40, "200 KB of lists that have 7 KB each"
 
 
 def test_a_buffer_of_output_begins_anew_once_it_was_cleared(tmp_path: Any) -> None:

@@ -10,6 +10,7 @@ Does not own the transaction around it (the caller begins, commits and undoes th
 (`declared.py`).
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow as pa
 from holdfast.errors import BadRecord
 from holdfast.functions.aggregates.accumulators import Chunk
 from holdfast.functions.aggregates.checked_sums import CheckedSum, overflowing_rows, try_all
-from holdfast.functions.aggregates.table import AggregateTable, rows_needed, slots_of
+from holdfast.functions.aggregates.table import AggregateTable, rows_needed, running_pieces, slots_of
 from holdfast.functions.operator import COMBINED_INPUT, BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.running import RESERVED_PREFIX, bad_row, where_of
 from holdfast.python_values import shown_rows
@@ -35,6 +36,7 @@ class AggregateOperator(Operator):
         self.tables = {"state": self._table}
         self.aggregates = AggregateTable(spec.bound, self._table)
         self._schema = spec.output_schema
+        self._running_bytes = 0  # of all running rows so far
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(self.new_output())
@@ -53,11 +55,19 @@ class AggregateOperator(Operator):
         for number, rows in inputs:
             if number == COMBINED_INPUT:
                 self._merge(rows)
-            elif rows.num_rows:
-                applied.append(self._take(rows, row_offset, context, result, combined))
+            else:
+                for start, piece in self._pieces(rows):
+                    applied.append(self._take(piece, row_offset + start, context, result, combined))
             row_offset += rows.num_rows
         touched = self._table.touched()
         return slots_of(touched, applied, len(self._table.present)) if result.bad else touched
+
+    def _pieces(self, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Divide rows into those to take together, each with its offset: all of them, unless each gives a list."""
+        if self._spec.emit == "every" and self.aggregates.gathers:
+            yield from running_pieces(rows, lambda: self._running_bytes)
+        elif rows.num_rows:
+            yield 0, rows
 
     def _take(
         self, rows: pa.RecordBatch, row_offset: int, context: BatchContext, result: OperatorResult, combined: bool
@@ -80,7 +90,9 @@ class AggregateOperator(Operator):
         columns = aggregates.of_rows.add(chunk)
         if chunk.running and chunk.rows.num_rows:
             keys = [chunk.rows.column(name) for name in self._spec.key_columns]
-            result.output.append(pa.RecordBatch.from_arrays([*keys, *columns], schema=self._schema))
+            running = pa.RecordBatch.from_arrays([*keys, *columns], schema=self._schema)
+            self._running_bytes += running.nbytes
+            result.output.append(running)
         return chunk.slots
 
     def _merge(self, rows: pa.RecordBatch) -> None:

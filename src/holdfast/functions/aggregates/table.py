@@ -3,7 +3,7 @@
 Invariant: a key becomes present when the first row is applied to it, with counters that count from 0.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,6 +111,8 @@ class Accumulators:
 RESULTS_AT_ONCE_MAX, LISTS_AT_ONCE_MAX = 1 << 17, 1 << 10
 """Keys whose results are made together: of aggregates with results of a fixed size, and of others, which gather values.
 A higher value makes larger batches of output, which take more memory."""
+RUNNING_BYTES = 8 << 20
+"""Bytes of running lists that are made together. A higher value takes more memory, a lower value more steps."""
 
 
 class AggregateTable:
@@ -118,8 +120,9 @@ class AggregateTable:
 
     def __init__(self, bounds: Sequence["BoundAggregate"], table: StateTable) -> None:
         self.table = table
-        gathers = any(pa.types.is_nested(bound.result_type) for bound in bounds)
-        self._at_once = LISTS_AT_ONCE_MAX if gathers else RESULTS_AT_ONCE_MAX
+        self.gathers = any(pa.types.is_nested(bound.result_type) for bound in bounds)
+        """True if results are lists, whose sizes nothing bounds."""
+        self._at_once = LISTS_AT_ONCE_MAX if self.gathers else RESULTS_AT_ONCE_MAX
         self.of_rows = Accumulators(bounds, table)
         self.of_combined = Accumulators(bounds, table, combined=True)
 
@@ -150,6 +153,21 @@ class AggregateTable:
         for name in names:
             column = self.table.column(name)
             kernels.open_states(slots, column.valid, column.values)
+
+
+def running_pieces(rows: pa.RecordBatch, made_bytes: Callable[[], int]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Divide rows that each give running lists into pieces, each with its offset.
+
+    The first piece is a single row. Later pieces are as many rows as make `RUNNING_BYTES`, judged by `made_bytes`, the
+    output of all pieces so far, and at most twice as many as the piece before.
+    """
+    start, count, before = 0, 1, made_bytes()
+    while start < rows.num_rows:
+        yield start, rows.slice(start, count)
+        start += count
+        after = made_bytes()
+        fitting = count * RUNNING_BYTES // max(1, after - before)
+        count, before = max(1, min(2 * count, fitting, LISTS_AT_ONCE_MAX)), after
 
 
 def rows_needed(operator: str) -> RowsNeeded:
