@@ -116,3 +116,11 @@ def test_change_data_is_refused_though_the_aggregate_does_not_read_its_column() 
             [{"k": 1, "_change_type": "insert"}] * 3,
             "k BIGINT, _change_type STRING",
         )
+
+
+def test_a_row_whose_index_is_out_of_range_is_bad() -> None:
+    n = pc.field("n")
+    sink, job = hf.MemorySink(), new_job(bad_records="dead_letter", dead_letters="memory://letters")
+    job.read(script([{"n": 0}, {"n": 2}, {"n": 1}], schema="n BIGINT")).select("n", made=pc.choose(n, n, n)).write(sink)
+    assert run(job).totals.bad_rows == 1
+    assert [row["n"] for row in sink.rows()] == [0, 1]

@@ -111,6 +111,27 @@ def test_a_buffer_of_output_begins_anew_once_it_was_cleared(tmp_path: Any) -> No
     assert not list(tmp_path.rglob("*.arrows"))
 
 
+@pytest.mark.parametrize("emit", ["final", "changes"])
+def test_windows_with_lists_are_merged_by_the_number_of_their_values(
+    emit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window_operator, "ROWS_AT_ONCE_MAX", 200)
+    together: list[int] = []
+    original = window_operator.WindowOperator._put_out_merged
+
+    def noted(operator: Any, merged: Any, result: Any) -> None:
+        together.append(merged.values_kept(merged.table.touched()))
+        original(operator, merged, result)
+
+    monkeypatch.setattr(window_operator.WindowOperator, "_put_out_merged", noted)
+    job, sink = new_job(parallelism=1), hf.MemorySink()
+    stream = job.read(rows(200)).with_watermark("at", "0s").key_by("k", hf.window("at", "200s", slide="20s"))
+    stream.aggregate(emit, all=hf.collect_list("at"), name="w").write(sink)
+    run(job)
+    assert sum(len(row["all"]) for row in sink.rows()) == sum(together) > 800
+    assert max(together) <= 200, "windows of a single slide, whose panes have 20 values each"
+
+
 @pytest.mark.parametrize("after_us", [None, -100, 130])
 @pytest.mark.parametrize(("size_us", "slide_us"), [(60, 20), (100, 10), (50, 50), (70, 30)])
 def test_pieces_of_time_hold_each_pair_of_pane_and_window_once(

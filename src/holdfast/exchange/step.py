@@ -14,6 +14,7 @@ from holdfast import errors
 from holdfast.arrays import plain_rows, plain_schema
 from holdfast.casts import cast_in_range
 from holdfast.exchange.partition import without
+from holdfast.functions.expressions import VALUE_ERRORS
 from holdfast.graph.program import MapBatches
 from holdfast.sources.schema_fit import fits, forbidden_nulls
 
@@ -70,7 +71,7 @@ def _by_row(batch: pa.RecordBatch, step: MapBatches, refuse: Refuse) -> list[pa.
         first, count = waiting.pop()
         try:
             found.append(step.fn(batch.slice(first, count)))
-        except pa.ArrowInvalid as error:
+        except VALUE_ERRORS as error:
             if count == 1:
                 failed[first] = f"{step} failed: {str(error).splitlines()[0]}"
                 continue

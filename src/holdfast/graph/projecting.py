@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused
-from holdfast.functions.expressions import evaluated, needed_columns, types_of
+from holdfast.functions.expressions import VALUE_ERRORS, evaluated, needed_columns, types_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Projection:
     def _values(self, rows: pa.RecordBatch) -> list[pa.Array]:
         try:
             return evaluated(rows, self._computed)
-        except pa.ArrowInvalid as error:
+        except VALUE_ERRORS as error:
             if rows.num_rows == 1:
                 for name, made in self._computed.items():
                     _check(rows, name, made)
@@ -111,7 +111,7 @@ def _check(row: pa.RecordBatch, name: str, made: pc.Expression) -> None:
     """Raise `pa.ArrowInvalid` with the expression if it fails for the row."""
     try:
         evaluated(row, {name: made})
-    except pa.ArrowInvalid as error:
+    except VALUE_ERRORS as error:
         raise pa.ArrowInvalid(f"{name}={made}: {error}") from error
 
 

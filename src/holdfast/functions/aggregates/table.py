@@ -74,6 +74,8 @@ class Accumulators:
     ) -> None:
         self._all = [accumulator(bound, table, combined, sending) for bound in bounds]
         self.sums = [one for one in self._all if isinstance(one, CheckedSum)]
+        self.gathering = [one.name for one in self._all if isinstance(one, Collection)]
+        """State columns of lists and sets."""
         self.counters = [name for one in self._all for name in one.counters]
         self.opened_first = [name for one in self.sums for name in one.open_columns]
         """Columns to open before the checked sums are tried; those of `opened_then` are opened before the other
@@ -140,6 +142,16 @@ class AggregateTable:
         self._open(self.of_rows.opened_then, slots)
         for name in self.of_rows.counters:
             kernels.raise_flags(slots, self.table.column(name).valid)
+
+    def values_kept(self, slots: Slots) -> int:
+        """The number of values that these keys keep in lists and sets."""
+        columns = [self.table.column(name) for name in self.of_rows.gathering]
+        return sum(
+            len(kept)
+            for column in columns
+            for kept in column.values[slots[column.valid[slots]]].tolist()
+            if kept is not None
+        )
 
     def pieces(self, slots: Slots) -> Iterator[Slots]:
         """Divide slots into those whose results are to be made together."""

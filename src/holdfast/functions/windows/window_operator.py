@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from holdfast.functions.windows.aggregate import WindowSpec
 
 ROWS_AT_ONCE_MAX = 1 << 18
-"""Keys of panes that are read and merged together when windows close. A higher value takes more memory."""
+"""Keys of panes, or values in their lists, that are read and merged together when windows close. A higher value takes
+more memory."""
 
 
 class WindowOperator(PaneOperator):
@@ -66,7 +67,7 @@ class WindowOperator(PaneOperator):
             if self._window.tumbles:
                 self._put_out(self._panes.aggregates, found, result)
             else:
-                for piece in in_time_pieces(self._window, panes, closed_us, until_us, ROWS_AT_ONCE_MAX):
+                for piece in in_time_pieces(self._window, panes, closed_us, until_us, self._pairs_max(found)):
                     self._put_out_closed(found[piece.panes], piece, context, result)
         gone = found if self._window.tumbles else found[panes < removed_before]
         self._table.present[gone] = False
@@ -80,6 +81,11 @@ class WindowOperator(PaneOperator):
             result.output.append(pa.RecordBatch.from_arrays(arrays, schema=self._spec.output_schema))
 
     # Merging panes.
+
+    def _pairs_max(self, slots: Slots) -> int:
+        """The number of pairs of a pane and a window to merge together: fewer where the panes keep many values."""
+        values = self._panes.aggregates.values_kept(slots)
+        return max(1, ROWS_AT_ONCE_MAX * len(slots) // max(1, len(slots), values))
 
     def _new_merged(self) -> AggregateTable:
         """A table for windows, keyed like panes, with a window's start in place of the pane's."""
@@ -121,9 +127,10 @@ class WindowOperator(PaneOperator):
         if self._window.tumbles:
             self._put_out(self._panes.aggregates, touched, result)
             return
-        at_once = max(1, ROWS_AT_ONCE_MAX * self._window.pane_us // self._window.size_us)
+        pairs_max = self._pairs_max(touched)
+        at_once = max(1, pairs_max * self._window.pane_us // self._window.size_us)
         panes = self._panes_at(touched)
-        for piece in in_time_pieces(self._window, panes, closed_us, -LONG_AGO_US, ROWS_AT_ONCE_MAX):
+        for piece in in_time_pieces(self._window, panes, closed_us, -LONG_AGO_US, pairs_max):
             windows = self._changed_windows(touched[piece.panes], piece)
             for start in range(0, windows.num_rows, at_once):
                 self._put_out_whole(windows.slice(start, at_once), context, result)
