@@ -50,6 +50,8 @@ class Recorder:
     ) -> None:
         self._clock = clock
         self._looked_s = float("-inf")
+        self._has_job = False
+        """True if the last look found the job's own object, which nobody writes again."""
         self._journal = journal
         self._store = store
         self._facts = facts
@@ -133,20 +135,23 @@ class Recorder:
         self._put(record, command.checkpoint_id, stored)
 
     def _gone(self) -> ObjectNotFound | None:
-        """Look whether the newest record is still there, at most every `LOOK_AT_RECORD_S`; return the error if not.
+        """Look for the job's object and its newest record, at most every `LOOK_AT_RECORD_S`; return the error if one is gone.
 
         A store whose folder or bucket was emptied takes puts as before, and checkpoints would refer to state that is
         no longer there.
         """
         now_s = self._clock.monotonic()
-        if not self._records or now_s - self._looked_s < LOOK_AT_RECORD_S:
+        if now_s - self._looked_s < LOOK_AT_RECORD_S:
             return None
         self._looked_s = now_s
-        name = names.journal(max(self._records))
-        if exists(self._store, name):
+        had_job, self._has_job = self._has_job, exists(self._store, names.job())
+        name = names.journal(max(self._records)) if self._records else names.job()
+        if had_job and not self._has_job:
+            name = names.job()
+        elif not self._records or exists(self._store, name):
             return None
         return ObjectNotFound(
-            f"{self._store.url}: the newest checkpoint's record {name!r} is gone: the storage was deleted or emptied "
+            f"{self._store.url}: the object {name!r} is gone: the storage was deleted or emptied "
             "while the query ran, and its stored state may be gone too. Restore the folder from a backup, or from the "
             "bucket's older versions, and start again; or start from a savepoint on a new storage: "
             "Job(start_from=…, storage=…); or with a new, empty storage from the beginning"
