@@ -135,7 +135,7 @@ class Recorder:
         self._put(record, command.checkpoint_id, stored)
 
     def _gone(self) -> ObjectNotFound | None:
-        """Look for the job's object and its newest record, at most every `LOOK_AT_RECORD_S`; return the error if one is gone.
+        """Look for the job's object and its newest record, every `LOOK_AT_RECORD_S` at most; return the error if gone.
 
         A store whose folder or bucket was emptied takes puts as before, and checkpoints would refer to state that is
         no longer there.
