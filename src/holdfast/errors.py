@@ -33,8 +33,9 @@ from pathlib import Path
 from holdfast.hidden import hide
 from holdfast.printable import printable
 
-USER_ERRORS = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
-"""Errors that code of users may raise, `sys.exit()` included: each is a failure of that code, and ends nothing else.
+USER_ERRORS = (BaseException,)
+"""Errors that code of users may raise, `sys.exit()` and `asyncio.CancelledError` included: each is a failure of that
+code, and ends nothing else.
 Ctrl-C reaches the main thread alone, which runs no code of users."""
 
 _OWN_FOLDER = str(Path(__file__).parent)

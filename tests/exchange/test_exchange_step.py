@@ -1,6 +1,7 @@
 """Steps over batches: what a row or a value that fails costs, and what a function of users may give."""
 
 import re
+from asyncio import CancelledError
 from collections.abc import Mapping
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_a_row_that_nobody_keeps_ends_the_step_with_the_reason() -> None:
         list(apply_step([ROWS], expression(Projection({"x": pc.field("a") + 1})), lambda: "here"))
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), CancelledError()], ids=repr)
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "behind a batch"])
 def test_a_function_that_ends_the_interpreter_fails_like_any_other(error: BaseException, late: bool) -> None:
     def ends(rows: pa.RecordBatch) -> Any:

@@ -1,6 +1,7 @@
 """Operators that keep values as Python objects give odd times back as they came; functions by row never see them."""
 
 import random
+from asyncio import CancelledError
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -150,7 +151,7 @@ def test_nanoseconds_reach_a_function_as_the_microsecond_that_they_are_in() -> N
     assert found[1]["k"] == repr(datetime(1970, 1, 1, 0, 0, 0, 1))
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), CancelledError()], ids=repr)
 def test_a_function_that_ends_the_interpreter_fails_like_any_other(error: BaseException) -> None:
     class Ends(ProcessFunction):
         def process(self, row: Any, ctx: Context) -> Iterator[dict[str, Any]]:
