@@ -1,5 +1,6 @@
 """Options, errors and output that all commands share."""
 
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -74,4 +75,5 @@ def progress(*amounts: ProgressColumn) -> Progress:
 
 
 def print_json(document: dict[str, object]) -> None:
-    print(msgspec.json.encode(document).decode())
+    """Print a document as JSON, in which characters that could control the terminal are escaped as JSON escapes them."""
+    print(json.dumps(msgspec.to_builtins(document)))
