@@ -24,8 +24,6 @@ class _Record:
     groups: frozenset[GroupKey]
     written_s: float = 0.0
     """Time since the Unix epoch."""
-    replaced: bool = False
-    """True if a newer record repeats this record."""
     expiring: bool = False
     holds: int = 0
     """Number of savepoints that are being copied from the record."""
@@ -37,6 +35,8 @@ class RetainedRecords:
 
     def __init__(self) -> None:
         self._records: dict[JournalNumber, _Record] = {}
+        self._replaced: set[JournalNumber] = set()
+        """Records that a newer record repeats."""
 
     @property
     def newest(self) -> JournalNumber | None:
@@ -64,12 +64,12 @@ class RetainedRecords:
 
     def repeated(self, number: JournalNumber) -> None:
         """Note that a newer record repeats this record, which is not retained beside it."""
-        self._records[number].replaced = True
+        self._replaced.add(number)
 
     def retained(self, count: int, since_s: float) -> list[JournalNumber]:
         """The newest `count` records, all that were written at `since_s` or later, and those that are held; oldest
         first."""
-        there = [number for number, record in self._records.items() if not (record.replaced or record.expiring)]
+        there = [n for n, record in self._records.items() if not (n in self._replaced or record.expiring)]
         newest = set(there[max(0, len(there) - count) :])
         records = self._records
         return [n for n in there if n in newest or records[n].written_s >= since_s or records[n].holds]
@@ -77,6 +77,10 @@ class RetainedRecords:
     def expire(self, now_s: float, count: int = 1, since_s: float = math.inf) -> list[JournalNumber]:
         """Subsumed records that are not retained, to delete now, oldest first; each is given out once until it is
         answered."""
+        oldest = next(iter(self._records.values()), None)
+        is_young = oldest is None or len(self._records) <= count or oldest.written_s >= since_s
+        if is_young and not self._replaced:
+            return []  # Asked after each event: a look at all records would cost more the more are retained.
         kept = set(self.retained(count, since_s))
         newest = self.newest
         numbers = [
@@ -97,6 +101,7 @@ class RetainedRecords:
         if record is None or not record.expiring:
             return False
         del self._records[number]
+        self._replaced.discard(number)
         return True
 
     def expire_failed(self, numbers: Collection[JournalNumber], now_s: float) -> None:

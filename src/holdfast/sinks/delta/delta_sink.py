@@ -7,9 +7,9 @@
 
 Invariants: the app transaction's id is job id + sink, its version the group's number. The check (is the number already
 there?) and the commit use the same table handle, because delta-rs refuses a repeated transaction only to a handle that
-has not seen it. On a conflict the table is loaded and checked again. A group is published with the mode, keys and
-partition columns that were declared when it was staged. The sink deletes nothing in the table's folder: appended files
-that are never committed are left to VACUUM.
+has not seen it. On a conflict the table is loaded and checked again; otherwise the handle stays for the next group
+(`held_table`). A group is published with the mode, keys and partition columns that were declared when it was staged. The
+sink deletes nothing in the table's folder: appended files that are never committed are left to VACUUM.
 """
 
 import os
@@ -28,6 +28,7 @@ from holdfast.hidden import chained
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.delta.commits import Append, Applications, NumberedOutput, Upsert
+from holdfast.sinks.delta.held_table import HeldTable
 from holdfast.sinks.delta.merging import check_changes, data_schema
 from holdfast.sinks.delta.storing import as_stored, unstorable
 from holdfast.sinks.delta.table_files import write_files
@@ -88,6 +89,7 @@ class DeltaSink(Sink):
     partition_by: Sequence[str] = ()
     schema_mode: SchemaMode = "fail"
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
+    _held: HeldTable = field(default_factory=HeldTable, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, allowed in (("mode", get_args(Mode)), ("schema_mode", get_args(SchemaMode))):
@@ -162,22 +164,26 @@ class DeltaSink(Sink):
         applications = Applications(_app(context.job_id, context.sink), number)
         conflicts = 0
         try:
-            while conflicts < CONFLICTS_MAX:
-                table = self._load()
-                if applications.is_published(table):
-                    return
+            table = self._held.take(self._store, self._load)
+            while not applications.is_published(table):
                 self._require_fit(table, layout, context)
                 hit("sink.delta.loaded")
                 conflict = group.commit(table, applications)
-                conflicts = 0 if conflict is None else conflicts + 1
                 if conflict is None:
                     hit("sink.delta.committed")
+                    table.update_incremental()
+                    conflicts = 0
+                    continue
+                conflicts += 1
+                if conflicts == CONFLICTS_MAX:
+                    raise StorageError(
+                        f"sink {context.sink!r}: {self.url} refused {CONFLICTS_MAX} commits in a row, because others "
+                        f"came in between; will be tried again. The last refusal: {conflict}"
+                    ) from conflict
+                table = self._load()
+            self._held.hold(table, self._store())
         except DeltaError as error:
             raise _translated(error, context.sink, self.url) from chained(error)
-        raise StorageError(
-            f"sink {context.sink!r}: {self.url} refused {CONFLICTS_MAX} commits in a row, because others came in "
-            f"between; will be tried again. The last refusal: {conflict}"
-        ) from conflict
 
     def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
         for portion in portions(committables, StagedDeltaFile, context.sink):
