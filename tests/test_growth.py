@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from benchmarks.growth.__main__ import AXES, main
+from benchmarks.growth.__main__ import main
+from benchmarks.growth.axes import AXES
 from benchmarks.growth.axis import BOUNDS, REST, WORK, Axis, Measured
 from holdfast.functions.timing.time_index import TimeBuckets
 from holdfast.jobmaster.batches import BatchRunner
@@ -21,15 +22,29 @@ def test_there_are_axes_of_all_kinds_with_sizes_far_apart() -> None:
     assert len(AXES) >= 40
     assert {axis.kind for axis in AXES.values()} == set(BOUNDS)
     assert all(axis.sizes[-1] >= 16 * axis.sizes[0] for axis in AXES.values())
+    for name, axis in AXES.items():
+        least, middle, most = axis.sizes
+        assert most * least == middle * middle, f"{name}: the exponent needs sizes the same factor apart"
 
 
-@pytest.mark.parametrize(("kind", "power", "is_within"), [(WORK, 1.0, True), (WORK, 1.5, False), (REST, 0.0, True)])
-def test_an_exponent_is_the_power_with_which_the_cost_grows(kind: str, power: float, is_within: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "fixed_s", "power", "is_within"),
+    [(WORK, 0.0, 1.0, True), (WORK, 500.0, 1.0, True), (WORK, 500.0, 1.5, False), (REST, 0.0, 0.0, True)],
+)
+def test_an_exponent_is_the_power_with_which_the_cost_grows(
+    kind: str, fixed_s: float, power: float, is_within: bool
+) -> None:
     sizes = (100, 1_000, 10_000)
-    costs = tuple(100.0 * (size / 100) ** power for size in sizes)
-    found = Measured(Axis("drawn", kind, sizes, float), costs, 0.0, 0.0)
+    costs = tuple(fixed_s + 100.0 * (size / 100) ** power for size in sizes)
+    found = Measured(Axis("drawn", kind, sizes, float), costs, (), 0.0)
     assert found.exponent == pytest.approx(power, abs=0.01)
     assert found.is_within == is_within
+
+
+@pytest.mark.parametrize(("peak_mb", "is_within"), [(150.0, True), (250.0, False)])
+def test_memory_far_above_its_setting_is_beyond_the_bound(peak_mb: float, is_within: bool) -> None:
+    axis = Axis("drawn", REST, (1, 10, 100), float, memory_bound_mb=64)
+    assert Measured(axis, (1.0, 1.0, 1.0), (10.0, peak_mb, 20.0), 0.0).is_within == is_within
 
 
 def test_the_benchmark_gives_each_axis_that_is_asked_for() -> None:

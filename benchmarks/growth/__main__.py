@@ -1,26 +1,24 @@
-"""How the cost of a job grows along some fifty axes, as one JSON line.
+"""How the cost of a job grows along some sixty axes, as one JSON line.
 
     python -m benchmarks.growth --json                       # all axes, in some 15 minutes
     python -m benchmarks.growth --json --axes keys,sinks     # these
     python -m benchmarks.growth --plot docs/pictures/growth.svg
 
-    axes        by name: sizes, cost_s, cost_per_unit_us, exponent beside its bound, peak_mb beside memory_bound_mb
-    beyond      the names of the axes whose exponent is beyond its bound, or that failed
+    axes        by name: sizes, cost_s, cost_per_unit_us, exponent beside its bound, peak_mb (of each size)
+                beside memory_bound_mb
+    beyond      the names of the axes whose exponent or memory is beyond its bound, or that failed
+    processor_s of the whole run
 
 The costs are processor time of this process (`axis`), which runs the whole job (`holdfast.testing`).
 """
 
 import argparse
 import json
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.growth import graph_axes, history_axes, state_axes
-from benchmarks.growth.axis import measured
-
-AXES = {axis.name: axis for axis in (*graph_axes.AXES, *state_axes.AXES, *history_axes.AXES)}
+from benchmarks.growth.axes import AXES, measured_facts
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -29,16 +27,19 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     parser.add_argument("--plot", help="draw the exponents into this file")
     options = parser.parse_args(arguments)
-    logging.disable(logging.WARNING)
     found: dict[str, Any] = {}
     for name in options.axes.split(","):
         try:
-            found[name] = measured(AXES[name]).facts()
+            found[name] = measured_facts(name)
         except Exception as error:  # an axis that fails must not hide the others
             found[name] = {"within": False, "error": f"{type(error).__name__}: {error}"}
         if not options.json:
             print(f"{name:40} {found[name].get('exponent', found[name].get('error'))}", flush=True)
-    facts = {"axes": found, "beyond": [name for name, each in found.items() if not each["within"]]}
+    facts = {
+        "axes": found,
+        "beyond": [name for name, each in found.items() if not each["within"]],
+        "processor_s": round(sum(each.get("processor_s", 0.0) for each in found.values())),
+    }
     if options.json:
         print(json.dumps(facts))
     if options.plot:

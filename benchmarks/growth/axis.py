@@ -12,7 +12,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,8 @@ REPEAT_S = 1.0
 """Processor time after which a size is not measured again. A higher value takes longer, and is less disturbed."""
 FIXED_S = 0.002
 """Cost that is part of any measurement. Where the sizes of an axis cost less, growth is within what is fixed."""
+MEMORY_FACTOR_MAX = 3.0
+"""Greatest peak as a multiple of the setting: the rows of a running batch, and what Python and Arrow hold, come on top."""
 WATCH_S = 0.01
 """Pause between two looks at the memory. A higher value misses shorter peaks."""
 
@@ -70,8 +72,9 @@ class Measured:
 
     @property
     def is_within(self) -> bool:
-        """True if the cost grows no faster than the axis allows."""
-        return self.exponent <= BOUNDS[self.axis.kind]
+        """True if the cost grows no faster than the axis allows, and the memory stays near its setting."""
+        bound_mb = self.axis.memory_bound_mb or float("inf")
+        return self.exponent <= BOUNDS[self.axis.kind] and max(self.peaks_mb, default=0) <= MEMORY_FACTOR_MAX * bound_mb
 
     def facts(self) -> dict[str, object]:
         """Return what is printed of the axis."""
@@ -100,11 +103,10 @@ def measured(axis: Axis) -> Measured:
     costs, peaks, before_mb = [], [], own_mb()
     for size in axis.sizes:
         gc.collect()
-        with watched() as seen_mb:
+        with watched() if axis.memory_bound_mb is not None else nullcontext([]) as seen_mb:
             costs.append(min(_repeated(axis.measure, size)))
-        peaks.append(max(seen_mb) - before_mb)
-    known = tuple(peaks) if axis.memory_bound_mb is not None else ()
-    return Measured(axis, tuple(costs), known, time.process_time() - begun_s)
+        peaks += [max(seen_mb) - before_mb] if seen_mb else []
+    return Measured(axis, tuple(costs), tuple(peaks), time.process_time() - begun_s)
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -19,6 +19,7 @@ FEW = rows(np.arange(10), 5)
 MEASURED = 8
 """Checkpoints whose mean cost is measured, after those of the axis."""
 COUNTS = (20, 80, 320)
+_OFTEN = hf.FailoverConfig(losses_max=10_000, restarts_max=10_000, backoff_first="1ms", backoff_max="1ms")
 
 
 def _counted(job: hf.Job, stream: hf.Stream, sink: Sink) -> None:
@@ -60,22 +61,9 @@ def _pages(query: hf.Query, source: TestSource) -> None:
         _ = (query.view, query.status, query.lastProgress, repr(query), query.checkpoints)
 
 
-def _into(kind: str) -> Callable[[int], float]:
-    def measure(count: int) -> float:
-        with tempfile.TemporaryDirectory() as folder:
-            sinks: dict[str, Callable[[], Sink]] = {
-                "parquet": lambda: hf.ParquetSink(f"file://{folder}"),
-                "delta": lambda: hf.DeltaSink(f"file://{folder}"),
-                "callback": lambda: hf.CallbackSink(_nothing),
-                "memory": hf.MemorySink,
-            }
-            return _after(count, _checkpoints, sinks[kind])
-
-    return measure
-
-
-def _nothing(*given: Any) -> None:
-    """Take published rows."""
+def _parquet(count: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        return _after(count, _checkpoints, lambda: hf.ParquetSink(f"file://{folder}"))
 
 
 def _savepoints(count: int) -> float:
@@ -107,11 +95,25 @@ def _restarted(keys: int, checkpoints: int) -> float:
 
 
 def _failovers(count: int) -> float:
-    """A batch after many that were aborted and run again."""
-    script = [step for _ in range(count) for step in (FEW, Abort())]
-    job = new_job(failover=hf.FailoverConfig(batch_attempts=3))
-    _counted(job, job.read(TestSource(script, SCHEMA)), hf.NoopSink())
-    return timed(lambda: run(job))
+    """Batches with a checkpoint each, behind each of which all TaskManagers are lost."""
+    source = TestSource([step for _ in range(count) for step in (FEW, Abort())], SCHEMA)
+    job = new_job(failover=_OFTEN)
+    _counted(job, job.read(source), hf.NoopSink())
+    source.length = 0
+    query = start(job, hf.processing_time("0s"))
+
+    def fail_over() -> None:
+        for _ in range(count):
+            source.length += 1
+            query.processAllAvailable()
+            query.trigger_checkpoint()
+            source.length += 1
+        query.processAllAvailable()
+
+    try:
+        return timed(fail_over)
+    finally:
+        query.stop()
 
 
 def _bad_rows(count: int) -> float:
@@ -146,17 +148,15 @@ def _batches(count: int) -> float:
 
 AXES = [
     Axis("batches_before", REST, COUNTS, _batches),
-    Axis("checkpoints_before", REST, COUNTS, lambda n: _after(n, _checkpoints)),
-    Axis("checkpoints_retained", REST, COUNTS, lambda n: _after(n, _checkpoints, retained=n)),
+    Axis("checkpoints_before", REST, (100, 1_000, 10_000), lambda n: _after(n, _checkpoints), 0),
+    Axis("checkpoints_retained", REST, (30, 300, 3_000), lambda n: _after(n, _checkpoints, retained=n)),
+    Axis("checkpoints_with_publications", REST, COUNTS, _parquet),
     Axis("page_after_checkpoints", REST, COUNTS, lambda n: _after(n, _pages)),
     Axis("page_with_retained_checkpoints", REST, COUNTS, lambda n: _after(n, _pages, retained=n)),
     Axis("restart_after_checkpoints", REST, COUNTS, lambda n: _restarted(10, n)),
-    Axis("state_at_restore", WORK, (10_000, 100_000, 1_000_000), lambda n: _restarted(n, 1)),
-    Axis("publications_parquet", REST, COUNTS, _into("parquet")),
-    Axis("publications_callback", REST, COUNTS, _into("callback")),
-    Axis("publications_memory", REST, COUNTS, _into("memory")),
-    Axis("savepoints_before", REST, (5, 20, 80), _savepoints),
-    Axis("failovers", WORK, (5, 20, 80), _failovers),
+    Axis("state_at_restore", WORK, (100_000, 1_000_000, 10_000_000), lambda n: _restarted(n, 1)),
+    Axis("savepoints_before", REST, (100, 1_000, 10_000), _savepoints),
+    Axis("failovers", WORK, (10, 40, 160), _failovers),
     Axis("dead_letters_before", REST, COUNTS, _bad_rows),
-    Axis("late_rows", WORK, (1_000, 10_000, 100_000), _late_rows),
+    Axis("late_rows", WORK, (20_000, 200_000, 2_000_000), _late_rows),
 ]

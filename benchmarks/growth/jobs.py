@@ -17,6 +17,8 @@ BEGIN_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000
 SCHEMA = "k BIGINT, at TIMESTAMP, v BIGINT"
 LONG = "3650d"
+BOUND_MB = 64
+"""`memory` of the TaskManager, in megabytes, where output or state is to be larger."""
 
 _numbers = itertools.count()
 
@@ -41,15 +43,28 @@ def rows(keys: Any, seconds: Any, values: Any = None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["k", "at", "v"])
 
 
-def later_batch_s(first: Sequence[Any], later: Any, declare: Declare, schema: str = SCHEMA, **settings: Any) -> float:
-    """The processor time of a batch of `later`, once batches of `first` are committed."""
+def later_batch_s(
+    first: Sequence[Any],
+    later: Any,
+    declare: Declare,
+    schema: str = SCHEMA,
+    *,
+    checkpoints: bool = False,
+    **settings: Any,
+) -> float:
+    """The processor time of a batch of `later`, once batches of `first` are committed, each with a checkpoint if
+    `checkpoints`."""
     source = TestSource([*first, *[later] * (QUIET + 1)], schema)
-    source.length = len(first)
+    source.length = 0
     job = new_job(**settings)
     declare(job, job.read(source))
     query = start(job, hf.processing_time("0s"))
     try:
-        query.processAllAvailable()
+        for _ in first:
+            source.length += 1
+            query.processAllAvailable()
+            if checkpoints:
+                query.trigger_checkpoint()
         costs = []
         for _ in range(QUIET + 1):
             source.length += 1
@@ -68,3 +83,8 @@ def whole_s(declare: Callable[[hf.Job], None], **settings: Any) -> float:
     declare(job)
     run(job)
     return time.process_time() - begun_s
+
+
+def bounded() -> dict[str, Any]:
+    """Settings of a job whose output or state is larger than its memory."""
+    return {"task_manager": hf.TaskManagerConfig(memory=f"{BOUND_MB}MB")}

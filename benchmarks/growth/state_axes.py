@@ -156,7 +156,7 @@ def _broadcast(n: int) -> float:
 
 
 AXES = [
-    Axis("keys", REST, (10_000, 100_000, 1_000_000), lambda n: later_batch_s([rows(np.arange(n), 5)], FEW, _aggregate)),
+    Axis("keys", REST, (100_000, 1_000_000, 10_000_000), lambda n: later_batch_s([rows(np.arange(n), 5)], FEW, _aggregate)),
     Axis("entries_of_a_list", REST, MANY, _of_one_key(_process(Listed()))),
     Axis("entries_of_a_map", REST, MANY, _of_one_key(_process(Mapped()))),
     Axis("length_of_a_text_of_another_key", REST, (10_000, 100_000, 1_000_000), _texts),
@@ -221,9 +221,9 @@ AXES = [
         _of_one_key(lambda job, s: s.key_by("k").aggregate(n=hf.count_distinct("v")).write(hf.NoopSink())),
     ),
     Axis("broadcast_entries", REST, MANY, _broadcast),
-    Axis("rows_of_a_batch", WORK, (10_000, 100_000, 1_000_000), _rows_of_a_batch(lambda n: np.arange(n) % 100)),
-    Axis("keys_of_a_batch", WORK, (10_000, 100_000, 1_000_000), _rows_of_a_batch(np.arange)),
-    Axis("elements_of_a_list_in_a_row", WORK, (10_000, 100_000, 1_000_000), _own_list),
-    Axis("windows_that_close_at_once", WORK, MANY, _closing),
-    Axis("timers_that_fire_at_once", WORK, (500, 2_000, 8_000), _firing),
+    Axis("rows_of_a_batch", WORK, (100_000, 1_000_000, 10_000_000), _rows_of_a_batch(lambda n: np.arange(n) % 100)),
+    Axis("keys_of_a_batch", WORK, (100_000, 1_000_000, 10_000_000), _rows_of_a_batch(np.arange)),
+    Axis("elements_of_a_list_in_a_row", WORK, (100_000, 1_000_000, 10_000_000), _own_list),
+    Axis("windows_that_close_at_once", WORK, (10_000, 40_000, 160_000), _closing),
+    Axis("timers_that_fire_at_once", WORK, (2_000, 8_000, 32_000), _firing),
 ]

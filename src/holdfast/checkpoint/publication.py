@@ -97,7 +97,7 @@ class Publication:
         queue.refused = True
         return True
 
-    def discard(self, named: set[GroupKey], now_s: float) -> list[Discard]:
+    def discard(self, named: Collection[GroupKey], now_s: float) -> list[Discard]:
         """Discard the published groups that no record names; `named`: the groups that some record names."""
         commands = []
         for queue in self._sorted():

@@ -11,6 +11,7 @@ not own: the objects that records name (`registry.py`).
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -37,6 +38,8 @@ class RetainedRecords:
         self._records: dict[JournalNumber, _Record] = {}
         self._replaced: set[JournalNumber] = set()
         """Records that a newer record repeats."""
+        self._named: Counter[GroupKey] = Counter()
+        """Number of the records that name a group."""
 
     @property
     def newest(self) -> JournalNumber | None:
@@ -51,6 +54,7 @@ class RetainedRecords:
     def written(self, number: JournalNumber, groups: frozenset[GroupKey], written_s: float = 0.0) -> None:
         """A record was found or written; numbers grow."""
         self._records[number] = _Record(groups, written_s)
+        self._named.update(groups)
 
     def hold_newest(self) -> JournalNumber | None:
         """Keep the newest record until it is let go; return its number."""
@@ -101,6 +105,10 @@ class RetainedRecords:
         if record is None or not record.expiring:
             return False
         del self._records[number]
+        for group in record.groups:
+            self._named[group] -= 1
+            if not self._named[group]:
+                del self._named[group]
         self._replaced.discard(number)
         return True
 
@@ -112,12 +120,14 @@ class RetainedRecords:
                 record.expiring = False
                 record.not_before_s = now_s + RETRY_PAUSE_S
 
-    def named_groups(self) -> set[GroupKey]:
+    def named_groups(self) -> Collection[GroupKey]:
         """Groups that any of them names."""
-        return {group for record in self._records.values() for group in record.groups}
+        return self._named.keys()
 
     def validate(self) -> None:
         """Check the invariants; raises AssertionError."""
         numbers = list(self._records)
+        named = {group for record in self._records.values() for group in record.groups}
+        assert self._named.keys() == named, f"named are {named}, counted {set(self._named)}"
         assert numbers == sorted(numbers), f"out of order: {numbers}"
         assert not numbers or not self._records[numbers[-1]].expiring, f"the newest record, {numbers[-1]}, expires"

@@ -130,7 +130,7 @@ class Recorder:
             self.fail_query(gone)
             self._post(events.RecordFailed(command.checkpoint_id, str(gone), stored))
             return
-        newest = max(self._records.items(), default=None, key=lambda item: item[0])
+        newest = (number := max(self._records), self._records[number]) if self._records else None
         record = self._facts.record(command, stored, self._journal.next_number, newest)
         self._put(record, command.checkpoint_id, stored)
 

@@ -1,5 +1,6 @@
 """A source that follows a script: rows, an abort, boundaries at which no checkpoint may be cut, the end."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -58,14 +59,18 @@ class TestSource(Source):
         self._schema = to_arrow_schema(schema)
         self._steps = [self._step(index, step) for index, step in enumerate(script)]
         self._aborted: set[int] = set()
+        self._boundaries = [index for index, step in enumerate(self._steps) if isinstance(step, Boundaries)]
         ends = [index for index, step in enumerate(self._steps) if isinstance(step, Eof)]
         self.length = ends[0] if ends else len(self._steps)
         self.drains = any(isinstance(step, Eof) and step.drain for step in self._steps)
 
     def availability(self, place: int) -> SnapshotAvailability:
         """The answer at a place of the script."""
-        answers = [step.availability for step in self._steps[:place] if isinstance(step, Boundaries)]
-        return answers[-1] if answers else SnapshotAvailability.AVAILABLE
+        before = bisect_left(self._boundaries, place)
+        if before == 0:
+            return SnapshotAvailability.AVAILABLE
+        answer: SnapshotAvailability = self._steps[self._boundaries[before - 1]].availability
+        return answer
 
     def _step(self, index: int, step: ScriptStep) -> Any:
         if isinstance(step, Abort | Boundaries | Eof | pa.RecordBatch):
