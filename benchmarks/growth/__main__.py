@@ -24,24 +24,17 @@ from benchmarks.growth.axes import AXES, measured_facts
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(prog="benchmarks.growth", description=__doc__)
     parser.add_argument("--axes", default=",".join(AXES), help="names of axes, separated by commas")
-    parser.add_argument("--json", action="store_true", help="print one JSON line")
+    parser.add_argument("--processes", type=int, default=1, help="axes that are measured at a time")
+    parser.add_argument("--json", action="store_true", help="print a single line")
     parser.add_argument("--plot", help="draw the exponents into this file")
     options = parser.parse_args(arguments)
-    found: dict[str, Any] = {}
-    for name in options.axes.split(","):
-        try:
-            found[name] = measured_facts(name)
-        except Exception as error:  # an axis that fails must not hide the others
-            found[name] = {"within": False, "error": f"{type(error).__name__}: {error}"}
-        if not options.json:
-            print(f"{name:40} {found[name].get('exponent', found[name].get('error'))}", flush=True)
+    found = measured_facts(options.axes.split(","), options.processes)
     facts = {
         "axes": found,
         "beyond": [name for name, each in found.items() if not each["within"]],
         "processor_s": round(sum(each.get("processor_s", 0.0) for each in found.values())),
     }
-    if options.json:
-        print(json.dumps(facts))
+    print(json.dumps(facts, indent=None if options.json else 2))
     if options.plot:
         plot(found, Path(options.plot))
     return facts

@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -67,13 +68,10 @@ def _parquet(count: int) -> float:
 
 
 def _savepoints(count: int) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        numbers = iter(range(count + MEASURED))
+    def save(query: hf.Query) -> None:
+        query.savepoint(f"memory://savepoint-{uuid4().hex}")
 
-        def save(query: hf.Query) -> None:
-            query.savepoint(f"file://{folder}/{next(numbers)}")
-
-        return _after(count, lambda query, source: [save(query) for _ in range(MEASURED)], each=save)
+    return _after(count, lambda query, source: [save(query) for _ in range(MEASURED)], each=save)
 
 
 def _restarted(keys: int, checkpoints: int) -> float:
@@ -155,7 +153,7 @@ AXES = [
     Axis("page_with_retained_checkpoints", REST, COUNTS, lambda n: _after(n, _pages, retained=n)),
     Axis("restart_after_checkpoints", REST, COUNTS, lambda n: _restarted(10, n)),
     Axis("state_at_restore", WORK, (100_000, 1_000_000, 10_000_000), lambda n: _restarted(n, 1)),
-    Axis("savepoints_before", REST, (100, 1_000, 10_000), _savepoints),
+    Axis("savepoints_before", REST, (20, 200, 2_000), _savepoints),
     Axis("failovers", WORK, (10, 40, 160), _failovers),
     Axis("dead_letters_before", REST, COUNTS, _bad_rows),
     Axis("late_rows", WORK, (20_000, 200_000, 2_000_000), _late_rows),
