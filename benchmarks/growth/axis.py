@@ -28,7 +28,7 @@ REPEAT_S = 1.0
 FIXED_S = 0.002
 """Cost that is part of any measurement. Where the sizes of an axis cost less, growth is within what is fixed."""
 MEMORY_FACTOR_MAX = 3.0
-"""Greatest peak as a multiple of the setting: the rows of a running batch, and what Python and Arrow hold, come on top."""
+"""Greatest peak as a multiple of the setting: the rows of a running batch, Python and Arrow come on top."""
 WATCH_S = 0.01
 """Pause between two looks at the memory. A higher value misses shorter peaks."""
 
@@ -62,7 +62,7 @@ class Measured:
 
     @property
     def exponent(self) -> float:
-        """Of rest: the slope of the cost over the size, both as logarithms. Of work: the exponent `p` of the curve
+        """The slope of the cost over the size, both as logarithms; for `WORK` the exponent `p` of the curve
         `fixed + each * size ** p` through the three costs, which the two differences between them determine."""
         if self.axis.kind == REST:
             costs = np.log(np.array(self.costs_s) + FIXED_S)

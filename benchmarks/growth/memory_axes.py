@@ -21,7 +21,7 @@ REPEATED = 1_000
 
 
 def _join(output: int) -> float:
-    """As many rows of one key on either side, all pairs of which meet in a batch."""
+    """Rows of one key on either side, all pairs of which meet in a batch."""
     side = rows(0, np.arange(isqrt(output)))
 
     def declare(job: hf.Job) -> None:

@@ -49,8 +49,8 @@ class Publishing:
 
 
 def _published(sink: Callable[[str], Sink], before: Callable[[str, int], int] | None = None) -> Callable[[int], float]:
-    """Of a sink into a folder. `before` makes the publications that the target has already, or all but a few of them,
-    and returns their number."""
+    """Measure publications of a sink into a folder. `before` writes some of the earlier publications into it, and
+    returns their number."""
 
     def measure(count: int) -> float:
         with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +66,13 @@ def _delta_commits(folder: str, count: int) -> int:
     """A table with a commit for each publication, as the sink commits them, and the table's checkpoint."""
     table = DeltaTable.create(folder, Schema.from_arrow(ROWS.schema))
     for number in range(1, count):
-        add = {"path": f"{number}.parquet", "partitionValues": {}, "size": 900, "modificationTime": 1, "dataChange": True}
+        add = {
+            "path": f"{number}.parquet",
+            "partitionValues": {},
+            "size": 900,
+            "modificationTime": 1,
+            "dataChange": True,
+        }
         actions = [{"add": add}, {"txn": {"appId": "of another job", "version": number}}]
         lines = [msgspec.json.encode(action).decode() for action in actions]
         (Path(folder) / "_delta_log" / f"{number:020d}.json").write_text("\n".join(lines))

@@ -156,7 +156,12 @@ def _broadcast(n: int) -> float:
 
 
 AXES = [
-    Axis("keys", REST, (100_000, 1_000_000, 10_000_000), lambda n: later_batch_s([rows(np.arange(n), 5)], FEW, _aggregate)),
+    Axis(
+        "keys",
+        REST,
+        (100_000, 1_000_000, 10_000_000),
+        lambda n: later_batch_s([rows(np.arange(n), 5)], FEW, _aggregate),
+    ),
     Axis("entries_of_a_list", REST, MANY, _of_one_key(_process(Listed()))),
     Axis("entries_of_a_map", REST, MANY, _of_one_key(_process(Mapped()))),
     Axis("length_of_a_text_of_another_key", REST, (10_000, 100_000, 1_000_000), _texts),

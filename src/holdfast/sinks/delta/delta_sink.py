@@ -8,8 +8,8 @@
 Invariants: the app transaction's id is job id + sink, its version the group's number. The check (is the number already
 there?) and the commit use the same table handle, because delta-rs refuses a repeated transaction only to a handle that
 has not seen it. On a conflict the table is loaded and checked again; otherwise the handle stays for the next group
-(`held_table`). A group is published with the mode, keys and partition columns that were declared when it was staged. The
-sink deletes nothing in the table's folder: appended files that are never committed are left to VACUUM.
+(`held_table`). A group is published with the mode, keys and partition columns that were declared when it was staged.
+The sink deletes nothing in the table's folder: appended files that are never committed are left to VACUUM.
 """
 
 import os
