@@ -75,5 +75,5 @@ def progress(*amounts: ProgressColumn) -> Progress:
 
 
 def print_json(document: dict[str, object]) -> None:
-    """Print a document as JSON, in which characters that could control the terminal are escaped as JSON escapes them."""
+    """Print a document as JSON; characters that could control the terminal are escaped as JSON escapes them."""
     print(json.dumps(msgspec.to_builtins(document)))
