@@ -1,6 +1,6 @@
 """How the cost of a job grows along some sixty axes, as one JSON line.
 
-    python -m benchmarks.growth --json                       # all axes, in some 15 minutes
+    python -m benchmarks.growth --json                       # all axes, in some 6 minutes of processor time
     python -m benchmarks.growth --json --axes keys,sinks     # these
     python -m benchmarks.growth --plot docs/pictures/growth.svg
 
