@@ -61,6 +61,7 @@ class StandInStore:
         self._objects: dict[str, bytes] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-scale-")
         self.folder = Path(self._folder.name)
+        self._creating = threading.Lock()
         self.record_bytes = 0
         self.deleting_s = 0.0
         """Processor time that the deletion of files took."""
@@ -69,8 +70,10 @@ class StandInStore:
         self._objects[name] = bytes(data)
 
     def create(self, name: str, data: bytes) -> None:
-        if self._objects.setdefault(name, data) is not data:
-            raise ObjectExists(name)
+        with self._creating:
+            if name in self._objects:
+                raise ObjectExists(name)
+            self._objects[name] = data
         if name.startswith("journal/"):
             self.record_bytes = max(self.record_bytes, len(data))
 

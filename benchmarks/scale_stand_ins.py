@@ -26,6 +26,7 @@ from holdfast.formats.manifests import encode_manifest
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import OperatorTarget, Program, SourceOrigin
+from holdfast.ids import Epoch, RunNumber
 from holdfast.jobmaster.identity import identities
 from holdfast.observe.known_metrics import OF_TASK_MANAGERS
 from holdfast.protocol.named import AnsweredNames
@@ -49,7 +50,8 @@ LOG_PIECES_MAX = 64
 NEW_FILES_SHARE = 5
 """A materialization replaces one file in so many."""
 BUCKETS = 10
-COMMITTABLE = encode(StagedParquet(1000, 80_000, 123_456_789, "staged/" + "x" * 80, ""))
+STAGED = f"_{names.staging_folder('0' * 32, Epoch(1), RunNumber(1))}/out/000000000001-100000-{'0' * 32}-0000.parquet"
+COMMITTABLE = encode(StagedParquet(1000, 80_000, 123_456_789, STAGED, ""))
 
 _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.decode

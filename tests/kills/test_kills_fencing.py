@@ -1,6 +1,7 @@
 """Two JobMasters on a common storage: the last that took over completes checkpoints, the other nothing. In process."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ from holdfast.testing import Fault, FaultyStore
 from sampling import quick
 
 SLOW = Shape(rows=1200, rows_per_batch=40, interval_s=0.005, log_handles_max=2)
+LASTING = replace(SLOW, rows=6000)
+"""Lasts for longer than another driver needs to start."""
 CANDIDATES = {"journal.takeover.listed", "journal.takeover.put"}
 """Before a takeover counts, whoever is paused there and goes on takes over from the other one, and rightly so."""
 
@@ -126,7 +129,7 @@ def test_one_that_has_to_restore_after_another_took_over_says_that_it_was_fenced
 
 @pytest.mark.parametrize("sink", ["callback", "delta", "parquet"])
 def test_one_that_is_alive_is_fenced_in_the_middle_of_its_work(sink, tmp_path):
-    shape = Shape(**{**vars(SLOW), "sink": sink})
+    shape = replace(LASTING, sink=sink)
     first, pause = held_at("jobmaster.expire.after", shape, tmp_path)
     pause.go_on()
     Driver(shape, tmp_path).start().finish()
@@ -136,23 +139,23 @@ def test_one_that_is_alive_is_fenced_in_the_middle_of_its_work(sink, tmp_path):
 
 
 def test_a_candidate_paused_between_listing_and_put_starts_over_when_the_number_it_takes_was_freed(tmp_path):
-    first, pause = held_at("jobmaster.expire.after", SLOW, tmp_path)
+    first, pause = held_at("jobmaster.expire.after", LASTING, tmp_path)
     candidacy = Pause()
     failpoints.arm("journal.takeover.listed", candidacy)
-    second = Driver(SLOW, tmp_path).start()
+    second = Driver(LASTING, tmp_path).start()
     assert candidacy.held.wait(60)
     failpoints.disarm()
     free = max(journal_numbers(storage(tmp_path))) + 1
     pause.go_on()
     while free in journal_numbers(storage(tmp_path)) or max(journal_numbers(storage(tmp_path))) < free + 2:
-        assert not first.ended, f"the number {free} was not freed"
+        assert not first.ended, f"the number {free} was not freed: {journal_numbers(storage(tmp_path))}, {first.error}"
     candidacy.go_on()
     second.finish()
     first.join()
     assert isinstance(first.error, QueryFailed) and isinstance(first.error.__cause__, Fenced)
     assert free in takeovers(storage(tmp_path)), "put at the freed number, it does not count"
     assert max(takeovers(storage(tmp_path))) > free
-    check(SLOW, tmp_path)
+    check(LASTING, tmp_path)
 
 
 class LateStore(FaultyStore):

@@ -94,7 +94,7 @@ class SimulatedStore(FrozenStore):
         self.late_journal: set[str] = set()
         self._runtime = runtime
         self._rng = random.Random(seed)
-        self._lag_s = random.Random(f"lag {seed}").choice(LAGS_S)
+        self.lag_s = random.Random(f"lag {seed}").choice(LAGS_S)
         self._created_s: dict[str, float] = {}
         self._watch = watch
 
@@ -127,7 +127,7 @@ class SimulatedStore(FrozenStore):
 
     def _listed(self, prefix: str, after: str | None) -> Sequence[ObjectInfo]:
         """The objects that are old enough to be shown."""
-        shown_s = self._runtime.now_s - self._lag_s
+        shown_s = self._runtime.now_s - self.lag_s
         return [info for info in FrozenStore.list(self, prefix, after=after) if self._created_s[info.name] <= shown_s]
 
     def _put(self, name: str, data: bytes) -> None:

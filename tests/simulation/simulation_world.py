@@ -235,8 +235,8 @@ class World:
         process = self.runtime.process(f"jm{len(self.starts) + 1}")
         started = Started(life, process)
         self.starts.append(started)
-        for each in self.starts:  # an earlier start that still lives meets them, too
-            each.outages += life.outages
+        for each in self.starts:
+            each.outages += life.outages  # an earlier start that still lives meets them, too
         now_s = self.runtime.now_s
         self.store.outages = tuple(replace(each, after_s=now_s + each.after_s) for each in life.outages)
         for outage in self.store.outages:
@@ -277,8 +277,7 @@ class World:
                 started.idle = True
             started.query.awaitTermination()
         except errors.HoldfastError as error:
-            query = started.query
-            started.error = error if query is None else query._master.error
+            started.error = error if started.query is None else started.query._master.error
             self.runtime.note("ended", f"{type(error).__name__}: {error}")
             self.judge(started)
         else:
@@ -293,8 +292,7 @@ class World:
         While TaskManagers die again and again no checkpoint is tried, so a failed checkpoint may wait for longer.
         """
         if outage in self.store.outages and started.query is not None and not (started.over or started.life.has_storm):
-            waited_s = started.query._master.outages.waited_s
-            limit_s = 3 * started.life.outage_timeout_s
+            waited_s, limit_s = started.query._master.outages.waited_s, 3 * started.life.outage_timeout_s
             require(waited_s < limit_s, f"a query waited for its store for {waited_s:.0f} s")
 
     def run_until(self, condition: Condition, what: str | Callable[[], str], limit_s: float = LIFE_S_MAX) -> None:
@@ -378,6 +376,8 @@ class World:
             passing = (*passing, errors.StorageError)  # an attempt in a few seconds, and each may fail by chance
         if "a checkpoint has failed" in str(error) and around.faults and started.life.upload_attempts_max == 1:
             passing = (*passing, errors.StorageError)  # each of a checkpoint's many small objects may fail by chance
+        if self.store.lag_s and started.query is None and "is missing: the newest" in str(error):
+            passing = (*passing, errors.CorruptObject)  # each record of a living JobMaster went before it was shown
         if started.goes_back:
             passing = (*passing, errors.JobRefused)  # an earlier JobMaster that still lives may let go of it meanwhile
         if self.replaced(started):

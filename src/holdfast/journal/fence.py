@@ -162,7 +162,9 @@ def lost(missing: JournalNumber, listed: Listed, newest: JournalNumber | None) -
         f"{'No checkpoint record is left' if newest is None else f'{names.journal(newest)} is older'}; "
         "a start from there would process rows a second time and publish them again. Restore the object from a backup "
         "or from the bucket's older versions, and start again; or start on an empty storage, with empty targets. "
-        "Nothing was changed; until then do not delete anything from the storage, which still holds the state"
+        "Nothing was changed; until then do not delete anything from the storage, which still holds the state. (Where "
+        "another driver of this job still runs and listings of the store lag, records may go before they are shown: "
+        "stop that driver first)"
     )
 
 

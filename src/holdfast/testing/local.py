@@ -61,6 +61,13 @@ class _Hosted:
         self.job_master.cut.set()
         self.dead.set()
 
+    def close(self) -> None:
+        """Close the TaskManager; what it cannot let go of stays for a later clean-up."""
+        try:
+            self.task_manager.close()
+        except Exception as error:
+            log.warning("%s could not let go of everything: %s", self.start.process.name, error)
+
 
 class LocalCluster:
     """Implements `jobmaster.cluster.Cluster`.
@@ -162,7 +169,7 @@ class LocalCluster:
     def _close(self, hosted: _Hosted) -> None:
         """Close a TaskManager in the background, once it has come to the end of its work."""
         name = f"holdfast-close-{hosted.start.process.number}"
-        thread = threading.Thread(target=hosted.task_manager.close, name=name, daemon=True)
+        thread = threading.Thread(target=hosted.close, name=name, daemon=True)
         thread.start()
         with self._lock:
             self._closing = {each: of for each, of in self._closing.items() if each.is_alive()} | {thread: hosted}
