@@ -136,6 +136,16 @@ def stopped_before_it_runs(folder, when):
     return {"start": said[0] if said else "hangs"}
 
 
+def threads_left():
+    """Return the threads of Holdfast that do not end by themselves within a while."""
+    deadline_s = time.monotonic() + WAIT_S
+    while found := [thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast")]:
+        if time.monotonic() > deadline_s:
+            return found
+        threading.Event().wait(0.05)
+    return []
+
+
 def goes_on(folder):
     """The job of the first session, on a new session: it ends where its source does."""
     spark = new_session()
@@ -155,7 +165,7 @@ def main(folder: Path) -> None:
         "another thread": stopped_by_another_thread(folder),
         "starting": stopped_before_it_runs(folder, "holdfast-TaskManager"),
     }
-    found["threads"] = [thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast")]
+    found["threads"] = threads_left()
     (folder / "found.json").write_text(json.dumps(found))
 
 
