@@ -40,6 +40,8 @@ SHAPES = {
     "sink.staged": [Shape(**{**vars(EVERY), "rows": 24_000, "rows_per_batch": 4000, "keys": 5000})],
     # Committables are gathered where several batches wait for a checkpoint.
     "jobmaster.gather": [Shape(**{**vars(EVERY), "interval_s": 1.0})],
+    # A table is materialized once its log is long, beside batches: a short job may end before.
+    "materialize": [Shape(**{**vars(EVERY), "rows": 4000, "log_handles_max": 1})],
     "": [EVERY, Shape(**{**vars(DELTA), "emit": "chain"})],
 }
 
