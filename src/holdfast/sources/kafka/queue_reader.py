@@ -104,6 +104,8 @@ class OpenPartition:
     """True if the read under way goes on where messages are gone."""
     begun_again: bool = False
     """True if its position was tried a second time, or messages were passed over; the next read opens it anew."""
+    tried_again: bool = False
+    """True if the next error about a position is about the position of now, not about a position of before."""
     left: Addresses = field(default_factory=lambda: NO_MESSAGES)
 
 
@@ -214,8 +216,9 @@ class QueueReader(PartitionReader):
         """
         if code not in LOST:
             self._fail(topic, opened.number, opened.taken_to, code)
-        if opened.begun_again and not self._pass_lost(opened, topic, ANSWER_S_MAX):
+        if opened.tried_again and not self._pass_lost(opened, topic, ANSWER_S_MAX):
             self._fail(topic, opened.number, opened.taken_to, code)
+        opened.tried_again = not opened.tried_again
         opened.begun_again = True
         self._lib.rd_kafka_consume_stop(opened.topic, opened.number)
         self._begin(opened, topic)
