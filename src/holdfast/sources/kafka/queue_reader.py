@@ -88,6 +88,10 @@ def address_of(function: Any) -> np.uint64:
     return np.uint64(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
+TRIES_MAX = 3
+"""Bound on errors about a position that may be about a position of before. A higher value takes longer to fail."""
+
+
 @dataclass
 class OpenPartition:
     """A partition that is fetched from, and messages that were taken and lie behind the end of the last read."""
@@ -104,8 +108,8 @@ class OpenPartition:
     """True if the read under way goes on where messages are gone."""
     begun_again: bool = False
     """True if its position was tried a second time, or messages were passed over; the next read opens it anew."""
-    tried_again: bool = False
-    """True if the next error about a position is about the position of now, not about a position of before."""
+    tries: int = 0
+    """Number of errors about a position since messages were last passed over."""
     left: Addresses = field(default_factory=lambda: NO_MESSAGES)
 
 
@@ -216,9 +220,10 @@ class QueueReader(PartitionReader):
         """
         if code not in LOST:
             self._fail(topic, opened.number, opened.taken_to, code)
-        if opened.tried_again and not self._pass_lost(opened, topic, ANSWER_S_MAX):
+        passed = opened.tries > 0 and self._pass_lost(opened, topic, ANSWER_S_MAX)
+        opened.tries = 0 if passed else opened.tries + 1
+        if opened.tries > TRIES_MAX:
             self._fail(topic, opened.number, opened.taken_to, code)
-        opened.tried_again = not opened.tried_again
         opened.begun_again = True
         self._lib.rd_kafka_consume_stop(opened.topic, opened.number)
         self._begin(opened, topic)
