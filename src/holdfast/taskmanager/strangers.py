@@ -139,11 +139,9 @@ def _accepted(descriptor: int, port: int) -> socket.socket | None:
         made = socket.socket(fileno=os.dup(descriptor))
     except OSError:
         return None
-    try:
+    with suppress(OSError):  # the other end may have closed it
         if made.family in (socket.AF_INET, socket.AF_INET6) and made.getsockname()[1] == port:
             return made
-    except OSError:
-        pass  # it was closed by its other end
     made.close()
     return None
 
