@@ -5,6 +5,7 @@ import socket
 import threading
 import urllib.request
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -44,12 +45,11 @@ def test_idle_connections_take_a_bounded_number_of_threads_and_keep_nobody_out(
 ) -> None:
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 8)
     before = threading.active_count()
-    held = [connect(server) for _ in range(50)]
-    until(lambda: held[41].recv(1) == b"")  # the oldest were closed
-    assert threading.active_count() - before <= 9
-    assert fetch(server.url) == b"hello"
-    for each in held:
-        each.close()
+    with ExitStack() as held:
+        connections = [held.enter_context(connect(server)) for _ in range(50)]
+        until(lambda: connections[41].recv(1) == b"")  # the oldest were closed
+        until(lambda: threading.active_count() - before <= 9)  # a thread ends a little after its connection
+        assert fetch(server.url) == b"hello"
 
 
 def test_a_connection_ends_after_a_time_however_slowly_it_sends(
