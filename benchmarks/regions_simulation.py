@@ -24,10 +24,10 @@ from holdfast.execution.machine import Machine
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.plan import Plan, Unit
 from holdfast.ids import BatchNumber, JournalNumber, Role, RunNumber
-from holdfast.jobmaster.isolating import Isolated, Isolator
-from holdfast.jobmaster.job_facts import JobFacts
-from holdfast.jobmaster.planner import BatchLimits, Planner
-from holdfast.jobmaster.regional import RegionalPlanning
+from holdfast.jobmaster.batches.isolating import Isolated, Isolator
+from holdfast.jobmaster.batches.planner import BatchLimits, Planner
+from holdfast.jobmaster.batches.regional import RegionalPlanning
+from holdfast.jobmaster.checkpoints.job_facts import JobFacts
 from holdfast.journal.codec import encode_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.sources.base import EnumeratorContext

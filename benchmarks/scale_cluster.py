@@ -24,9 +24,9 @@ from holdfast.exchange.resident_server import ResidentClient
 from holdfast.exchange.task import UnitResult
 from holdfast.graph.program import Program
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
-from holdfast.jobmaster.server import JobMasterServer
-from holdfast.jobmaster.start import ClusterContext
+from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
+from holdfast.jobmaster.processes.server import JobMasterServer
+from holdfast.jobmaster.starting.start import ClusterContext
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
     CommitAnswer,
@@ -191,8 +191,8 @@ class SocketSender(_Caller):
 
 
 class StandInCluster:
-    """Implements `jobmaster.cluster.Cluster`. `on_completed` is called for each TaskManager that is told of a completed
-    checkpoint."""
+    """Implements `jobmaster.processes.cluster.Cluster`. `on_completed` is called for each TaskManager that is told of a
+    completed checkpoint."""
 
     heartbeats = False
 

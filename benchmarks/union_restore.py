@@ -31,7 +31,7 @@ from holdfast.functions.process.subtask_list import SubtaskList
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import Program
-from holdfast.jobmaster.deployment import Layout, subtasks_of, whole_tables
+from holdfast.jobmaster.batches.deployment import Layout, subtasks_of, whole_tables
 from holdfast.protocol.taskmanager import Deployment
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.whole import read_whole

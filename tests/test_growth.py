@@ -11,7 +11,7 @@ from benchmarks.growth.__main__ import main
 from benchmarks.growth.axes import AXES
 from benchmarks.growth.axis import BOUNDS, REST, WORK, Axis, Measured
 from holdfast.functions.timing.time_index import TimeBuckets
-from holdfast.jobmaster.batches import BatchRunner
+from holdfast.jobmaster.batches.runner import BatchRunner
 from holdfast.taskmanager.subtask import Subtask
 from holdfast.testing import TestSource, start
 

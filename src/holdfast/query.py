@@ -11,9 +11,9 @@ from rich.console import Console
 from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed, SettingsError
 from holdfast.hidden import chained
+from holdfast.jobmaster.batches.progress import Totals
 from holdfast.jobmaster.master import JobMaster
-from holdfast.jobmaster.progress import Totals
-from holdfast.jobmaster.savepoints import Savepoint
+from holdfast.jobmaster.savepoints.savepoints import Savepoint
 from holdfast.observe.view import JobView, LostRows, SavepointStats
 from holdfast.settings import CheckpointConfig
 from holdfast.ui import api

@@ -134,7 +134,7 @@ def test_a_job_without_operators_asks_its_sources_and_sinks() -> None:
 
 
 def test_a_refusal_is_named_once_and_nothing_is_stored_for_it(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "holdfast.jobmaster.control")
+    caplog.set_level(logging.INFO, "holdfast.jobmaster.checkpoints.control")
     job, feed = answering(*[SOFT.because("not now")] * 3)
     query = start(job, hf.processing_time())
     feed.put(pairs((1, 1)))

@@ -9,7 +9,7 @@ from job_kit import new_job
 
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.jobmaster.batch_sizing import GROWTH_MAX, ROWS_FIRST, BatchSizer
+from holdfast.jobmaster.batches.sizing import GROWTH_MAX, ROWS_FIRST, BatchSizer
 from holdfast.testing import start
 from waiting import until
 

@@ -13,8 +13,8 @@ from regions_kit import QUICK, ROWS, RUNNING, SPLITS, Failing, Timed, broken, co
 import holdfast as hf
 from holdfast.clock import ManualClock
 from holdfast.execution.failing import FailingSplits
-from holdfast.jobmaster.planner import BatchLimits, Planner
-from holdfast.jobmaster.regional import CATCH_UP_ROWS_MIN, RegionalPlanning
+from holdfast.jobmaster.batches.planner import BatchLimits, Planner
+from holdfast.jobmaster.batches.regional import CATCH_UP_ROWS_MIN, RegionalPlanning
 from holdfast.journal.codec import encode_record
 from holdfast.journal.fence import list_journal, read_record
 from holdfast.journal.records import CheckpointRecord

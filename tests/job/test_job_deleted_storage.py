@@ -6,7 +6,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import ObjectNotFound
-from holdfast.jobmaster import recorder
+from holdfast.jobmaster.checkpoints import recorder
 from holdfast.storage import names
 from holdfast.storage.store import open_store
 from holdfast.testing import start

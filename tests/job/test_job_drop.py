@@ -11,7 +11,7 @@ from job_kit import Feed, new_job, new_storage, newest
 import holdfast as hf
 from holdfast import failpoints
 from holdfast.exchange import dropping
-from holdfast.jobmaster.cluster import ProcessStarter
+from holdfast.jobmaster.processes.cluster import ProcessStarter
 from holdfast.query import Query
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster

@@ -12,7 +12,7 @@ from job_kit import new_job, newest, pairs, script
 import holdfast as hf
 from holdfast import failpoints
 from holdfast.execution import course
-from holdfast.jobmaster import taskmanagers
+from holdfast.jobmaster.processes import taskmanagers
 from holdfast.testing import local
 from holdfast.testing.run import run, start
 from waiting import until

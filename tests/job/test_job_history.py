@@ -140,7 +140,7 @@ def test_the_storage_keeps_the_history_over_restarts_and_bounded(monkeypatch: py
         assert len(stored_epochs(store_of(job))) == 1, "older objects go"
     assert [each.outcome for each in found if each.outcome != "completed"] == ["refused"]
     assert len({each.epoch for each in found}) == 3
-    monkeypatch.setattr("holdfast.jobmaster.history.ENTRIES_MAX", 2)
+    monkeypatch.setattr("holdfast.jobmaster.checkpoints.history.ENTRIES_MAX", 2)
     job, feed = fed(storage)
     query = start(job, hf.processing_time())
     feed.put(pairs((1, 1)) * 10)

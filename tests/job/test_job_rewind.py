@@ -172,11 +172,11 @@ def test_past_the_bound_of_undo_a_survivor_restores_and_the_log_says_so(chain, m
     chain.query.trigger_checkpoint(60)
     chain.commit()
     chain.commit()
-    with caplog.at_level("WARNING", logger="holdfast.jobmaster.deployer"):
+    with caplog.at_level("WARNING", logger="holdfast.jobmaster.batches.deployer"):
         chain.cluster.kill(1)
         until(lambda: len(chain.query.restarts) == 1)
     chain.commit()
-    [said] = [each.getMessage() for each in caplog.records if each.name == "holdfast.jobmaster.deployer"]
+    [said] = [each.getMessage() for each in caplog.records if each.name == "holdfast.jobmaster.batches.deployer"]
     assert "TaskManager 0 restored its state from the storage, because it could not go back in memory" in said
     assert "its undo reaches back to batch" in said
     survivor = next(each for each in chain.query.view().processes if each.number == 0)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast import cli
-from holdfast.jobmaster import copying, savepoints
+from holdfast.jobmaster.savepoints import copying, savepoints
 from holdfast.journal.codec import SAVEPOINT_MAGIC, SAVEPOINT_VERSION
 from holdfast.journal.job import read_job
 from holdfast.maintenance.verify import verify

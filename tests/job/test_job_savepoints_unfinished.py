@@ -10,7 +10,7 @@ from job_kit import Feed, pairs
 from savepoints_kit import LIVE, Folders, files_of, made, put
 
 import holdfast as hf
-from holdfast.jobmaster import savepoints
+from holdfast.jobmaster.savepoints import savepoints
 from holdfast.maintenance.verify import verify
 from holdfast.storage.copying import CopyOrder
 from holdfast.storage.store import open_store

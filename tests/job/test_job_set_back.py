@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from job_kit import new_job, pairs, script, store_of
 
 import holdfast as hf
-from holdfast.jobmaster import set_back
+from holdfast.jobmaster.starting import set_back
 from holdfast.journal.fence import journal_numbers
 from holdfast.testing import run
 

@@ -7,7 +7,7 @@ from job_kit import Feed, new_job, new_storage, newest
 
 import holdfast as hf
 from holdfast.errors import SettingsError
-from holdfast.jobmaster.cluster import ProcessStarter
+from holdfast.jobmaster.processes.cluster import ProcessStarter
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster
 from waiting import until

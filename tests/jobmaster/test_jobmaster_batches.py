@@ -13,8 +13,8 @@ from holdfast.exchange.task import Failure, OutputResult, UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import DEAD_LETTERS, OperatorOrigin, OperatorTarget, SourceOrigin
 from holdfast.ids import Epoch, RunNumber
-from holdfast.jobmaster.batches import BatchOutcome, BatchRunner
-from holdfast.jobmaster.cluster import LevelRun
+from holdfast.jobmaster.batches.runner import BatchOutcome, BatchRunner
+from holdfast.jobmaster.processes.cluster import LevelRun
 from holdfast.protocol.streams import Sent
 from holdfast.protocol.taskmanager import CommitAnswer, ExchangeRoutes, ProcessResult
 from holdfast.sources.base import BadRow

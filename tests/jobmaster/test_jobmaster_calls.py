@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import TaskManagerLost
 from holdfast.ids import Incarnation, ProcessId, Role
-from holdfast.jobmaster.calls import Round
+from holdfast.jobmaster.processes.calls import Round
 
 FIRST, SECOND = (ProcessId(Role.TASK_MANAGER, number, Incarnation(number + 1)) for number in (0, 1))
 

@@ -7,8 +7,8 @@ from unittest.mock import Mock
 import pytest
 
 from holdfast.errors import HoldfastError, StorageError, TaskManagerLost
-from holdfast.jobmaster import copying
-from holdfast.jobmaster.copying import Portions, SpreadCopy
+from holdfast.jobmaster.savepoints import copying
+from holdfast.jobmaster.savepoints.copying import Portions, SpreadCopy
 from holdfast.storage.copying import CopiedObject, CopyOrder
 
 NAMES = [f"dstl/{number}" for number in range(10)]

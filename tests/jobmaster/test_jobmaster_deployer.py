@@ -10,9 +10,9 @@ from holdfast.execution.events import Deploy
 from holdfast.formats.handles import Manifest, TableHandle
 from holdfast.formats.manifests import encode_manifest
 from holdfast.ids import BatchNumber, CheckpointId, Epoch, Incarnation, JournalNumber, RunNumber
-from holdfast.jobmaster.deployer import Deployer, MasterSettings, StartedJob
-from holdfast.jobmaster.deployment import Layout
-from holdfast.jobmaster.planner import BatchLimits
+from holdfast.jobmaster.batches.deployer import Deployer, MasterSettings, StartedJob
+from holdfast.jobmaster.batches.deployment import Layout
+from holdfast.jobmaster.batches.planner import BatchLimits
 from holdfast.journal.codec import StoredJob
 from holdfast.settings import FailoverConfig, OnLoss
 from holdfast.storage.store import ObjectStore

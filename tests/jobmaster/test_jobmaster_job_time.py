@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.ids import ClockReading
-from holdfast.jobmaster.job_time import AHEAD_S_MAX, STEP_S_MAX, JobTime
+from holdfast.jobmaster.checkpoints.job_time import AHEAD_S_MAX, STEP_S_MAX, JobTime
 from holdfast.journal.records import CheckpointRecord
 from journal_kit import checkpoint
 

@@ -3,7 +3,7 @@
 from holdfast.clock import SystemClock
 from holdfast.execution.events import LossExplained, Lost
 from holdfast.ids import Incarnation, ProcessId, Role
-from holdfast.jobmaster.outages import BATCHES, RESTORES, Outages
+from holdfast.jobmaster.checkpoints.outages import BATCHES, RESTORES, Outages
 
 FIRST, SECOND = (ProcessId(Role.TASK_MANAGER, number, Incarnation(1)) for number in range(2))
 

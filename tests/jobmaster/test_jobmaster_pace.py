@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.jobmaster.pace import RESTING_AFTER_S, RESTING_TICK_S, batch_due_in_s, idle_wait_s, tick_s
+from holdfast.jobmaster.batches.pace import RESTING_AFTER_S, RESTING_TICK_S, batch_due_in_s, idle_wait_s, tick_s
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from holdfast.checkpoint.outcomes import Outcome
 from holdfast.clock import ManualClock
 from holdfast.formats.history import CheckpointStats, TaskManagerPart
 from holdfast.ids import CheckpointId
-from holdfast.jobmaster.batches import BatchOutcome
-from holdfast.jobmaster.progress import CHECKPOINTS_MAX, RECENT_MAX, Progress, Standing
+from holdfast.jobmaster.batches.progress import CHECKPOINTS_MAX, RECENT_MAX, Progress, Standing
+from holdfast.jobmaster.batches.runner import BatchOutcome
 
 
 def made() -> tuple[ManualClock, Progress]:

@@ -11,7 +11,7 @@ import pytest
 from holdfast.checkpoint import events
 from holdfast.errors import CorruptObject, PublishFailed, StorageError
 from holdfast.ids import JournalNumber
-from holdfast.jobmaster.publisher import Publisher
+from holdfast.jobmaster.checkpoints.publisher import Publisher
 from holdfast.journal.codec import encode_committables
 from holdfast.sinks.base import PublishContext, Sink, StageContext
 from holdfast.sinks.staging import StagedRows, encode

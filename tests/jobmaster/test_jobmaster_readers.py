@@ -2,7 +2,7 @@
 
 import threading
 
-from holdfast.jobmaster.readers import READERS_MIN, Readers
+from holdfast.jobmaster.processes.readers import READERS_MIN, Readers
 from waiting import until
 
 

@@ -15,8 +15,8 @@ from holdfast.execution import events
 from holdfast.graph.build import build_program
 from holdfast.graph.plan import Unit
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
-from holdfast.jobmaster.senders import Senders
+from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
+from holdfast.jobmaster.processes.senders import Senders
 from holdfast.protocol.taskmanager import ExchangeRoutes, Registration
 from waiting import until
 

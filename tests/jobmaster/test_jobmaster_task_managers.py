@@ -4,8 +4,8 @@ from typing import Any
 
 from holdfast.clock import ManualClock
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import ProcessStarter
-from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.jobmaster.processes.cluster import ProcessStarter
+from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.protocol.taskmanager import Registration
 
 

@@ -20,8 +20,8 @@ from holdfast.exchange.resident_server import ResidentClient
 from holdfast.exchange.task import UnitResult
 from holdfast.graph.program import Program
 from holdfast.ids import ProcessId
-from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
-from holdfast.jobmaster.start import ClusterContext, task_manager_settings
+from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
+from holdfast.jobmaster.starting.start import ClusterContext, task_manager_settings
 from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import open_store
@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 
 @dataclass
 class SenderProcesses:
-    """Implements `jobmaster.cluster.Cluster` for jobs without operators, with senders as processes of their own."""
+    """Implements `jobmaster.processes.cluster.Cluster` for jobs without operators: its senders are processes."""
 
     program: Program
     storage: str

@@ -10,7 +10,7 @@ from kills_pipelines import Shape, check
 
 from holdfast import failpoints
 from holdfast.exchange.task import UnitResult
-from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
+from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
 from holdfast.protocol.taskmanager import Registration
 from holdfast.testing.local import LocalCluster
 

@@ -11,7 +11,7 @@ from kills_senders import SenderProcesses
 import holdfast as hf
 from faulty_kit import ROWS, failing, faulty, heal, values, without
 from holdfast.clock import SystemClock
-from holdfast.jobmaster.start import Start
+from holdfast.jobmaster.starting.start import Start
 from holdfast.storage.store import open_store
 from holdfast.testing.run import start_on
 from waiting import until

@@ -22,8 +22,8 @@ from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
-from holdfast.jobmaster.start import ClusterContext, task_manager_settings
+from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
+from holdfast.jobmaster.starting.start import ClusterContext, task_manager_settings
 from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes, JobMasterGateway
 from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
@@ -239,7 +239,7 @@ class Hosted:
 
 @dataclass
 class SimulatedCluster:
-    """Implements `jobmaster.cluster.Cluster`, within the process of its JobMaster."""
+    """Implements `jobmaster.processes.cluster.Cluster`, within the process of its JobMaster."""
 
     network: Network
     program: Program

@@ -20,7 +20,7 @@ from holdfast import errors
 from holdfast.checkpoint.updates import in_words
 from holdfast.cleanup.observation import observe, plan
 from holdfast.cleanup.plan import carry_out
-from holdfast.jobmaster.from_savepoint import begin_from, open_savepoint
+from holdfast.jobmaster.starting.from_savepoint import begin_from, open_savepoint
 from holdfast.journal.fence import read_retained
 from holdfast.journal.records import CheckpointRecord
 from holdfast.storage import names

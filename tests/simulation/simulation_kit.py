@@ -41,8 +41,8 @@ def short_waits() -> Iterator[None]:
         mock.patch("holdfast.journal.patience.DELAY_S_MAX", 0.004),
         mock.patch.dict("holdfast.storage.retrying.RetryingStore.__init__.__kwdefaults__", {"first_delay_s": 0.002}),
         mock.patch("holdfast.taskmanager.hosting.RetryPolicy", hasty),
-        mock.patch("holdfast.jobmaster.outages.PAUSE_S_MIN", 0.01),
-        mock.patch("holdfast.jobmaster.outages.PAUSE_S_MAX", 0.05),
+        mock.patch("holdfast.jobmaster.checkpoints.outages.PAUSE_S_MIN", 0.01),
+        mock.patch("holdfast.jobmaster.checkpoints.outages.PAUSE_S_MAX", 0.05),
         mock.patch("holdfast.taskmanager.checkpoints.FIRST_REPEAT_S", 0.005),
     ):
         yield

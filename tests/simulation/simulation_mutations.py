@@ -30,10 +30,10 @@ from holdfast.functions.process.subtask_broadcast import BroadcastEntries
 from holdfast.functions.process.subtask_list import SubtaskList
 from holdfast.functions.timing.time_index import FollowedIndex
 from holdfast.functions.windows.panes import PaneOperator
-from holdfast.jobmaster.job_facts import JobFacts
+from holdfast.jobmaster.checkpoints.job_facts import JobFacts
+from holdfast.jobmaster.checkpoints.outages import Outages
+from holdfast.jobmaster.checkpoints.recorder import Recorder
 from holdfast.jobmaster.master import JobMaster
-from holdfast.jobmaster.outages import Outages
-from holdfast.jobmaster.recorder import Recorder
 from holdfast.journal import rules
 from holdfast.materialize.base import Base, Bases
 from holdfast.materialize.keyed_state import KeyedState
@@ -203,7 +203,7 @@ def _publishes_by_the_settings_of_today() -> AbstractContextManager[Any]:
     def of_today(context: PublishContext, layout: bytes, **stored: Any) -> PublishContext:
         return replace(context, **stored)
 
-    return mock.patch("holdfast.jobmaster.publisher.replace", of_today)
+    return mock.patch("holdfast.jobmaster.checkpoints.publisher.replace", of_today)
 
 
 def _gathers_across_cuts() -> AbstractContextManager[Any]:

@@ -38,7 +38,7 @@ def _does_not_say_what_is_held() -> AbstractContextManager[Any]:
 
 
 def _forgets_what_earlier_starts_retained() -> AbstractContextManager[Any]:
-    return mock.patch("holdfast.jobmaster.found._older", lambda store, taken: iter(()))
+    return mock.patch("holdfast.jobmaster.checkpoints.found._older", lambda store, taken: iter(()))
 
 
 def _cleans_up_what_is_retained() -> AbstractContextManager[Any]:

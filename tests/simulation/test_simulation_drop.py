@@ -15,7 +15,7 @@ from simulation_invariants import Broken
 from simulation_run import simulate_dropping
 from simulation_runtime import Stalled
 
-from holdfast.jobmaster.losses import CommittedRows, LossLedger
+from holdfast.jobmaster.batches.losses import CommittedRows, LossLedger
 
 SEEDS = range(6) if "HOLDFAST_SEED" not in os.environ else [int(os.environ["HOLDFAST_SEED"])]
 

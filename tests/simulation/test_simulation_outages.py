@@ -13,7 +13,7 @@ from simulation_kit import HastyClock, short_waits
 
 import holdfast as hf
 from holdfast.errors import HoldfastError, ObjectNotFound, StorageError, UserFunctionError
-from holdfast.jobmaster.outages import is_outage
+from holdfast.jobmaster.checkpoints.outages import is_outage
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import Fault, FaultyStore, start
 from waiting import until
@@ -98,7 +98,7 @@ PLACES = [
 def test_a_store_that_is_away_is_waited_for_and_nothing_is_lost_or_doubled(
     tmp_path: Path, operations: set[str], folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "holdfast.jobmaster.outages")
+    caplog.set_level(logging.INFO, "holdfast.jobmaster.checkpoints.outages")
     storage = f"memory://outages/{uuid4().hex}"
     away, target = Away(open_store(storage), operations, folder), Target()
     job = counting(tmp_path, storage, hf.CallbackSink(target, name="out"))

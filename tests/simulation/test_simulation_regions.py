@@ -60,14 +60,14 @@ def _lets_every_record_begin_anew() -> AbstractContextManager[Any]:
     def anew(behind: Behind, offsets: Any, number: int, *others: Any) -> Behind:
         return recorded(behind, offsets, number, number, {}, {})
 
-    return mock.patch("holdfast.jobmaster.job_facts.recorded", anew)
+    return mock.patch("holdfast.jobmaster.checkpoints.job_facts.recorded", anew)
 
 
 def _names_the_record_before_at_any_position() -> AbstractContextManager[Any]:
     def at_any(behind: Behind, offsets: Any, number: int, before: int, older: Behind, older_offsets: Any) -> Behind:
         return recorded(behind, offsets, number, before, older, offsets)
 
-    return mock.patch("holdfast.jobmaster.job_facts.recorded", at_any)
+    return mock.patch("holdfast.jobmaster.checkpoints.job_facts.recorded", at_any)
 
 
 MUTATIONS: list[Callable[[], AbstractContextManager[Any]]] = [

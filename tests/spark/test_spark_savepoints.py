@@ -10,7 +10,7 @@ import pytest
 from spark_kit import new_job, newest, write_rows
 
 import holdfast as hf
-from holdfast.jobmaster import savepoints
+from holdfast.jobmaster.savepoints import savepoints
 from holdfast.journal.savepoints import find_savepoint
 from holdfast.maintenance.verify import verify
 from holdfast.spark import savepoint_copies

@@ -27,17 +27,11 @@ from holdfast.execution import events as ev
 from holdfast.execution.machine import Machine
 from holdfast.formats.history import CheckpointStats, SavepointStats
 from holdfast.ids import JournalNumber, ProcessId, Role
-from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.conductor import Conductor
-from holdfast.jobmaster.control import Control, Listeners
-from holdfast.jobmaster.copying import Copiers
-from holdfast.jobmaster.deployer import Deployer, StartedJob
-from holdfast.jobmaster.found import found_records, records_of
-from holdfast.jobmaster.job_time import JobTime
-from holdfast.jobmaster.losses import LossLedger
-from holdfast.jobmaster.news import SourceNews
-from holdfast.jobmaster.outages import Outages
-from holdfast.jobmaster.parts import (
+from holdfast.jobmaster.batches.conductor import Conductor
+from holdfast.jobmaster.batches.deployer import Deployer, StartedJob
+from holdfast.jobmaster.batches.losses import LossLedger
+from holdfast.jobmaster.batches.news import SourceNews
+from holdfast.jobmaster.batches.parts import (
     control_of,
     log_restored,
     log_settings,
@@ -46,16 +40,22 @@ from holdfast.jobmaster.parts import (
     publishers_of,
     sweeper_of,
 )
-from holdfast.jobmaster.planner import Planner
-from holdfast.jobmaster.processes import Processes
-from holdfast.jobmaster.progress import Progress
-from holdfast.jobmaster.promises import RestartCheckpoint
-from holdfast.jobmaster.savepoints import Savepoint, SavepointWriter
-from holdfast.jobmaster.senders import Senders
-from holdfast.jobmaster.shown import dead_letters_of, processes_now
-from holdfast.jobmaster.taskmanagers import TaskManagers
-from holdfast.jobmaster.waiters import QueryEnd, Waiters
-from holdfast.jobmaster.work import WorkQueue
+from holdfast.jobmaster.batches.planner import Planner
+from holdfast.jobmaster.batches.progress import Progress
+from holdfast.jobmaster.batches.waiters import QueryEnd, Waiters
+from holdfast.jobmaster.batches.work import WorkQueue
+from holdfast.jobmaster.checkpoints.control import Control, Listeners
+from holdfast.jobmaster.checkpoints.found import found_records, records_of
+from holdfast.jobmaster.checkpoints.job_time import JobTime
+from holdfast.jobmaster.checkpoints.outages import Outages
+from holdfast.jobmaster.checkpoints.promises import RestartCheckpoint
+from holdfast.jobmaster.processes.cluster import Cluster
+from holdfast.jobmaster.processes.processes import Processes
+from holdfast.jobmaster.processes.senders import Senders
+from holdfast.jobmaster.processes.shown import dead_letters_of, processes_now
+from holdfast.jobmaster.processes.taskmanagers import TaskManagers
+from holdfast.jobmaster.savepoints.copying import Copiers
+from holdfast.jobmaster.savepoints.savepoints import Savepoint, SavepointWriter
 from holdfast.journal.fence import TakenOver
 from holdfast.observe.event_log import EventLog
 from holdfast.observe.view import JobView, graph_of

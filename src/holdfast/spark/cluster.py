@@ -20,7 +20,7 @@ from holdfast.exchange.task import UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import BATCH_TIME, Leg, Program, SourceOrigin, Transform
 from holdfast.ids import ProcessId, RunNumber
-from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
+from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.spark.claims import Claim, SlotClaims
@@ -39,7 +39,7 @@ RESULT = "result binary"
 
 
 class SparkCluster:
-    """Implements `jobmaster.cluster.Cluster` on a Spark session."""
+    """Implements `jobmaster.processes.cluster.Cluster` on a Spark session."""
 
     heartbeats = True
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError, SenderLost, TaskManagerLost
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import ProcessStarter
+from holdfast.jobmaster.processes.cluster import ProcessStarter
 from holdfast.printable import logger
 from holdfast.spark.failures import cause_of_death, first_line
 from holdfast.spark.session import cancel_group, failed_attempt, has_ended, jobs_of_group

@@ -5,7 +5,7 @@
 The bytes do not pass through the driver. Spark runs the tasks before the job's TaskManagers are placed, while all slots
 are free. A task that ends with its executor is tried again by Spark, from the beginning of its portion: objects are
 written whole, so a second copy changes nothing. Does not own: the journal, which begins with the savepoint's record
-once everything is copied (`jobmaster.from_savepoint`).
+once everything is copied (`jobmaster.starting.from_savepoint`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from holdfast import errors
 from holdfast.errors import HoldfastError
-from holdfast.jobmaster.from_savepoint import OpenedSavepoint
+from holdfast.jobmaster.starting.from_savepoint import OpenedSavepoint
 from holdfast.printable import logger
 from holdfast.spark.session import described
 from holdfast.storage.copying import CopiedObject, copy_objects

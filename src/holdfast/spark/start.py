@@ -1,4 +1,4 @@
-"""Start of a job on Spark: analyse, check the cluster, and hand over to `jobmaster.start`."""
+"""Start of a job on Spark: analyse, check the cluster, and hand over to `jobmaster.starting.start`."""
 
 import uuid
 from dataclasses import replace
@@ -14,11 +14,11 @@ from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.graph.regions import explained
 from holdfast.ids import Epoch
-from holdfast.jobmaster.deployment import Layout
-from holdfast.jobmaster.from_savepoint import savepoint_of
-from holdfast.jobmaster.parts import settings_of
+from holdfast.jobmaster.batches.deployment import Layout
+from holdfast.jobmaster.batches.parts import settings_of
 from holdfast.jobmaster.program_end import end_with_program
-from holdfast.jobmaster.start import ClusterContext, Start, open_stored_job, start_job, task_manager_settings
+from holdfast.jobmaster.starting.from_savepoint import savepoint_of
+from holdfast.jobmaster.starting.start import ClusterContext, Start, open_stored_job, start_job, task_manager_settings
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.query import Query

@@ -28,7 +28,7 @@ from holdfast.exchange.task import (
 )
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import MapBatches, Program
-from holdfast.jobmaster.cluster import LevelRun
+from holdfast.jobmaster.processes.cluster import LevelRun
 from holdfast.sources.bad_reasons import counted_reasons
 from holdfast.storage import names
 from holdfast.storage.retrying import RetryingStore

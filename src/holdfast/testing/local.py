@@ -15,8 +15,8 @@ from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, CheckpointId, ProcessId, RunNumber
-from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
-from holdfast.jobmaster.start import ClusterContext, task_manager_settings
+from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
+from holdfast.jobmaster.starting.start import ClusterContext, task_manager_settings
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
@@ -70,7 +70,7 @@ class _Hosted:
 
 
 class LocalCluster:
-    """Implements `jobmaster.cluster.Cluster`.
+    """Implements `jobmaster.processes.cluster.Cluster`.
 
     `kill` ends a TaskManager as SIGKILL would: from any thread, in the middle of its work. From then on it reaches
     neither store nor JobMaster, and nobody reaches it; its state is let go of in the background.

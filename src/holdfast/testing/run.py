@@ -7,11 +7,11 @@ from holdfast.code_shipping import pickled
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.program import Program
 from holdfast.job import Job
-from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.deployment import Layout
-from holdfast.jobmaster.from_savepoint import savepoint_of
-from holdfast.jobmaster.parts import settings_of
-from holdfast.jobmaster.start import ClusterContext, Start, open_stored_job, start_job
+from holdfast.jobmaster.batches.deployment import Layout
+from holdfast.jobmaster.batches.parts import settings_of
+from holdfast.jobmaster.processes.cluster import Cluster
+from holdfast.jobmaster.starting.from_savepoint import savepoint_of
+from holdfast.jobmaster.starting.start import ClusterContext, Start, open_stored_job, start_job
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger, available_now

@@ -28,10 +28,10 @@ from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program, SourceOrigin
 from holdfast.graph.regions import regions_of
 from holdfast.ids import ProcessId, Role, RunNumber
-from holdfast.jobmaster.cluster import Cluster, LevelRun
-from holdfast.jobmaster.processes import Processes, Serving
-from holdfast.jobmaster.readers import READERS_MIN, Readers
-from holdfast.jobmaster.taskmanagers import QUICK_S
+from holdfast.jobmaster.processes.cluster import Cluster, LevelRun
+from holdfast.jobmaster.processes.processes import Processes, Serving
+from holdfast.jobmaster.processes.readers import READERS_MIN, Readers
+from holdfast.jobmaster.processes.taskmanagers import QUICK_S
 from holdfast.printable import logger
 from holdfast.settings import RegionConfig
 from holdfast.storage.copying import CopiedObject, CopyOrder

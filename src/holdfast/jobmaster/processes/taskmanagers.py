@@ -17,9 +17,9 @@ from holdfast.execution import events
 from holdfast.execution.calls import Step
 from holdfast.execution.placement import weak_point
 from holdfast.ids import Incarnation, ProcessId, Role
-from holdfast.jobmaster.calls import CallReporter, CallThread, Round
-from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S, Processes, Serving
+from holdfast.jobmaster.processes.calls import CallReporter, CallThread, Round
+from holdfast.jobmaster.processes.cluster import Cluster
+from holdfast.jobmaster.processes.processes import HEARTBEAT_TIMEOUT_S, Processes, Serving
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
 from holdfast.storage.copying import CopiedObject, CopyOrder
 

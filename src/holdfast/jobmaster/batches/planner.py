@@ -27,8 +27,8 @@ from holdfast.execution.isolation import SplitName
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, group_reads
 from holdfast.ids import BatchNumber, SplitPosition
-from holdfast.jobmaster.batch_sizing import BatchSizer
-from holdfast.jobmaster.regional import AllOffsets, RegionalPlanning
+from holdfast.jobmaster.batches.regional import AllOffsets, RegionalPlanning
+from holdfast.jobmaster.batches.sizing import BatchSizer
 from holdfast.observe.view import SplitView
 from holdfast.sources.base import Enumerator, Offsets, SourcePlan, SplitRead
 from holdfast.watermarks import Watermarks

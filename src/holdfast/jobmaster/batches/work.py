@@ -15,22 +15,22 @@ from holdfast.execution.reactions import Reaction
 from holdfast.formats.history import LostRows
 from holdfast.graph.plan import Plan
 from holdfast.ids import BatchNumber
-from holdfast.jobmaster.batches import BatchOutcome, BatchRunner
-from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.conductor import Interruption
-from holdfast.jobmaster.control import Control
-from holdfast.jobmaster.deployer import Deployer, MasterSettings
-from holdfast.jobmaster.final_checkpoint import FinalCheckpoint
-from holdfast.jobmaster.losses import CommittedRows, LossLedger
-from holdfast.jobmaster.news import SourceNews
-from holdfast.jobmaster.outages import BATCHES, PLANNING, RESTORES, Outages, is_outage
-from holdfast.jobmaster.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, AskingAgain, batch_due_in_s, idle_wait_s
-from holdfast.jobmaster.parts import log_restored, position_of
-from holdfast.jobmaster.planner import Planner
-from holdfast.jobmaster.progress import Progress, Standing
-from holdfast.jobmaster.promises import RestartCheckpoint
-from holdfast.jobmaster.regional import AllOffsets
-from holdfast.jobmaster.waiters import Waiters
+from holdfast.jobmaster.batches.conductor import Interruption
+from holdfast.jobmaster.batches.deployer import Deployer, MasterSettings
+from holdfast.jobmaster.batches.final_checkpoint import FinalCheckpoint
+from holdfast.jobmaster.batches.losses import CommittedRows, LossLedger
+from holdfast.jobmaster.batches.news import SourceNews
+from holdfast.jobmaster.batches.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, AskingAgain, batch_due_in_s, idle_wait_s
+from holdfast.jobmaster.batches.parts import log_restored, position_of
+from holdfast.jobmaster.batches.planner import Planner
+from holdfast.jobmaster.batches.progress import Progress, Standing
+from holdfast.jobmaster.batches.regional import AllOffsets
+from holdfast.jobmaster.batches.runner import BatchOutcome, BatchRunner
+from holdfast.jobmaster.batches.waiters import Waiters
+from holdfast.jobmaster.checkpoints.control import Control
+from holdfast.jobmaster.checkpoints.outages import BATCHES, PLANNING, RESTORES, Outages, is_outage
+from holdfast.jobmaster.checkpoints.promises import RestartCheckpoint
+from holdfast.jobmaster.processes.cluster import Cluster
 from holdfast.printable import logger
 from holdfast.settings import AvailableNow, OnLoss, ProcessingTime
 

@@ -12,17 +12,17 @@ from holdfast.cleanup.schedule import CleanupSchedule
 from holdfast.clock import Clock
 from holdfast.execution.failing import FailingSplits
 from holdfast.graph.program import DEAD_LETTERS
-from holdfast.jobmaster.control import Control, Listeners
-from holdfast.jobmaster.deployer import MasterSettings, StartedJob
-from holdfast.jobmaster.deployment import Layout
-from holdfast.jobmaster.identity import identities, part_identities
-from holdfast.jobmaster.job_facts import JobFacts
-from holdfast.jobmaster.job_time import JobTime
-from holdfast.jobmaster.outages import Outages
-from holdfast.jobmaster.planner import BatchLimits, Planner
-from holdfast.jobmaster.publisher import Publisher
-from holdfast.jobmaster.regional import RegionalPlanning
-from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.jobmaster.batches.deployer import MasterSettings, StartedJob
+from holdfast.jobmaster.batches.deployment import Layout
+from holdfast.jobmaster.batches.planner import BatchLimits, Planner
+from holdfast.jobmaster.batches.regional import RegionalPlanning
+from holdfast.jobmaster.checkpoints.control import Control, Listeners
+from holdfast.jobmaster.checkpoints.job_facts import JobFacts
+from holdfast.jobmaster.checkpoints.job_time import JobTime
+from holdfast.jobmaster.checkpoints.outages import Outages
+from holdfast.jobmaster.checkpoints.publisher import Publisher
+from holdfast.jobmaster.processes.taskmanagers import TaskManagers
+from holdfast.jobmaster.starting.identity import identities, part_identities
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord

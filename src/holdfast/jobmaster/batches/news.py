@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 from holdfast.checkpoint.events import Position
 from holdfast.ids import JournalNumber
-from holdfast.jobmaster.planner import Planner
+from holdfast.jobmaster.batches.planner import Planner
 from holdfast.printable import logger
 
 log = logger(__name__)

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import Cluster, ProcessStarter
+from holdfast.jobmaster.processes.cluster import Cluster, ProcessStarter
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Registration
 

@@ -32,18 +32,18 @@ from holdfast.clock import Clock
 from holdfast.errors import PublishFailed, StorageError
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
-from holdfast.jobmaster.checkpoint_calls import CheckpointCalls
-from holdfast.jobmaster.gatherer import Gatherer
-from holdfast.jobmaster.history import History
-from holdfast.jobmaster.job_facts import JobFacts
-from holdfast.jobmaster.job_time import JobTime
-from holdfast.jobmaster.outages import CHECKPOINTS, Outages, says_outage
-from holdfast.jobmaster.pace import tick_s
-from holdfast.jobmaster.promises import Promises, RestartCheckpoint
-from holdfast.jobmaster.publisher import Publisher
-from holdfast.jobmaster.recorder import Recorder
-from holdfast.jobmaster.side_threads import Side, SideThreads
-from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.jobmaster.batches.pace import tick_s
+from holdfast.jobmaster.checkpoints.calls import CheckpointCalls
+from holdfast.jobmaster.checkpoints.gatherer import Gatherer
+from holdfast.jobmaster.checkpoints.history import History
+from holdfast.jobmaster.checkpoints.job_facts import JobFacts
+from holdfast.jobmaster.checkpoints.job_time import JobTime
+from holdfast.jobmaster.checkpoints.outages import CHECKPOINTS, Outages, says_outage
+from holdfast.jobmaster.checkpoints.promises import Promises, RestartCheckpoint
+from holdfast.jobmaster.checkpoints.publisher import Publisher
+from holdfast.jobmaster.checkpoints.recorder import Recorder
+from holdfast.jobmaster.checkpoints.side_threads import Side, SideThreads
+from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import EventLog, ObservedRules

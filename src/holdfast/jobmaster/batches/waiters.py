@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from holdfast.ids import JournalNumber
-from holdfast.jobmaster.regional import AllOffsets
+from holdfast.jobmaster.batches.regional import AllOffsets
 from holdfast.printable import logger
 
 log = logger(__name__)
@@ -124,12 +124,3 @@ class Waiters:
                 waiter.promise.set_result(None)
             else:
                 waiter.promise.set_exception(error)
-
-
-def when_done(futures: list["Future[None]"], promise: "Future[None]") -> None:
-    """Keep the promise when all futures are done."""
-    left = [future for future in futures if not future.done()]
-    if not left:
-        promise.set_result(None)
-        return
-    left[0].add_done_callback(lambda _: when_done(left[1:], promise))

@@ -17,8 +17,8 @@ from holdfast.checkpoint.events import Event
 from holdfast.clock import Clock
 from holdfast.errors import Fenced, ObjectNotFound, StorageError
 from holdfast.ids import CheckpointId, JournalNumber
-from holdfast.jobmaster.job_facts import JobFacts
-from holdfast.jobmaster.outages import RECORDS, Outages
+from holdfast.jobmaster.checkpoints.job_facts import JobFacts
+from holdfast.jobmaster.checkpoints.outages import RECORDS, Outages
 from holdfast.journal.codec import encode_committables
 from holdfast.journal.fence import exists
 from holdfast.journal.journal import Journal

@@ -17,9 +17,11 @@ from holdfast.graph.keygroups import default_max_parallelism
 from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.graph.regions import regions_of
 from holdfast.ids import Epoch, Incarnation, JournalNumber, ProcessId, Role
-from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.deployer import MasterSettings, StartedJob
-from holdfast.jobmaster.from_savepoint import (
+from holdfast.jobmaster.batches.deployer import MasterSettings, StartedJob
+from holdfast.jobmaster.master import JobMaster
+from holdfast.jobmaster.processes.cluster import Cluster
+from holdfast.jobmaster.processes.server import JobMasterServer
+from holdfast.jobmaster.starting.from_savepoint import (
     CopyBack,
     OpenedSavepoint,
     begin_from,
@@ -27,8 +29,8 @@ from holdfast.jobmaster.from_savepoint import (
     copy_here,
     number_of,
 )
-from holdfast.jobmaster.going_back import agreed, chosen, go_back, goes_back, with_older
-from holdfast.jobmaster.identity import (
+from holdfast.jobmaster.starting.going_back import agreed, chosen, go_back, goes_back, with_older
+from holdfast.jobmaster.starting.identity import (
     check_dropped,
     check_identity,
     check_keys,
@@ -36,10 +38,8 @@ from holdfast.jobmaster.identity import (
     publishing,
     without_dropped_output,
 )
-from holdfast.jobmaster.master import JobMaster
-from holdfast.jobmaster.server import JobMasterServer
-from holdfast.jobmaster.set_back import check_not_set_back, epochs_above, last_numbers, pass_over
-from holdfast.jobmaster.unnamed import warn_unnamed
+from holdfast.jobmaster.starting.set_back import check_not_set_back, epochs_above, last_numbers, pass_over
+from holdfast.jobmaster.starting.unnamed import warn_unnamed
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import TakenOver, find_base, list_journal, read_record, read_retained, take_over
 from holdfast.journal.job import check_job, open_job

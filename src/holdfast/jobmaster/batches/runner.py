@@ -36,11 +36,11 @@ from holdfast.graph.program import (
     SourceOrigin,
 )
 from holdfast.ids import Epoch, RunNumber
-from holdfast.jobmaster.cluster import LevelRun
-from holdfast.jobmaster.isolating import Isolated, Isolator
-from holdfast.jobmaster.losses import SubtaskRows
-from holdfast.jobmaster.senders import Senders
-from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.jobmaster.batches.isolating import Isolated, Isolator
+from holdfast.jobmaster.batches.losses import SubtaskRows
+from holdfast.jobmaster.processes.cluster import LevelRun
+from holdfast.jobmaster.processes.senders import Senders
+from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.printable import logger
 from holdfast.protocol.streams import SentUnit, Streams, by_task_manager
 from holdfast.protocol.taskmanager import ExchangeRoutes, ProcessRequest, SubtaskResult, TaskManagerGateway

@@ -14,7 +14,7 @@ import pyarrow as pa
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.operator import OperatorSpec
 from holdfast.graph.program import DEAD_LETTERS, Program
-from holdfast.jobmaster.unnamed import check_unnamed
+from holdfast.jobmaster.starting.unnamed import check_unnamed
 from holdfast.journal.records import CheckpointRecord, OperatorIdentity, PartIdentity
 from holdfast.recovery.schema import check_kinds, check_schema
 from holdfast.sinks.base import Sink

@@ -132,3 +132,12 @@ class CallThread:
                 self._make(*call)
             except Exception:
                 log.exception("a call raised an error that it should have told; later calls are made all the same")
+
+
+def when_done(futures: list["Future[None]"], promise: "Future[None]") -> None:
+    """Keep the promise when all futures are done."""
+    left = [future for future in futures if not future.done()]
+    if not left:
+        promise.set_result(None)
+        return
+    left[0].add_done_callback(lambda _: when_done(left[1:], promise))

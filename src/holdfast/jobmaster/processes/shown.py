@@ -6,8 +6,8 @@ from typing import Any
 from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.hidden import hide
 from holdfast.ids import ProcessId
-from holdfast.jobmaster.processes import Processes
-from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.jobmaster.processes.processes import Processes
+from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.observe.view import ProcessView
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from holdfast.execution import events as ev
 from holdfast.execution.machine import Machine
-from holdfast.jobmaster.pace import tick_s
+from holdfast.jobmaster.batches.pace import tick_s
 from holdfast.observe.event_log import EventLog, ObservedRules
 from holdfast.printable import logger
 

@@ -16,7 +16,7 @@ from holdfast.formats.history import CheckpointStats
 from holdfast.graph.plan import Plan
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber
-from holdfast.jobmaster.batches import BatchOutcome
+from holdfast.jobmaster.batches.runner import BatchOutcome
 from holdfast.metrics import Histogram
 from holdfast.observe.metrics import Picture, Reports, TaskManagerMetrics, over_subtasks, picture
 from holdfast.observe.view import Batch, Restart

@@ -15,13 +15,13 @@ from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, Epoch, RunNumber
-from holdfast.jobmaster.batches import BatchRunner
-from holdfast.jobmaster.control import Control
-from holdfast.jobmaster.deployment import Layout, subtasks_of, whole_tables
-from holdfast.jobmaster.planner import BatchLimits
-from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S
-from holdfast.jobmaster.senders import Senders
-from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.jobmaster.batches.deployment import Layout, subtasks_of, whole_tables
+from holdfast.jobmaster.batches.planner import BatchLimits
+from holdfast.jobmaster.batches.runner import BatchRunner
+from holdfast.jobmaster.checkpoints.control import Control
+from holdfast.jobmaster.processes.processes import HEARTBEAT_TIMEOUT_S
+from holdfast.jobmaster.processes.senders import Senders
+from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.records import CheckpointRecord
 from holdfast.printable import logger

@@ -6,7 +6,7 @@ from holdfast.availability import listed
 from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed
 from holdfast.ids import JournalNumber
-from holdfast.jobmaster.control import Control
+from holdfast.jobmaster.checkpoints.control import Control
 from holdfast.printable import logger
 from holdfast.settings import AvailableNow, QueryTrigger
 

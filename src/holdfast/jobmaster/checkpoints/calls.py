@@ -26,10 +26,9 @@ from holdfast.errors import HoldfastError, TaskManagerLost
 from holdfast.execution.calls import Step
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import CheckpointId, Epoch, ProcessId, Role, RunNumber
-from holdfast.jobmaster.calls import Round
-from holdfast.jobmaster.checkpoint_stats import Watch
-from holdfast.jobmaster.taskmanagers import QUICK_S, Lane, TaskManagers
-from holdfast.jobmaster.waiters import when_done
+from holdfast.jobmaster.checkpoints.stats import Watch
+from holdfast.jobmaster.processes.calls import Round, when_done
+from holdfast.jobmaster.processes.taskmanagers import QUICK_S, Lane, TaskManagers
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Acknowledgement, TaskManagerGateway
 

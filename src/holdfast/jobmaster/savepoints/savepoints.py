@@ -24,12 +24,12 @@ from holdfast.checkpoint.holding import LetGo
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.ids import JournalNumber, SavepointId
-from holdfast.jobmaster.control import Control
-from holdfast.jobmaster.copying import Copiers, SpreadCopy
-from holdfast.jobmaster.deployer import StartedJob
-from holdfast.jobmaster.found import objects_of
-from holdfast.jobmaster.identity import publishing
-from holdfast.jobmaster.savepoint_progress import SavepointProgress
+from holdfast.jobmaster.batches.deployer import StartedJob
+from holdfast.jobmaster.checkpoints.control import Control
+from holdfast.jobmaster.checkpoints.found import objects_of
+from holdfast.jobmaster.savepoints.copying import Copiers, SpreadCopy
+from holdfast.jobmaster.savepoints.progress import SavepointProgress
+from holdfast.jobmaster.starting.identity import publishing
 from holdfast.journal.codec import StoredSavepoint, encode_savepoint
 from holdfast.journal.records import CheckpointRecord
 from holdfast.journal.savepoints import find_savepoint

@@ -1,0 +1,8 @@
+"""Batches: planned, run, committed or undone, as the execution machine orders.
+
+Files in reading order: `conductor` (the loop around the execution machine), `work` (deploy, plan, run, commit, undo),
+`planner` with `sizing` (rows of a batch), `regional` (splits that are behind) and `pace` (times of the next batch),
+`deployer` with `deployment` (who holds which subtasks, restored from which state), `runner` (a batch, level by level)
+with `isolating` (which splits fail) and `losses` (rows that are lost), `parts` (made from the declarations), `progress`
+(for users), `waiters`, `news` and `final_checkpoint` (those who wait for batches and for checkpoints of them).
+"""

@@ -1,0 +1,1 @@
+"""Savepoints: `savepoints` writes them, `copying` has processes copy the objects, `progress` tells how far they are."""
