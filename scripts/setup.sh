@@ -16,6 +16,6 @@ pip() {
 }
 pip install --quiet -c constraints.txt setuptools wheel
 # Without build isolation, because an isolated build would fetch a setuptools that is not pinned.
-pip install --quiet --no-build-isolation -c constraints.txt -e '.[demo,dev]'
+pip install --quiet --no-build-isolation -c constraints.txt -e '.[demo,dev,docs]'
 pip check
 touch .venv/set-up

@@ -29,6 +29,9 @@ class OffsetRange(msgspec.Struct, frozen=True):
 class DataFrameSource(Source):
     """Rows from any of Spark's own batch readers, between two offsets.
 
+    A batch is everything between the last offsets and the latest offsets, whatever `max_rows_per_batch` says.
+    Progress counts the rows after the transforms that follow the source, because Spark runs these with the read.
+
     Parameters
     ----------
     read
@@ -47,9 +50,6 @@ class DataFrameSource(Source):
     is_snapshot_available
         `is_snapshot_available(end) -> SnapshotAvailability` says whether a checkpoint may be cut at these offsets, at
         which a batch ends. It is called on the driver, with each plan. By default a checkpoint may be cut anywhere.
-
-    A batch is everything between the last offsets and the latest offsets, whatever `max_rows_per_batch` says.
-    Progress counts the rows after the transforms that follow the source, because Spark runs these with the read.
     """
 
     kind = "dataframe"

@@ -44,6 +44,9 @@ STREAM_METHODS = ("initialOffset", "latestOffset", "partitions", "read")
 class DataSourceReaderSource(Source):
     """The rows of a PySpark data source.
 
+    The watermark follows the newest row, as in Spark. A reader may have a method `is_snapshot_available(end)`: it gets
+    the offsets at which a batch ends, and answers with a `SnapshotAvailability` whether a checkpoint may be cut there.
+
     Parameters
     ----------
     reader
@@ -57,9 +60,6 @@ class DataSourceReaderSource(Source):
         Identifies the source's positions when the job is started again.
     starting
         The offsets to start from if there is no checkpoint, instead of `initialOffset()`.
-
-    The watermark follows the newest row, as in Spark. A reader may have a method `is_snapshot_available(end)`: it gets
-    the offsets at which a batch ends, and answers with a `SnapshotAvailability` whether a checkpoint may be cut there.
 
     Raises
     ------
