@@ -27,7 +27,7 @@ import holdfast as hf
 from holdfast.clock import SystemClock
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.log_objects import OBJECT_HEADER, ChangeSet, LogId, encode_pieces
-from holdfast.functions.process.subtask_list import SubtaskList
+from holdfast.functions.process.of_subtask.subtask_list import SubtaskList
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import Program

@@ -42,10 +42,10 @@ from holdfast.functions.aggregates.declared import (
     sum,
     variance,
 )
-from holdfast.functions.process.broadcast import BroadcastState
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
-from holdfast.functions.process.list_states import SplitListState, UnionListState
-from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.functions.process.of_subtask.broadcast import BroadcastState
+from holdfast.functions.process.of_subtask.list_states import SplitListState, UnionListState
+from holdfast.functions.process.shared.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.functions.soft_failures import SoftFailureLimit
 from holdfast.functions.windows.declared import session_window, window
 from holdfast.job import Job

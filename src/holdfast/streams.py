@@ -9,14 +9,15 @@ import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.declared import Aggregate, check_aggregates, without_conditions
+from holdfast.functions.duplicates.declaring import DuplicatesSettings
 from holdfast.functions.joins.declared import How
 from holdfast.functions.joins.declaring import JoinSettings
 from holdfast.functions.operator import OperatorSpec
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
-from holdfast.functions.selecting.declaring import DuplicatesSettings, LastSettings, TopSettings
+from holdfast.functions.ranking.declaring import LastSettings, TopSettings
+from holdfast.functions.rows.policies import LatePolicy, RowHandling
 from holdfast.functions.windows.declared import AnyWindow
-from holdfast.functions.windows.declaring import AggregateSettings, FunctionSettings, RowHandling, WindowSettings
-from holdfast.functions.windows.windowed import LatePolicy
+from holdfast.functions.windows.declaring import AggregateSettings, FunctionSettings, WindowSettings
 from holdfast.graph.build import InputDeclaration, OperatorDeclaration, SinkDeclaration
 from holdfast.graph.describing import described, ways
 from holdfast.graph.late import late_rows

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.exchange import partition, warming
-from holdfast.functions.expressions import evaluated
+from holdfast.functions.rows.expressions import evaluated
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.program import Program
 from holdfast.testing import TestSource

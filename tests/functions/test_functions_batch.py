@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import SettingsError, UserFunctionError
 from holdfast.functions.operator import BatchContext, Operator, OperatorInput, OperatorResult
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessSpec, check_function
-from holdfast.functions.process.states import ReducingState, ValueState
+from holdfast.functions.process.shared.states import ReducingState, ValueState
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])

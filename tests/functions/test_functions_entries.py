@@ -14,9 +14,9 @@ from functions_kit import end
 
 from holdfast.errors import SettingsError, UserFunctionError
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput, OperatorResult
-from holdfast.functions.process import entry_cells, row_operator
+from holdfast.functions.process.by_row import entry_cells, row_operator
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
-from holdfast.functions.process.states import ListState, MapState, ReducingState, ValueState
+from holdfast.functions.process.shared.states import ListState, MapState, ReducingState, ValueState
 from holdfast.settings import RocksDBState
 from holdfast.state.backends import tables_of
 from holdfast.state.table import StateTable

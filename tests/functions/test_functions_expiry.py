@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput, OperatorResult
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
-from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from holdfast.functions.process.sweeping import ROUNDS, ROWS_MAX, SweepPace
+from holdfast.functions.process.shared.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.functions.process.shared.sweeping import ROUNDS, ROWS_MAX, SweepPace
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import tables_of
 

@@ -8,7 +8,7 @@ from functions_windows_kit import BACKENDS, SCHEMA, Row, batch_of, commit, resto
 
 from holdfast.errors import JobRefused
 from holdfast.functions.operator import BatchContext, EventTime, NewTable, OperatorInput
-from holdfast.functions.selecting.keyed_top import KeyedTopSpec
+from holdfast.functions.ranking.keyed_top import KeyedTopSpec
 from holdfast.state.backends import tables_of
 
 INPUT = OperatorInput(SCHEMA, ("k",), EventTime(("at",), "at"))

@@ -13,8 +13,8 @@ import holdfast as hf
 from holdfast.errors import HoldfastError, JobRefused, SettingsError, UserFunctionError
 from holdfast.functions.operator import BatchContext, Opening, Operator, OperatorInput, OperatorResult
 from holdfast.functions.process.declared import ProcessSpec
-from holdfast.functions.process.list_states import SubtaskListState
-from holdfast.functions.process.subtask_list import SubtaskList
+from holdfast.functions.process.of_subtask.list_states import SubtaskListState
+from holdfast.functions.process.of_subtask.subtask_list import SubtaskList
 from holdfast.graph.keygroups import key_group_range
 from holdfast.state.keys import encode_keys, key_groups
 from holdfast.state.seats import key_group_of, seats_of

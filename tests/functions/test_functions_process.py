@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.errors import HoldfastError, JobRefused, SettingsError, UserFunctionError
 from holdfast.functions.operator import BatchContext, Operator, OperatorInput, OperatorResult
-from holdfast.functions.process import row_operator
+from holdfast.functions.process.by_row import row_operator
 from holdfast.functions.process.declared import Context, ProcessFunction, ProcessSpec, check_function
-from holdfast.functions.process.states import AggregatingState, ReducingState, ValueState
+from holdfast.functions.process.shared.states import AggregatingState, ReducingState, ValueState
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])

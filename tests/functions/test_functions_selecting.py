@@ -10,6 +10,7 @@ import pytest
 from functions_windows_kit import BACKENDS, SCHEMA, SECOND, Row, batch_of, commit, restored, undo
 
 from holdfast.errors import JobRefused
+from holdfast.functions.duplicates.duplicates import DuplicatesSpec
 from holdfast.functions.operator import (
     BatchContext,
     EventTime,
@@ -19,8 +20,7 @@ from holdfast.functions.operator import (
     OperatorResult,
     OperatorSpec,
 )
-from holdfast.functions.selecting.duplicates import DuplicatesSpec
-from holdfast.functions.selecting.last import LastSpec
+from holdfast.functions.ranking.last import LastSpec
 from holdfast.state.backends import tables_of
 
 INPUT = OperatorInput(SCHEMA, ("k",), EventTime(("at",), "at"))

@@ -23,9 +23,9 @@ from functions_windows_kit import (
 import holdfast as hf
 from holdfast.errors import SettingsError
 from holdfast.functions.operator import EventTime, NewTable, OperatorInput, OperatorResult, OperatorSpec
+from holdfast.functions.ranking.window_top import TopSpec
 from holdfast.functions.windows.process import WindowProcessSpec
 from holdfast.functions.windows.session import SessionSpec
-from holdfast.functions.windows.top import TopSpec
 from holdfast.functions.windows.windowed import Windowing
 from holdfast.schema import to_arrow_schema
 from holdfast.state.backends import tables_of

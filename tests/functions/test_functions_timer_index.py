@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast.functions.operator import BatchContext, EventTime, NewTable, Operator, OperatorInput, OperatorResult
+from holdfast.functions.process.by_row.row_operator import ProcessOperator
 from holdfast.functions.process.declared import Context, ProcessFunction, ProcessSpec
-from holdfast.functions.process.row_operator import ProcessOperator
 from holdfast.functions.timing import timers as timers_module
 from holdfast.functions.timing.timer_index import RUNS_MAX, TIME_KEY, TimerRuns
 from holdfast.settings import HashMapState, RocksDBState

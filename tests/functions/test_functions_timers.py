@@ -11,7 +11,7 @@ from functions_kit import end
 from holdfast.errors import SettingsError, UserFunctionError
 from holdfast.functions.operator import BatchContext, EventTime, Operator, OperatorInput, OperatorResult, Timers
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec, check_function
-from holdfast.functions.process.states import ValueState
+from holdfast.functions.process.shared.states import ValueState
 
 INPUT = pa.schema([("k", pa.string()), ("op", pa.string()), ("t", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 OUTPUT = pa.schema([("k", pa.string()), ("t", pa.int64()), ("n", pa.int64())])

@@ -14,9 +14,10 @@ from functions_windows_kit import BACKENDS, SCHEMA, SECOND, Row, commit, restore
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError, UserFunctionError
 from holdfast.functions.operator import EventTime, NewTable, OperatorInput
+from holdfast.functions.ranking.greatest import greatest
+from holdfast.functions.ranking.window_top import TopSpec
 from holdfast.functions.windows.declared import Window
 from holdfast.functions.windows.process import WindowProcessSpec
-from holdfast.functions.windows.top import TopSpec, greatest
 from holdfast.functions.windows.windowed import Windowing
 from holdfast.state.backends import tables_of
 

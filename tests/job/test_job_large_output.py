@@ -13,7 +13,7 @@ from job_kit import new_job
 import holdfast as hf
 from holdfast.functions.aggregates import table
 from holdfast.functions.joins import meeting
-from holdfast.functions.process import row_operator
+from holdfast.functions.process.by_row import row_operator
 from holdfast.functions.windows import rows_operator, window_operator
 from holdfast.functions.windows.declared import Window
 from holdfast.functions.windows.panes import in_time_pieces, windows_of

@@ -11,8 +11,8 @@ from holdfast.clock import ManualClock
 from holdfast.errors import CorruptObject
 from holdfast.formats.handles import FILE, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
-from holdfast.functions.process.list_states import SplitListState
-from holdfast.functions.process.subtask_list import SubtaskList
+from holdfast.functions.process.of_subtask.list_states import SplitListState
+from holdfast.functions.process.of_subtask.subtask_list import SubtaskList
 from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.snapshotted_table import SnapshottedTable
 from holdfast.recovery.downloads import DOWNLOADS_MAX, ObjectCache

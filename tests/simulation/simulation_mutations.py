@@ -24,10 +24,10 @@ from holdfast.formats import handles
 from holdfast.functions.joins import asof_operator
 from holdfast.functions.joins.bounds import Within
 from holdfast.functions.joins.kept_rows import KeptRows
-from holdfast.functions.process import subtask_list
-from holdfast.functions.process.function_operator import FunctionOperator
-from holdfast.functions.process.subtask_broadcast import BroadcastEntries
-from holdfast.functions.process.subtask_list import SubtaskList
+from holdfast.functions.process.of_subtask import subtask_list
+from holdfast.functions.process.of_subtask.function_operator import FunctionOperator
+from holdfast.functions.process.of_subtask.subtask_broadcast import BroadcastEntries
+from holdfast.functions.process.of_subtask.subtask_list import SubtaskList
 from holdfast.functions.timing.time_index import FollowedIndex
 from holdfast.functions.windows.panes import PaneOperator
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts

@@ -14,7 +14,7 @@ from holdfast import errors
 from holdfast.arrays import plain_rows, plain_schema
 from holdfast.casts import cast_in_range
 from holdfast.exchange.partition import without
-from holdfast.functions.expressions import VALUE_ERRORS
+from holdfast.functions.rows.expressions import VALUE_ERRORS
 from holdfast.graph.program import MapBatches
 from holdfast.sources.schema_fit import fits, forbidden_nulls
 

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from holdfast.equality import normalised_keys
 from holdfast.exchange import partition
-from holdfast.functions.expressions import evaluated
 from holdfast.functions.operator import OperatorSpec
+from holdfast.functions.rows.expressions import evaluated
 from holdfast.graph.program import LegOutput, MapBatches, OperatorTarget, Program
 from holdfast.graph.projecting import Projection, Selection
 from holdfast.printable import logger

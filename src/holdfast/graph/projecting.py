@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused
-from holdfast.functions.expressions import VALUE_ERRORS, evaluated, needed_columns, types_of
+from holdfast.functions.rows.expressions import VALUE_ERRORS, evaluated, needed_columns, types_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@
     list:  keys, position, value  ──►  <state>.elements: (keys, position) → value
     list of the subtask: position, value  ──►  <state>.list: (seat, position) → value, shared among all key groups
 
-The number of entries of each key is a column of the operator's own table. Layout: `functions/process/entries.py`.
+The number of entries of each key is a column of the operator's own table. Layout:
+`functions/process/shared/entries.py`.
 """
 
 from collections.abc import Mapping

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.functions import kernels
-from holdfast.functions.columns import (
+from holdfast.functions.aggregates import kernels
+from holdfast.functions.rows.columns import (
     NO_MASK,
     AnyArray,
     BoolArray,

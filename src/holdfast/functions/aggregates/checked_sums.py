@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.functions import kernels
+from holdfast.functions.aggregates import kernels
 from holdfast.functions.aggregates.accumulators import Accumulator, Chunk, room
-from holdfast.functions.columns import AnyArray, BoolArray, IntArray, cells_at, fixed_array, object_array, validity
+from holdfast.functions.rows.columns import AnyArray, BoolArray, IntArray, cells_at, fixed_array, object_array, validity
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.functions import kernels
+from holdfast.functions.aggregates import kernels
 from holdfast.functions.aggregates.accumulators import Chunk
 from holdfast.functions.aggregates.checked_sums import try_all
 from holdfast.functions.aggregates.table import Accumulators, rows_needed

@@ -34,9 +34,9 @@ from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.combining import AggregateCombiner
 from holdfast.functions.aggregates.operator import AggregateOperator
 from holdfast.functions.aggregates.precision import precision_for
-from holdfast.functions.columns import has_kernels
 from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
-from holdfast.functions.running import RESERVED_PREFIX
+from holdfast.functions.rows.columns import RESERVED_PREFIX, has_kernels
+from holdfast.functions.rows.policies import BadRecords
 from holdfast.state.table import StateTable
 
 AggregateFunction = Literal[
@@ -57,7 +57,6 @@ AggregateFunction = Literal[
     "approx_count_distinct",
 ]
 Emit = Literal["changes", "every"]
-BadRecords = Literal["fail", "dead_letter"]
 
 FUNCTIONS: tuple[AggregateFunction, ...] = get_args(AggregateFunction)
 NEVER_NULL = {"count", "count_distinct", "approx_count_distinct", "collect_list", "collect_set"}

@@ -15,8 +15,8 @@ import pyarrow as pa
 from holdfast.functions.aggregates.accumulators import Chunk
 from holdfast.functions.aggregates.more_accumulators import Collection
 from holdfast.functions.aggregates.pair_set import PairSet
-from holdfast.functions.columns import IntArray, object_array
-from holdfast.functions.running import numbered
+from holdfast.functions.rows.columns import IntArray, object_array
+from holdfast.functions.rows.grouping import distinct_slots
 from holdfast.state.columns import list_array
 from holdfast.state.keys import decode_integers, encode_columns
 from holdfast.state.physical import Slots, validity_of, values_of
@@ -40,7 +40,7 @@ class DistinctValues(Collection):
         if not len(slots):
             return None
         cells, cells_valid = self.state()
-        distinct, groups = numbered(slots, len(cells))
+        distinct, groups = distinct_slots(slots, len(cells))
         pairs = PairSet()
         there = np.flatnonzero(cells_valid[distinct])
         if len(there):

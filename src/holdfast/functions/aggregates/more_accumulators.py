@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.functions.aggregates import more_kernels
 from holdfast.functions.aggregates.accumulators import Accumulator, Chunk, doubles, room
-from holdfast.functions.columns import (
+from holdfast.functions.rows.columns import (
     NO_MASK,
     bits,
     cells_at,

@@ -1,10 +1,10 @@
-"""Loops over the rows of deviations and of `max_by`, compiled; conventions as in `functions.kernels`."""
+"""Loops over the rows of deviations and of `max_by`, compiled; conventions as in `kernels`."""
 
 from typing import Any
 
 import numpy as np
 
-from holdfast.functions.kernels import before
+from holdfast.functions.aggregates.kernels import before
 from holdfast.state.compiled import kernel
 
 

@@ -21,7 +21,8 @@ from holdfast.functions.aggregates.accumulators import Chunk
 from holdfast.functions.aggregates.checked_sums import CheckedSum, overflowing_rows, try_all
 from holdfast.functions.aggregates.table import AggregateTable, rows_needed, running_pieces, slots_of
 from holdfast.functions.operator import COMBINED_INPUT, BatchContext, NewTable, Operator, OperatorResult
-from holdfast.functions.running import RESERVED_PREFIX, bad_row, where_of
+from holdfast.functions.rows.bad_rows import bad_row, where_of
+from holdfast.functions.rows.columns import RESERVED_PREFIX
 from holdfast.python_values import shown_rows
 from holdfast.state.physical import Slots
 

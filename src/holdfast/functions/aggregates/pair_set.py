@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.functions.columns import IntArray
+from holdfast.functions.rows.columns import IntArray
 from holdfast.state.compiled import kernel
 from holdfast.state.hashing import mix
 from holdfast.state.physical import Slots

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from holdfast.functions.aggregates import sketch_kernels
 from holdfast.functions.aggregates.accumulators import Accumulator, Chunk
-from holdfast.functions.columns import NO_MASK, AnyArray, IntArray, fixed_array, object_array
-from holdfast.functions.running import numbered
+from holdfast.functions.rows.columns import NO_MASK, AnyArray, IntArray, fixed_array, object_array
+from holdfast.functions.rows.grouping import distinct_slots
 from holdfast.state.keys import encode_columns
 from holdfast.state.physical import Slots, validity_of, variable_bytes_of
 from holdfast.state.table import StateTable
@@ -33,7 +33,7 @@ class Sketch(Accumulator):
     def add(self, chunk: Chunk) -> pa.Array | None:
         if chunk.running:
             return self._add_one_by_one(chunk)
-        distinct, groups = numbered(chunk.slots, len(self.state()[0]))
+        distinct, groups = distinct_slots(chunk.slots, len(self.state()[0]))
         for start in range(0, len(distinct), self._at_once):
             some = distinct[start : start + self._at_once]
             inside = (groups >= start) & (groups < start + len(some))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import RowsNeeded
-from holdfast.functions import kernels
+from holdfast.functions.aggregates import kernels
 from holdfast.functions.aggregates.accumulators import (
     Accumulator,
     Chunk,
@@ -26,7 +26,7 @@ from holdfast.functions.aggregates.checked_sums import CheckedSum, DecimalSum, I
 from holdfast.functions.aggregates.distinct import DistinctValues, GatheredValues
 from holdfast.functions.aggregates.more_accumulators import By, Collection, Moments
 from holdfast.functions.aggregates.sketches import Sketch
-from holdfast.functions.columns import has_kernels
+from holdfast.functions.rows.columns import has_kernels
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 

@@ -12,11 +12,11 @@ The rows kept of a key are its left rows and right rows after the watermark, and
 
 import numpy as np
 
-from holdfast.functions.columns import BoolArray
 from holdfast.functions.joins.bounds import AT, LEFT, NEVER_US, RIGHT, AsOf
 from holdfast.functions.joins.join_operator import Arrived, JoinOperator
 from holdfast.functions.joins.meeting import Intervals, Pairs, Points, SortedPoints
 from holdfast.functions.joins.output import RowsOfTable
+from holdfast.functions.rows.columns import BoolArray
 from holdfast.state.physical import Integers, Slots
 
 

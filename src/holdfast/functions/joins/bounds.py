@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from holdfast.functions.columns import BoolArray
 from holdfast.functions.operator import ALL_TIMES_US, BatchContext
+from holdfast.functions.rows.columns import BoolArray
 from holdfast.functions.windows.declared import Window, shown_duration, times_of
 from holdfast.state.physical import Integers, validity_of
 

@@ -7,15 +7,14 @@ from typing import Literal, get_args
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates.declared import BadRecords
 from holdfast.functions.joins.asof_operator import AsOfOperator
 from holdfast.functions.joins.bounds import LEFT, RIGHT, SIDES, AsOf, Bounds, Forever, SameWindow
 from holdfast.functions.joins.join_operator import JoinOperator
 from holdfast.functions.joins.kept_rows import MATCHED, NUMBER, head_columns
 from holdfast.functions.operator import NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
+from holdfast.functions.rows.policies import BadRecords, LatePolicy
 from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, GivenWindow, bounds_type
 from holdfast.functions.windows.sending import PANE_FIELD
-from holdfast.functions.windows.windowed import LatePolicy
 from holdfast.state.keys import grouped_by
 from holdfast.state.table import StateTable
 

@@ -6,12 +6,11 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates.declared import BadRecords
 from holdfast.functions.joins.bounds import LEFT, RIGHT, SIDES, AsOf, Between, Bounds, Forever, Kept, SameWindow, Within
 from holdfast.functions.joins.declared import How, JoinSpec, check_how
 from holdfast.functions.operator import OperatorInput
+from holdfast.functions.rows.policies import BadRecords, LatePolicy
 from holdfast.functions.windows.declared import Window
-from holdfast.functions.windows.windowed import LatePolicy
 from holdfast.units import Duration, duration_us, signed_duration_us
 
 

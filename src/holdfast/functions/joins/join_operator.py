@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from holdfast.functions.columns import BoolArray
 from holdfast.functions.joins.bounds import AT, LEAVES, LEFT, RIGHT, SIDES, SameWindow, Times
 from holdfast.functions.joins.kept_rows import KeptRows
 from holdfast.functions.joins.meeting import Intervals, Pairs, Points, SortedPoints
 from holdfast.functions.joins.output import JoinOutput, RowsOfBatch, RowsOfTable, SideRows
-from holdfast.functions.kernels import number_keys
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
-from holdfast.functions.timing.time_index import concatenated
-from holdfast.functions.windows.late import LateRows
+from holdfast.functions.rows.columns import BoolArray, concatenated
+from holdfast.functions.rows.kernels import number_keys
+from holdfast.functions.rows.late import LateRows
 from holdfast.functions.windows.panes import windows_of
 from holdfast.functions.windows.sending import PANE_FIELD
 from holdfast.state.physical import Integers, Slots

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.functions.columns import BoolArray
 from holdfast.functions.joins.bounds import AT, LEAVES, NEVER_US, SIDES, UNTIL, Bounds, Times
-from holdfast.functions.kernels import mark_first
-from holdfast.functions.running import ranks, spans
+from holdfast.functions.rows.columns import BoolArray, concatenated
+from holdfast.functions.rows.grouping import ranks, spans
+from holdfast.functions.rows.kernels import mark_first
 from holdfast.functions.timing.key_order import LONG_KEY, OrdersOfKeys, TimeOrder, names_of_keys
-from holdfast.functions.timing.time_index import ColumnValues, FollowedIndex, TimeBuckets, concatenated, keys_with_times
+from holdfast.functions.timing.time_index import ColumnValues, FollowedIndex, TimeBuckets, keys_with_times
 from holdfast.functions.windows.declared import in_microseconds, times_of
 from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable

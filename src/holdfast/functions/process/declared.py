@@ -36,18 +36,18 @@ from holdfast.availability import SnapshotAvailability
 from holdfast.code_shipping import pickled
 from holdfast.errors import JobRefused, SettingsError, UserFunctionError
 from holdfast.functions.operator import NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
-from holdfast.functions.process.batch_operator import BatchOperator
-from holdfast.functions.process.broadcast import (
+from holdfast.functions.process.by_array.batch_operator import BatchOperator
+from holdfast.functions.process.by_row.row_operator import ProcessOperator
+from holdfast.functions.process.of_subtask.broadcast import (
     BroadcastState,
     broadcast_schema,
     broadcast_table,
     check_broadcasts,
     declared_broadcasts,
 )
-from holdfast.functions.process.list_states import SubtaskListState, UnionListState, list_table
-from holdfast.functions.process.row_operator import ProcessOperator
-from holdfast.functions.process.states import ListState, MapState, State, ValueState, declared_states
-from holdfast.functions.process.values import fit_for
+from holdfast.functions.process.of_subtask.list_states import SubtaskListState, UnionListState, list_table
+from holdfast.functions.process.shared.states import ListState, MapState, State, ValueState, declared_states
+from holdfast.functions.process.shared.values import fit_for
 from holdfast.functions.timing.timers import TIMERS, NoTimers, TimerService, timers_schema
 from holdfast.state.table import StateTable
 

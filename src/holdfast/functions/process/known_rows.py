@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from holdfast.functions.operator import OperatorInput
 from holdfast.functions.process.declared import BatchFunction, Context
-from holdfast.functions.process.states import MapState
+from holdfast.functions.process.shared.states import MapState
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sources.truncations import KEY, KIND, TRUNCATE, told_schema
 

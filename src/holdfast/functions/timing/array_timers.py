@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from holdfast.casts import cast_in_range
 from holdfast.errors import UserFunctionError
-from holdfast.functions.columns import IntArray
 from holdfast.functions.operator import NewTable, Timers
-from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated, keys_of_table
+from holdfast.functions.rows.columns import IntArray, concatenated
+from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, keys_of_table
 from holdfast.functions.timing.timer_index import TIME_KEY
 from holdfast.functions.timing.timers import EVENT, KIND_KEY, KINDS, PROCESSING, TimerService, timers_schema
 from holdfast.ids import FIRST_BATCH

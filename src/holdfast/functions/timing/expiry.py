@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from holdfast.errors import SettingsError
-from holdfast.functions.columns import BoolArray, IntArray
+from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.units import duration_s
 
 TtlOn = Literal["create", "write", "read"]

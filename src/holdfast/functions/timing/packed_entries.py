@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.functions.kernels import extremes
+from holdfast.functions.rows.kernels import extremes
 from holdfast.state.physical import fixed_array, physical_dtype, values_of
 
 PACKED_FROM = 1000

@@ -271,10 +271,3 @@ class FollowedIndex:
             self._buckets.add(entries)
         if batch.dropped_us is not None:
             self._buckets.drop(batch.dropped_us)
-
-
-def concatenated(pieces: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """All pieces as a single batch of a schema."""
-    if not pieces:
-        return pa.RecordBatch.from_pylist([], schema=schema)
-    return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)

@@ -14,7 +14,7 @@ rewind.
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.operator import NewTable, TableSchema, Timers
-from holdfast.functions.running import Cursor
+from holdfast.functions.rows.calls import Cursor
+from holdfast.functions.rows.times import to_micros
 from holdfast.functions.timing.timer_index import TIME_KEY, TimerRuns
 from holdfast.functions.undo_log import UndoLog
 from holdfast.state.keys import grouped_by
@@ -42,26 +43,12 @@ DELETED_LEAST = 65_536
 """Number of deleted timers up to which the index is never built anew, however few timers are left. A higher value takes
 more memory and builds the index anew less often."""
 REBUILD_ROWS = 65_536
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def timers_schema(key_schema: pa.Schema) -> TableSchema:
     """A timer is a key without values."""
     keys = pa.schema([*key_schema, pa.field(KIND_KEY, pa.int8()), pa.field(TIME_KEY, pa.int64())])
     return TableSchema(grouped_by(keys, len(key_schema)), pa.schema([]))
-
-
-def to_datetime(time_us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=time_us)
-
-
-def to_micros(timestamp: Any) -> int:
-    """Return the microseconds since 1970 of a datetime (without a zone: UTC). Raises `TypeError` for anything else."""
-    if not isinstance(timestamp, datetime):
-        raise TypeError(f"a timer's timestamp is {timestamp!r}; expected a datetime")
-    aware = timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // _MICROSECOND
 
 
 class TimerService:

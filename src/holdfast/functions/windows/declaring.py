@@ -9,31 +9,16 @@ from typing import Literal, cast
 import pyarrow as pa
 
 from holdfast.errors import SettingsError
-from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec, BadRecords
+from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
+from holdfast.functions.rows.policies import LatePolicy, RowHandling
 from holdfast.functions.windows.aggregate import WindowSpec
 from holdfast.functions.windows.declared import WINDOW_START, AnyWindow, SessionWindow
 from holdfast.functions.windows.process import process_spec
 from holdfast.functions.windows.session import SessionSpec
-from holdfast.functions.windows.windowed import LatePolicy, WindowEmit, Windowing
+from holdfast.functions.windows.windowed import WindowEmit, Windowing
 from holdfast.units import Duration, duration_us
-
-
-@dataclass(frozen=True)
-class RowHandling:
-    """Settings of a job that decide how its keyed operators treat rows."""
-
-    bad_records: BadRecords
-    combine: bool
-    """True if senders may combine rows."""
-
-    def check_late(self, late: LatePolicy) -> None:
-        """Raises `SettingsError` if late rows are to be dead letters in a job without them."""
-        if late == "dead_letter" and self.bad_records == "fail":
-            raise SettingsError(
-                "late='dead_letter' needs Job(bad_records='dead_letter', dead_letters=<url of a folder>)"
-            )
 
 
 @dataclass(frozen=True)

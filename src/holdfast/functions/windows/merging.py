@@ -8,7 +8,8 @@ from holdfast.functions.aggregates.accumulators import Chunk
 from holdfast.functions.aggregates.checked_sums import overflowing_rows, try_all
 from holdfast.functions.aggregates.table import AggregateTable
 from holdfast.functions.operator import BatchContext, OperatorResult
-from holdfast.functions.running import RESERVED_PREFIX, bad_row
+from holdfast.functions.rows.bad_rows import bad_row
+from holdfast.functions.rows.columns import RESERVED_PREFIX
 from holdfast.python_values import shown_rows
 
 

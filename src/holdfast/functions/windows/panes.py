@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from holdfast.functions.columns import BoolArray
-from holdfast.functions.kernels import mark_first
 from holdfast.functions.operator import Operator
-from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated
+from holdfast.functions.rows.columns import BoolArray, concatenated
+from holdfast.functions.rows.kernels import mark_first
+from holdfast.functions.rows.late import LateRows
+from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets
 from holdfast.functions.windows import kernels
 from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, Window, times_array
-from holdfast.functions.windows.late import LateRows
 from holdfast.functions.windows.sending import late_panes
 from holdfast.functions.windows.windowed import WindowedSpec
 from holdfast.state.physical import Integers, Slots, values_of

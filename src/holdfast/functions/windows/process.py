@@ -24,12 +24,13 @@ from holdfast.functions.operator import (
     OperatorResult,
     OperatorSpec,
 )
-from holdfast.functions.process.broadcast import check_broadcasts
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec, check_function
-from holdfast.functions.process.output import RowFitter, fit_batches, yielded
-from holdfast.functions.process.states import declared_states
-from holdfast.functions.running import bad_row, named_tuples, raised, set_apart
-from holdfast.functions.timing.timers import to_datetime
+from holdfast.functions.process.of_subtask.broadcast import check_broadcasts
+from holdfast.functions.process.shared.output import RowFitter, fit_batches, yielded
+from holdfast.functions.process.shared.states import declared_states
+from holdfast.functions.rows.bad_rows import bad_row, set_apart
+from holdfast.functions.rows.calls import named_tuples, raised
+from holdfast.functions.rows.times import to_datetime
 from holdfast.functions.windows.row_windows import RowWindowsSpec
 from holdfast.functions.windows.rows_operator import WindowFinish
 from holdfast.functions.windows.windowed import FINAL, Windowing

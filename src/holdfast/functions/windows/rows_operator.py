@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
-from holdfast.functions.kernels import number_keys
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, TableSchema, Timers
-from holdfast.functions.running import ranks, spans
-from holdfast.functions.timing.time_index import concatenated
+from holdfast.functions.rows.columns import concatenated
+from holdfast.functions.rows.grouping import distinct_slots, ranks, spans
 from holdfast.functions.windows.declared import PANE
 from holdfast.functions.windows.panes import PaneOperator, TimePiece, in_time_pieces
 from holdfast.functions.windows.sending import PANE_FIELD
@@ -189,18 +188,3 @@ def slots_of_rows(table: StateTable, keys: pa.RecordBatch, sizes: Integers) -> S
     groups, positions = spans(sizes)
     arrays = [*keys.take(pa.array(groups)).columns, pa.array(positions)]
     return table.lookup(pa.RecordBatch.from_arrays(arrays, schema=table.key_schema))
-
-
-def distinct_slots(slots: Slots, capacity: int) -> tuple[Slots, Integers]:
-    """The distinct slots in order of first appearance, and for each row the index of its own."""
-    groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
-    count = number_keys(slots, np.full(capacity, -1, np.int32), groups, distinct)
-    return distinct[:count], groups
-
-
-def distinct_keys(rows: pa.RecordBatch, keys: pa.Schema) -> tuple[int, Integers]:
-    """The number of distinct keys, and for each row the index of its key in order of first appearance."""
-    table = StateTable(keys, pa.schema([]), 1)
-    table.begin(FIRST_BATCH)
-    distinct, groups = distinct_slots(table.lookup(rows), len(table.present))
-    return len(distinct), groups

@@ -7,8 +7,8 @@ decides how to treat it; here late rows only have to stay apart, since combined 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.functions.columns import BoolArray
 from holdfast.functions.operator import Combiner
+from holdfast.functions.rows.columns import BoolArray
 from holdfast.functions.windows.declared import PANE, Window
 from holdfast.state.physical import Integers
 

@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.aggregates.operator import AggregateOperator
-from holdfast.functions.columns import BoolArray
-from holdfast.functions.kernels import mark_first, number_keys
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
-from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated, keys_with_times
+from holdfast.functions.rows.columns import BoolArray, concatenated
+from holdfast.functions.rows.kernels import mark_first, number_keys
+from holdfast.functions.rows.late import LateRows
+from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, keys_with_times
 from holdfast.functions.windows.declared import WINDOW_END, WINDOW_START, times_array, times_of
-from holdfast.functions.windows.late import LateRows
 from holdfast.functions.windows.merging import merge_states
 from holdfast.functions.windows.session_kernels import join_sessions
 from holdfast.state.physical import Integers, Slots, values_of

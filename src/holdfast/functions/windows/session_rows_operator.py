@@ -12,15 +12,8 @@ import pyarrow as pa
 from holdfast.availability import SnapshotAvailability
 from holdfast.functions.aggregates.declared import count
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, TableSchema
-from holdfast.functions.running import ranks
-from holdfast.functions.windows.rows_operator import (
-    POSITION,
-    ROWS,
-    WindowFinish,
-    distinct_slots,
-    put_rows,
-    slots_of_rows,
-)
+from holdfast.functions.rows.grouping import distinct_slots, ranks
+from holdfast.functions.windows.rows_operator import POSITION, ROWS, WindowFinish, put_rows, slots_of_rows
 from holdfast.functions.windows.session import SessionSpec
 from holdfast.functions.windows.session_operator import SESSION, OpenSessions, SessionOperator
 from holdfast.functions.windows.windowed import WindowedSpec

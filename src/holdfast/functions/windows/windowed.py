@@ -7,12 +7,11 @@ from typing import Literal
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates.declared import BadRecords
 from holdfast.functions.operator import OperatorInput, OperatorSpec
+from holdfast.functions.rows.policies import BadRecords, LatePolicy
 from holdfast.functions.windows.declared import WINDOW_END, WINDOW_START, AnyWindow, GivenWindow, Window, bounds_type
 
 WindowEmit = Literal["final", "changes"]
-LatePolicy = Literal["drop", "dead_letter", "stream"]
 
 
 @dataclass(frozen=True)

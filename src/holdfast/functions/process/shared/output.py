@@ -1,0 +1,163 @@
+"""Record batches of the declared schema are made of a function's output; output that does not match is an error.
+
+Values are checked a column at a time; the error still says which row it was.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from types import GeneratorType
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.arrays import plain_rows, plain_schema
+from holdfast.functions.process.shared.values import Fit, Misfit, fit_for, plain_class
+
+Row = Sequence[Any]
+
+
+class OutputMismatch(TypeError):
+    """Output that is not of the declared schema: column, found, expected. `row`: which of several, if known."""
+
+    def __init__(self, message: str, row: int = 0) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+def yielded(produced: Any) -> Iterable[Any]:
+    """Return the result of `process()` as an iterable."""
+    if type(produced) is GeneratorType:
+        return produced
+    if produced is None:
+        return ()
+    if (
+        isinstance(produced, Mapping | str | bytes)
+        or hasattr(produced, "_fields")
+        or not isinstance(produced, Iterable)
+    ):
+        raise OutputMismatch(
+            f"process() returned {type(produced).__name__}, expected a generator or list of rows; yield the row"
+        )
+    return produced
+
+
+class RowFitter:
+    """Yielded dicts and tuples against a schema.
+
+    `shape` gives a row's values in schema order, themselves unchecked. It is a closure over the objects it needs, and
+    not a method: it is the cost of a row.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._names: list[str] = schema.names
+        self._width = len(self._names)
+        self._fits = [fit_for(field.type, field.nullable) for field in schema]
+        self._plain = [_plain_classes(field) for field in schema]
+        names = self._names
+        take: Any = itemgetter(*names) if self._width > 1 else lambda item: (item[names[0]],)
+        width, other = self._width, self._shape_other
+
+        def shape(item: Any) -> Row:
+            if type(item) is not dict or len(item) != width:
+                return other(item)
+            try:
+                values: Row = take(item)
+                return values
+            except KeyError:
+                raise OutputMismatch(_wrong_columns(item, names)) from None
+
+        self.shape = shape
+
+    def _shape_other(self, item: Any) -> Row:
+        """Shape an output row that is not a dict of the right size."""
+        if isinstance(item, tuple):
+            if len(item) == self._width:
+                return item
+            expected = f"expected {self._width} ({', '.join(self._names)})"
+            raise OutputMismatch(f"output row: found {len(item)} values, {expected}")
+        if isinstance(item, Mapping):
+            if len(item) == self._width and all(name in item for name in self._names):
+                return [item[name] for name in self._names]
+            raise OutputMismatch(_wrong_columns(item, self._names))
+        raise OutputMismatch(
+            f"output row: found {item!r:.200} ({type(item).__name__}), expected a dict or a tuple with the columns "
+            f"{', '.join(self._names)}; yield each row"
+        )
+
+    def fitted(self, row: Row) -> Row:
+        """A row from `shape` with its values checked: `batch` takes it."""
+        checked = zip(self._names, self._fits, row, strict=True)
+        return [_fitted(name, fit, (value,))[0] for name, fit, value in checked]
+
+    def batch(self, rows: list[Row]) -> pa.RecordBatch:
+        """Rows from `shape`, at least a single row, as a record batch. Values are checked here; errors hold the row."""
+        columns = zip(*rows, strict=True)
+        arrays = [self._array(index, values) for index, values in enumerate(columns)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, index: int, values: Sequence[Any]) -> pa.Array:
+        kind = self._schema.field(index).type
+        if self._plain[index].issuperset(map(type, values)):
+            try:
+                return pa.array(values, type=kind)
+            except (pa.ArrowInvalid, OverflowError):
+                return pa.array(_fitted(self._names[index], self._fits[index], values), type=kind)
+        return pa.array(_fitted(self._names[index], self._fits[index], values), type=kind)
+
+
+def _plain_classes(field: pa.Field) -> frozenset[type]:
+    plain = plain_class(field.type)
+    if plain is None:
+        return frozenset()
+    return frozenset([plain, type(None)]) if field.nullable else frozenset([plain])
+
+
+def _fitted(name: str, fit: Fit, values: Sequence[Any]) -> list[Any]:
+    out: list[Any] = []
+    try:
+        for value in values:
+            out.append(fit(value))
+    except Misfit as misfit:
+        raise OutputMismatch(f"output column {name!r}: {misfit}", row=len(out)) from None
+    return out
+
+
+def _wrong_columns(item: Mapping[Any, Any], names: list[str]) -> str:
+    missing = [name for name in names if name not in item]
+    if missing:
+        found = sorted(map(str, item))
+        return f"output column {missing[0]!r}: found no such key among {found}, expected a value (or None)"
+    unknown = sorted(str(name) for name in item if name not in names)
+    return f"output column {unknown[0]!r}: found in the row, expected only {', '.join(names)}"
+
+
+def fit_batches(produced: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Convert the result of a `BatchFunction`, as it comes, to non-empty batches of exactly `schema`.
+
+    Raises `OutputMismatch`.
+    """
+    if produced is None:
+        return
+    if isinstance(produced, pa.RecordBatch | pa.Table):
+        produced = [produced]
+    elif isinstance(produced, Mapping | str | bytes) or not isinstance(produced, Iterable):
+        raise OutputMismatch(f"output: found {type(produced).__name__}, expected record batches")
+    for item in produced:
+        yield from (batch for batch in _fit_batch(item, schema) if batch.num_rows)
+
+
+def _fit_batch(item: Any, schema: pa.Schema) -> list[pa.RecordBatch]:
+    if isinstance(item, pa.Table):
+        return [batch for part in item.to_batches() for batch in _fit_batch(part, schema)]
+    if not isinstance(item, pa.RecordBatch):
+        raise OutputMismatch(f"output: found {type(item).__name__}, expected a pyarrow.RecordBatch")
+    if item.schema.names != schema.names:
+        raise OutputMismatch(f"output columns: found {item.schema.names}, expected {schema.names}")
+    item = plain_rows(item, plain_schema(item.schema))
+    for column, field in zip(item.columns, schema, strict=True):
+        if column.type != field.type:
+            raise OutputMismatch(f"output column {field.name!r}: found {column.type}, expected {field.type}; cast it")
+        if column.null_count and not field.nullable:
+            raise OutputMismatch(f"output column {field.name!r}: found {column.null_count} nulls, expected none")
+    return [pa.RecordBatch.from_arrays(item.columns, schema=schema)]

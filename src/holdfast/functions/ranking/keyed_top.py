@@ -1,0 +1,173 @@
+"""`key_by(…).top(n, by="price")` without a window: the `n` rows of each key with the greatest values, and their ranks.
+
+    state: key → number of rows;   rows: (key, rank) → the other columns
+
+Output: the key columns, `rank` from 1, the other columns. A batch gives each row that took a rank in it, so later rows
+of the same key and rank replace earlier ones. Of equal rows the first to come wins, also over later batches.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import JobRefused
+from holdfast.functions.operator import (
+    BatchContext,
+    Combiner,
+    NewTable,
+    Operator,
+    OperatorInput,
+    OperatorResult,
+    OperatorSpec,
+    TableSchema,
+)
+from holdfast.functions.ranking.greatest import check_order, check_top, greatest
+from holdfast.functions.rows.columns import concatenated
+from holdfast.functions.rows.grouping import distinct_keys, distinct_slots, ranks, spans
+from holdfast.state.keys import grouped_by
+from holdfast.state.physical import Integers, Slots
+from holdfast.state.table import StateTable
+
+RANK, SIZE, ROWS = "rank", "__size", "rows"
+
+
+@dataclass(frozen=True)
+class KeyedTopSpec(OperatorSpec):
+    """Raises `JobRefused` when made."""
+
+    name: str
+    input: OperatorInput
+    n: int
+    by: str
+    least: bool = False
+    combine: bool = True
+
+    def __post_init__(self) -> None:
+        check_top(self.n, self.by)
+        check_order(self.name, self.by, self.input.schema)
+        if RANK in self.input.schema.names:
+            raise JobRefused(
+                f"operator {self.name!r}: top() without a window has an output column {RANK!r}, which its input has "
+                "too; rename the column before key_by"
+            )
+
+    @property
+    def inputs(self) -> tuple[OperatorInput, ...]:
+        return (self.input,)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return (*self.input.key_columns, RANK)
+
+    @property
+    def declared_keys(self) -> tuple[str, ...]:
+        return self.input.key_columns
+
+    @property
+    def others(self) -> list[pa.Field]:
+        """The columns of the input that are not keys."""
+        return [field for field in self.input.schema if field.name not in self.input.key_columns]
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return pa.schema([*self.input.key_schema, pa.field(RANK, pa.int64(), nullable=False), *self.others])
+
+    def combiner(self, combine: bool, closed_us: int | None) -> Combiner | None:
+        return TopSender(self) if combine and self.combine else None
+
+    def table_schemas(self) -> dict[str, TableSchema]:
+        keys = self.input.key_schema
+        ranked = grouped_by(keys.append(pa.field(RANK, pa.int64())), len(keys))
+        return {
+            "state": TableSchema(keys, pa.schema([pa.field(SIZE, pa.int64())])),
+            ROWS: TableSchema(ranked, pa.schema(self.others)),
+        }
+
+    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
+        return KeyedTopOperator(self, max_parallelism, new_table)
+
+
+class TopSender(Combiner):
+    """Sends the `n` greatest rows of each key of the rows that it is given at a time, in their order."""
+
+    def __init__(self, spec: KeyedTopSpec) -> None:
+        self._spec = spec
+
+    def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        spec = self._spec
+        count, groups = distinct_keys(rows, spec.input.key_schema)
+        if count * spec.n >= rows.num_rows:
+            return [(0, rows)]
+        kept = np.sort(greatest(rows.column(spec.by), groups, spec.n, False, spec.least))
+        return [(0, rows if len(kept) == rows.num_rows else rows.take(pa.array(kept)))]
+
+    def finish(self) -> list[tuple[int, pa.RecordBatch]]:
+        return []
+
+
+class KeyedTopOperator(Operator):
+    def __init__(self, spec: KeyedTopSpec, max_parallelism: int, new_table: NewTable) -> None:
+        self._spec = spec
+        self.tables = {
+            name: new_table(schema.keys, schema.values, max_parallelism)
+            for name, schema in spec.table_schemas().items()
+        }
+        self._sizes, self._rows = self.tables["state"], self.tables[ROWS]
+        self._schema = spec.input.schema
+
+    def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
+        rows = concatenated([rows for _, rows in inputs if rows.num_rows], self._schema)
+        if not rows.num_rows:
+            return OperatorResult(output=[])
+        spec = self._spec
+        distinct, groups = distinct_slots(self._sizes.lookup(rows), len(self._sizes.present))
+        sizes = self._sizes.column(SIZE)
+        known = np.where(self._sizes.present[distinct], sizes.values[distinct], 0)
+        stored, of_stored, places = self._stored(distinct, known)
+        of_all = np.concatenate([of_stored, groups])
+        values = pa.concat_arrays([self._values(stored), rows.column(spec.by)])
+        winners = greatest(values, of_all, spec.n, False, spec.least)
+        taken = ranks(of_all[winners], len(distinct))
+        before = np.full(len(of_all), -1, np.int64)
+        before[: len(places)] = places
+        moved = before[winners] != taken
+        sizes.scatter(distinct, np.bincount(of_all[winners], minlength=len(distinct)), np.ones(len(distinct), np.bool_))
+        self._sizes.present[distinct] = True
+        made = self._write(self._of(winners[moved], stored, rows), taken[moved])
+        return OperatorResult([made] if made.num_rows else [])
+
+    def _stored(self, distinct: Slots, sizes: Integers) -> tuple[Slots, Integers, Integers]:
+        """The stored rows of these keys: their slots, the index of the key of each, and their places from 0."""
+        groups, places = spans(sizes)
+        keys = self._sizes.keys_of(distinct).take(pa.array(groups))
+        arrays = [*keys.columns, pa.array(places + 1)]
+        return self._rows.lookup(pa.RecordBatch.from_arrays(arrays, schema=self._rows.key_schema)), groups, places
+
+    def _values(self, stored: Slots) -> pa.Array:
+        by = self._rows.column(self._spec.by)
+        return by.to_arrow(*by.gather(stored))
+
+    def _of(self, chosen: Integers, stored: Slots, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The chosen rows, by their numbers among the stored rows and, after these, among the rows of the batch."""
+        old = chosen < len(stored)
+        kept = self._rows.rows_of(stored[chosen[old]]).select(self._schema.names)
+        kept = pa.RecordBatch.from_arrays(kept.columns, schema=self._schema)
+        new = rows.take(pa.array(chosen[~old] - len(stored)))
+        order = np.empty(len(chosen), np.int64)
+        order[np.flatnonzero(old)] = np.arange(kept.num_rows)
+        order[np.flatnonzero(~old)] = kept.num_rows + np.arange(new.num_rows)
+        return concatenated([kept, new], self._schema).take(pa.array(order))
+
+    def _write(self, rows: pa.RecordBatch, places: Integers) -> pa.RecordBatch:
+        """Store rows at their ranks; return them as output."""
+        spec = self._spec
+        keys = [rows.column(name) for name in spec.input.key_columns]
+        others = [rows.column(field.name) for field in spec.others]
+        made = pa.RecordBatch.from_arrays([*keys, pa.array(places + 1), *others], schema=spec.output_schema)
+        slots = self._rows.lookup(made)
+        for field in self._rows.value_schema:
+            column = self._rows.column(field.name)
+            column.scatter(slots, *column.from_arrow(made.column(field.name)))
+        self._rows.present[slots] = True
+        return made

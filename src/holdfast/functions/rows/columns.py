@@ -1,0 +1,86 @@
+"""The way between Arrow columns, NumPy arrays and a table's columns, as keyed functions need it.
+
+`state.physical` rules which types are fixed-width and how they look; a table holds everything else as Python objects,
+`None` or anything where it is null.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.python_values import exact_values
+from holdfast.state.physical import Slots, physical_dtype, validity_of, values_of
+from holdfast.state.physical import fixed_array as _fixed_array
+
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+AnyArray = np.ndarray[Any, np.dtype[Any]]
+
+NO_MASK: BoolArray = np.zeros(0, dtype=np.bool_)
+"""Instead of a validity array where no value is null; kernels test its length once."""
+
+
+def has_kernels(kind: pa.DataType) -> bool:
+    """True if compiled kernels loop over values of this type (half floats have no kernels)."""
+    dtype = physical_dtype(kind)
+    return dtype is not None and dtype != np.float16
+
+
+def validity(array: pa.Array) -> BoolArray:
+    """A boolean for each row, or `NO_MASK` if nothing is null."""
+    valid = validity_of(array)
+    return NO_MASK if valid is None else valid
+
+
+def fixed_array(values: AnyArray, valid: BoolArray, kind: pa.DataType) -> pa.Array:
+    """An Arrow array over `values`, without a copy; null where `valid` is False (`NO_MASK`: nowhere)."""
+    return _fixed_array(values, valid if len(valid) else None, kind)
+
+
+def bits(values: AnyArray) -> AnyArray:
+    """The same memory as unsigned integers: kernels that only move values are compiled once a width."""
+    return values.view(f"u{values.dtype.itemsize}")
+
+
+def object_array(values: list[Any]) -> AnyArray:
+    """A one-dimensional array of Python objects, also where they are sequences."""
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out
+
+
+def cells_at(slots: Slots, values: AnyArray, valid: BoolArray) -> dict[int, Any]:
+    """Value by slot of an object column at distinct slots; None where it is null."""
+    triples = zip(slots.tolist(), values[slots].tolist(), valid[slots].tolist(), strict=True)
+    return {slot: value if ok else None for slot, value, ok in triples}
+
+
+def stored_values(array: pa.Array) -> list[Any]:
+    """The values as a table's column holds them: times as numbers, so that they compare with those in the table."""
+    if physical_dtype(array.type) is None:
+        return exact_values(array)
+    values: list[Any] = values_of(array).tolist()
+    for row in () if (valid := validity_of(array)) is None else np.flatnonzero(~valid).tolist():
+        values[row] = None
+    return values
+
+
+def column_array(values: AnyArray, valid: BoolArray, kind: pa.DataType) -> pa.Array:
+    """An Arrow array of rows gathered from a table's column, null where `valid` is False."""
+    if values.dtype == object:
+        objects = [value if ok else None for value, ok in zip(values.tolist(), valid.tolist(), strict=True)]
+        return pa.array(objects, type=kind)
+    return fixed_array(values, valid, kind)
+
+
+RESERVED_PREFIX = "__"
+"""The begin of names of Holdfast's own columns: no declared column may begin so."""
+
+
+def concatenated(pieces: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """All pieces as a single batch of a schema."""
+    if not pieces:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
