@@ -173,7 +173,7 @@ def test_survivors_read_the_lists_only_and_each_object_once(jobs):
 
     def noting(store: Any) -> Any:
         def note(operation: str, name: str) -> Fault | None:
-            if operation == "get" and name.startswith(("dstl/", "shared/")):
+            if operation.startswith("get") and name.startswith(("dstl/", "shared/")):
                 reads.append(name)
             return None
 

@@ -20,8 +20,9 @@ import holdfast as hf
 from holdfast import failpoints
 from holdfast.errors import SettingsError
 from holdfast.query import Query
-from holdfast.recovery import local
+from holdfast.recovery import local, spans
 from holdfast.recovery.downloads import Fetched
+from holdfast.storage.framing import HEADER_BYTES
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.hosting import Hosted
 from holdfast.testing import FaultyStore, start
@@ -243,6 +244,25 @@ def test_a_rescaled_job_finds_the_copies_of_all_task_managers_of_the_machine(tmp
     query = job.start(7, local_recovery=True)
     fetched = [each.recovery.fetched for each in job.hosted()]
     assert all(each.bytes_from_local and not each.bytes_from_store for each in fetched)
+    job.work(query)
+    query.stop()
+    job.check()
+
+
+@pytest.mark.parametrize("local_recovery", [False, True])
+def test_a_rescaled_job_reads_no_more_of_the_objects_than_its_handles_name(tmp_path, local_recovery, monkeypatch):
+    monkeypatch.setattr(spans, "GAP_BYTES_MAX", HEADER_BYTES)
+    job = Job(tmp_path, hf.HashMapState(), LOG_ALONE)
+    query = job.start(3)  # the second subtask's key groups go to both TaskManagers of the next start
+    job.work(query, 6)
+    query.stop()
+    query = job.start(2, local_recovery=local_recovery)
+    for hosted in job.hosted():
+        handles = [handle for each in hosted.deployment.subtasks for handle in each.restore]
+        named_bytes = sum(handle.stored_bytes() for handle in handles)
+        fetched = hosted.recovery.fetched
+        assert named_bytes <= fetched.bytes_from_store <= named_bytes + HEADER_BYTES * fetched.objects
+    assert job.hosted()[1].deployment.shared
     job.work(query)
     query.stop()
     job.check()

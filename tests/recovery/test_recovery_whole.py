@@ -85,10 +85,10 @@ def test_objects_are_read_side_by_side_and_each_once() -> None:
     together = threading.Barrier(DOWNLOADS_MAX)
 
     class Counting:
-        def get(self, name: str) -> bytes:
+        def get_range(self, name: str, offset: int, length: int) -> bytes:
             names.append(name)
             together.wait(WAIT_S)
-            return store.get(name)
+            return store.get_range(name, offset, length)
 
     subtasks = DOWNLOADS_MAX * (1 + BATCHES_MAX // DOWNLOADS_MAX)
     edges = [subtask * GROUPS // subtasks for subtask in range(subtasks + 1)]

@@ -141,7 +141,19 @@ def read_framed_directory(
     """
     if len(data) != length or length < HEADER_BYTES:
         raise CorruptObject(f"{what}: truncated: expected {length} bytes, found {len(data)}")
-    stop = HEADER_BYTES + int.from_bytes(data[_LENGTH_OFFSET:HEADER_BYTES], "little")
+    return read_framed_head(what, data, length, magic, version, kind, head_crc)
+
+
+def directory_bytes(head: bytes | memoryview) -> int:
+    """The length of the framed directory that starts so: where the blocks start. `head` has the frame's header."""
+    return HEADER_BYTES + int.from_bytes(head[_LENGTH_OFFSET:HEADER_BYTES], "little")
+
+
+def read_framed_head(
+    what: str, data: memoryview, length: int, magic: bytes, version: int, kind: type[D], head_crc: int | None = None
+) -> tuple[D, int]:
+    """As `read_framed_directory`, where `data` may end anywhere behind the directory."""
+    stop = directory_bytes(data)
     payload = unframe(what, bytes(data[:stop]), magic, version)
     check_head(what, data, head_crc)
     directory = decode(what, payload, msgspec.msgpack.Decoder(kind), "its directory cannot be read")

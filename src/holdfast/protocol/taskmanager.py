@@ -61,6 +61,8 @@ class Deployment(msgspec.Struct, frozen=True):
     """True: state of the base that is still in memory is used; False: it is restored."""
     whole: list[TableHandle] = []
     """Handles, of all subtasks, of the tables that each subtask reads whole when it opens."""
+    shared: list[str] = []
+    """Objects, of those that these handles refer to, in which other TaskManagers have something, too."""
 
 
 class ExchangeTag(msgspec.Struct, frozen=True):

@@ -1,17 +1,17 @@
-"""Downloads of a recovery: each object is fetched once, ahead of the replay, from this machine or from the store.
+"""Downloads of a recovery: each byte is fetched once, ahead of the replay, from this machine or from the store.
 
     expect(ranges, in order of replay) ──► download threads: local copy, or store ──► decode threads ──► replay
                                            at most `ahead_bytes_max` ahead            `ahead`
 
-Invariants: an object is fetched once, however many ranges of it are expected, and let go of when all of them are
-decoded. An object that is not expected is kept until the end. An object that somebody waits for is fetched at once,
-without waiting for the bound. Neither downloads nor decoding wait for anything but the store. Writes nothing but local
-copies.
+Which bytes of an object are fetched is decided in `spans`. Invariants: a span is fetched once, however many ranges of
+it are expected, and let go of when all of them are decoded. A span that is not expected is kept until the end. A span
+that somebody waits for is fetched at once, without waiting for the bound. Neither downloads nor decoding wait for
+anything but the store. Writes nothing but local copies.
 """
 
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,8 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from holdfast.formats.handles import FILE, LogPiece, MaterializedPart
+from holdfast.formats.handles import FILE, MaterializedPart
 from holdfast.recovery.local import Copy, LocalCopies
+from holdfast.recovery.spans import Span, StoredRange, read_span, spans_of
 from holdfast.storage.store import ObjectStore
 
 DOWNLOADS_MAX = 48
@@ -31,13 +32,12 @@ AHEAD_MAX = 4
 """Ranges of a table that are decoded, or being decoded, before they are replayed. A higher value takes more memory."""
 AHEAD_BYTES_MAX = 256 * 1024 * 1024
 
-StoredRange = LogPiece | MaterializedPart
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """Counts of the downloads so far: objects, and their bytes by where they came from."""
+    """Counts of the downloads so far: objects, and the bytes that were read by where they came from."""
 
     objects: int = 0
     bytes_from_store: int = 0
@@ -48,15 +48,32 @@ class Fetched:
         return f"{self.objects} objects, {store_mb:.1f} MB from the storage and {local_mb:.1f} MB from local copies"
 
 
+@dataclass(eq=False)
+class _Download:
+    """A span on its way to those who decode ranges of it."""
+
+    span: Span
+    expected: int = 0
+    """Ranges of it that are expected and not decoded yet."""
+    size: int = 0
+    """Bytes that count as ahead."""
+    kept: bool = False
+    """The object becomes a local copy once it is there. A base store's file does only where it is laid out."""
+    copy: Future[Copy] | None = None
+
+
 class ObjectCache:
     """The objects of a recovery, fetched; a context manager. Thread-safe.
 
     Parameters
     ----------
     copies
-        Copies on this machine: asked before the store, and given each object from there. None: no local recovery.
+        Copies on this machine: asked before the store, and given each object that is read whole from there. None: no
+        local recovery.
+    shared
+        Names of objects in which others have something, too: only what is expected is read, and not copied.
     ahead_bytes_max
-        Bytes that wait to be replayed at most; past them, no further expected object is fetched.
+        Bytes that wait to be replayed at most; past them, no further expected span is fetched.
     """
 
     def __init__(
@@ -64,19 +81,20 @@ class ObjectCache:
         store: ObjectStore,
         downloads_max: int = DOWNLOADS_MAX,
         copies: LocalCopies | None = None,
+        shared: Collection[str] = (),
         ahead_bytes_max: int = AHEAD_BYTES_MAX,
     ) -> None:
         self._store = store
         self._copies = copies
+        self._shared = frozenset(shared)
         self._ahead_bytes_max = ahead_bytes_max
         self._lock = threading.RLock()
-        self._objects: dict[str, Future[Copy]] = {}
-        self._expected: Counter[str] = Counter()
-        self._sizes: dict[str, int] = {}
-        self._files: set[str] = set()
-        self._to_fetch: deque[str] = deque()
+        self._wanted: dict[str, list[_Download]] = {}
+        self._to_fetch: deque[_Download] = deque()
         self._ahead_bytes = 0
         self._fetched = Fetched()
+        self._objects: set[str] = set()
+        """Those counted in `_fetched`."""
         self._downloads = ThreadPoolExecutor(downloads_max, thread_name_prefix="holdfast-download")
         self._decodes = ThreadPoolExecutor(DECODES_MAX, thread_name_prefix="holdfast-decode")
 
@@ -95,29 +113,25 @@ class ObjectCache:
 
     @property
     def ahead_bytes(self) -> int:
-        """Expected objects that are being fetched, or that wait to be decoded."""
+        """Expected spans that are being fetched, or that wait to be decoded."""
         with self._lock:
             return self._ahead_bytes
 
     def expect(self, ranges: Iterable[StoredRange]) -> None:
-        """Each of these will be decoded once, in about this order: their objects are fetched ahead."""
+        """Each of these will be decoded once, in about this order: their bytes are fetched ahead."""
+        expected, missing = list(ranges), dict[str, list[StoredRange]]()
         with self._lock:
-            for each in ranges:
-                name = each.object
-                if not self._expected[name] and name not in self._objects:
-                    self._to_fetch.append(name)
-                self._expected[name] += 1
-                self._sizes[name] = max(self._sizes.get(name, 0), each.offset + each.length)
-                if isinstance(each, MaterializedPart) and each.kind == FILE:
-                    self._files.add(name)
+            for each in expected:
+                if self._found(each) is None:
+                    missing.setdefault(each.object, []).append(each)
+            for name, some in missing.items():
+                self._to_fetch += self._plan(name, some)
+            for each in expected:
+                self._download_of(each).expected += 1
             self._fetch_ahead()
 
-    def get(self, name: str) -> memoryview:
-        """The whole object; waits for it. Raises `StorageError` where it cannot be read."""
-        return memoryview(self._start(name).result().data())
-
     def ahead(self, ranges: Iterable[StoredRange], decode: Callable[[StoredRange, Copy], T]) -> Iterator[T]:
-        """`decode` each range and its object, in order; done on other threads as soon as the object is there.
+        """`decode` each range and its bytes, in order; done on other threads as soon as they are there.
 
         Once it has ended, also by an error, no thread decodes any of the ranges: what `decode` writes to may be
         deleted.
@@ -136,12 +150,9 @@ class ObjectCache:
 
     def from_store(self, name: str) -> Copy:
         """Fetch the object from the store, even if this machine has a copy."""
-        data = self._store.get(name)
-        with self._lock:
-            self._fetched = replace(self._fetched, bytes_from_store=self._fetched.bytes_from_store + len(data))
-        return Copy(data, len(data))
+        return read_span(self._store, Span(name, 0, None), self._count)
 
-    def keep_file(self, name: str, data: bytes, file: Path) -> None:
+    def keep_file(self, name: str, data: bytes | memoryview, file: Path) -> None:
         """The object's end is in that file now: a local copy may link it."""
         if self._copies is not None:
             self._copies.keep(name, data, file, in_place_of_older=False)
@@ -151,12 +162,29 @@ class ObjectCache:
         self._downloads.shutdown(wait=True, cancel_futures=True)
         self._decodes.shutdown(wait=True, cancel_futures=True)
         with self._lock:
-            self._objects.clear()
+            self._wanted.clear()
             self._to_fetch.clear()
+
+    def _plan(self, name: str, ranges: list[StoredRange]) -> list[_Download]:
+        """The downloads for ranges of an object."""
+        copied = self._copies is not None and (name not in self._shared or self._copies.has(name))
+        spans = [Span(name, 0, None)] if copied else spans_of(ranges, divide=name in self._shared)
+        files = any(isinstance(each, MaterializedPart) and each.kind == FILE for each in ranges)
+        made = [_Download(each, size=_size(each, ranges), kept=each.stop is None and not files) for each in spans]
+        self._wanted.setdefault(name, []).extend(made)
+        return made
+
+    def _found(self, each: StoredRange) -> _Download | None:
+        return next((known for known in self._wanted.get(each.object, ()) if known.span.has(each)), None)
+
+    def _download_of(self, each: StoredRange) -> _Download:
+        return self._found(each) or self._plan(each.object, [each])[0]
 
     def _decoded(self, each: StoredRange, decode: Callable[[StoredRange, Copy], T]) -> "Future[T]":
         decoded: Future[T] = Future()
-        self._start(each.object).add_done_callback(partial(self._arrived, each, decode, decoded))
+        with self._lock:
+            download = self._download_of(each)
+        self._start(download).add_done_callback(partial(self._arrived, each, decode, decoded, download))
         return decoded
 
     def _arrived(
@@ -164,13 +192,14 @@ class ObjectCache:
         each: StoredRange,
         decode: Callable[[StoredRange, Copy], T],
         decoded: "Future[T]",
-        download: "Future[Copy]",
+        download: _Download,
+        copy: "Future[Copy]",
     ) -> None:
-        if download.cancelled():
+        if copy.cancelled():
             decoded.cancel()
             return
         try:
-            self._decodes.submit(self._decode, each, decode, decoded, download)
+            self._decodes.submit(self._decode, each, decode, decoded, download, copy)
         except RuntimeError:  # closed: nobody waits for it any more
             decoded.cancel()
 
@@ -179,53 +208,63 @@ class ObjectCache:
         each: StoredRange,
         decode: Callable[[StoredRange, Copy], T],
         decoded: "Future[T]",
-        download: "Future[Copy]",
+        download: _Download,
+        copy: "Future[Copy]",
     ) -> None:
         if not decoded.set_running_or_notify_cancel():
             return
         try:
-            result = decode(each, download.result())
+            result = decode(each, copy.result())
         except Exception as error:
             decoded.set_exception(error)
         else:
-            self._done(each.object)
+            self._done(download)
             decoded.set_result(result)
 
-    def _done(self, name: str) -> None:
-        """Note that a range of the object is decoded; let go of the object with its last expected range."""
+    def _done(self, download: _Download) -> None:
+        """Note that a range of the span is decoded; let go of the span with its last expected range."""
         with self._lock:
-            if name not in self._expected:
+            if not download.expected:
                 return
-            self._expected[name] -= 1
-            if not self._expected[name]:
-                del self._expected[name]
-                self._objects.pop(name, None)
-                self._ahead_bytes -= self._sizes.pop(name)
+            download.expected -= 1
+            if not download.expected:
+                self._wanted[download.span.object].remove(download)
+                self._ahead_bytes -= download.size
                 self._fetch_ahead()
 
     def _fetch_ahead(self) -> None:
         """Begin expected downloads up to the bound. Called under the lock, so that none is done too early."""
         while self._to_fetch and self._ahead_bytes < self._ahead_bytes_max:
-            name = self._to_fetch.popleft()
-            if name in self._expected:  # else somebody waited for it, and it is done
-                self._start(name)
+            download = self._to_fetch.popleft()
+            if download.expected:  # else somebody waited for it, and it is done
+                self._start(download)
 
-    def _start(self, name: str) -> "Future[Copy]":
+    def _start(self, download: _Download) -> "Future[Copy]":
         with self._lock:
-            if name not in self._objects:
-                self._objects[name] = self._downloads.submit(self._fetch, name)
-                self._ahead_bytes += self._sizes.get(name, 0)
-            return self._objects[name]
+            if download.copy is None:
+                download.copy = self._downloads.submit(self._fetch, download)
+                self._ahead_bytes += download.size
+            return download.copy
 
-    def _fetch(self, name: str) -> Copy:
-        copy = None if self._copies is None else self._copies.open(name)
+    def _fetch(self, download: _Download) -> Copy:
+        span, copies = download.span, self._copies
+        copy = copies.open(span.object) if copies is not None and span.stop is None else None
         with self._lock:
             seen = self._fetched
+            self._objects.add(span.object)
             local_bytes = seen.bytes_from_local + (0 if copy is None else copy.length)
-            self._fetched = replace(seen, objects=seen.objects + 1, bytes_from_local=local_bytes)
-        if copy is not None:
-            return copy
-        copy = self.from_store(name)
-        if self._copies is not None and name not in self._files:
-            self._copies.keep(name, copy.head, in_place_of_older=False)
+            self._fetched = replace(seen, objects=len(self._objects), bytes_from_local=local_bytes)
+        if copy is None:
+            copy = read_span(self._store, span, self._count)
+            if copies is not None and download.kept:
+                copies.keep(span.object, copy.head, in_place_of_older=False)
         return copy
+
+    def _count(self, size_bytes: int) -> None:
+        with self._lock:
+            self._fetched = replace(self._fetched, bytes_from_store=self._fetched.bytes_from_store + size_bytes)
+
+
+def _size(span: Span, ranges: Iterable[StoredRange]) -> int:
+    stop = max(each.offset + each.length for each in ranges) if span.stop is None else span.stop
+    return stop - span.start

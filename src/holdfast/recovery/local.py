@@ -50,14 +50,20 @@ UNFINISHED = ".part-"
 
 @dataclass(frozen=True)
 class Copy:
-    """An object as it was found: as a whole in `head`, or with its rest in the file `body`."""
+    """An object as it was found: as a whole in `head`, or with its rest in the file `body`. `start`: `head` has a part
+    of the object, from that byte on."""
 
-    head: bytes
+    head: bytes | memoryview
     length: int
     body: Path | None = None
+    start: int = 0
 
-    def data(self) -> bytes:
-        return self.head if self.body is None else self.head + self.body.read_bytes()
+    def data(self) -> bytes | memoryview:
+        return self.head if self.body is None else bytes(self.head) + self.body.read_bytes()
+
+    def part(self, offset: int, length: int) -> memoryview:
+        """Bytes of the object; fewer where it ends before."""
+        return memoryview(self.data())[offset - self.start : offset - self.start + length]
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,11 @@ class LocalCopies:
         """The objects that it has copies of itself."""
         with self._lock:
             return set(self._entries)
+
+    def has(self, name: str) -> bool:
+        """True if there is a copy of the object on this machine, which may turn out to be damaged."""
+        with self._lock:
+            return name in self._entries or name in self._others
 
     def refresh(self) -> None:
         """Look for copies of other processes: TaskManagers of the job here, and predecessors of this TaskManager."""

@@ -21,12 +21,14 @@ from holdfast.formats.base_files import FilesDirectory, read_files, read_files_h
 from holdfast.formats.handles import FILE, HEADING, ROWS, LogPiece, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import check_object, read_piece
 from holdfast.formats.snapshots import read_part
-from holdfast.recovery.downloads import ObjectCache, StoredRange
+from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.local import Copy
+from holdfast.recovery.spans import StoredRange
 from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.changes import check_rows
 from holdfast.state.local_disk import on_disk
 from holdfast.state.table import StateTable
+from holdfast.storage.framing import HEADER_BYTES
 from holdfast.storage.reading import read_schema
 
 
@@ -74,11 +76,11 @@ def read_range(handle: TableHandle, each: StoredRange, copy: Copy) -> list[pa.Re
     CorruptObject
         The object is damaged, or does not fit its handle.
     """
-    data = memoryview(copy.data())
-    own = data[each.offset : each.offset + each.length]
+    own = copy.part(each.offset, each.length)
     tail = (handle.operator, handle.table, handle.key_group_start, handle.key_group_stop)
     if isinstance(each, LogPiece):
-        check_object(each.object, data)
+        if not copy.start:
+            check_object(each.object, copy.part(0, HEADER_BYTES))
         found = list(read_piece(own, each, *tail))
     else:
         found = list(read_part(own, each, *tail))
@@ -206,13 +208,12 @@ class _Restoration:
         assert isinstance(each, MaterializedPart)
         handle = self.handle
         if copy.body is not None:
-            directory = read_files_head(each, copy.head, handle.operator, handle.table)
+            directory = read_files_head(each, bytes(copy.head), handle.operator, handle.table)
             if _linked(copy.body, folder / directory.blocks[0].name):
                 return directory
             copy = self.fetch.from_store(each.object)
         data = copy.data()
-        own = memoryview(data)[each.offset : each.offset + each.length]
-        directory, files = read_files(own, each, handle.operator, handle.table)
+        directory, files = read_files(copy.part(each.offset, each.length), each, handle.operator, handle.table)
         with on_disk(folder):
             for name, content in files:
                 (folder / name).write_bytes(content)

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 
 from holdfast.errors import CorruptObject
 from holdfast.formats.handles import ROWS, MaterializedPart, TableHandle
-from holdfast.recovery.downloads import ObjectCache, StoredRange
+from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.local import Copy
 from holdfast.recovery.restore import read_range
+from holdfast.recovery.spans import StoredRange
 from holdfast.state.changes import DELETED, merge_changes
 from holdfast.storage.reading import read_schema
 

@@ -15,6 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.formats.handles import TableHandle
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import restore_table, select
+from holdfast.recovery.spans import bounds_of, shared_objects
 from holdfast.state.changes import key_schema_of, value_schema_of
 from holdfast.state.keys import encode_keys, grouped_by, key_groups
 from holdfast.state.table import StateTable
@@ -91,7 +92,8 @@ class StateScan:
         handles = select(self.handles, self.operator, self.state.table, groups.start, groups.stop)
         keys = grouped_by(key_schema_of(self.stored), len(self.key_columns) or 1)
         table = StateTable(keys, value_schema_of(self.stored), self.max_parallelism)
-        with ObjectCache(store) as fetch:
+        shared = shared_objects(handles, bounds_of(self.handles), groups.start, groups.stop)
+        with ObjectCache(store, shared=shared) as fetch:
             restore_table(table, handles, fetch, groups.start, groups.stop)
         return shown(table.snapshot(), self.state)
 

@@ -32,9 +32,10 @@ from holdfast.materialize.replica import Replica
 from holdfast.materialize.snapshotted_table import SnapshottedTable
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Deployment, JobMasterGateway, SubtaskDeployment
-from holdfast.recovery.downloads import Fetched, ObjectCache, StoredRange
+from holdfast.recovery.downloads import Fetched, ObjectCache
 from holdfast.recovery.local import LocalCopies
 from holdfast.recovery.restore import ranges_of, restore_table
+from holdfast.recovery.spans import StoredRange
 from holdfast.recovery.whole import TableName, read_whole
 from holdfast.state.backends import tables_of
 from holdfast.state.rocksdb_memory import ALONE_BYTES, RocksDBMemory
@@ -144,7 +145,7 @@ class Hosted:
             each.rewind(to_batch)
         with self._lock:
             self._cuts = {number: batch for number, batch in self._cuts.items() if batch <= to_batch}
-        with ObjectCache(RetryingStore(store), copies=self.copies) as fetch:
+        with ObjectCache(RetryingStore(store), copies=self.copies, shared=deployment.shared) as fetch:
             fetch.expect(each for handle in deployment.whole for each in handle.ranges())
             whole = _whole(deployment, fetch)
             for each in self.subtasks.values():
@@ -225,7 +226,7 @@ def host(
     memory = RocksDBMemory(state_bytes, len(deployment.subtasks))
     if copies is not None:
         copies.refresh()
-    with ObjectCache(retrying, copies=copies) as fetch:
+    with ObjectCache(retrying, copies=copies, shared=deployment.shared) as fetch:
         fetch.expect(_ranges(deployment, program))
         # First, since subtasks wait for it in threads of the same pool.
         whole = pool.submit(_whole, deployment, fetch)
@@ -269,7 +270,7 @@ def _whole(deployment: Deployment, fetch: ObjectCache) -> dict[TableName, pa.Rec
 def _layout(deployment: Deployment) -> Deployment:
     """The part of a deployment that stays the same during a start of a job."""
     subtasks = [msgspec.structs.replace(each, restore=[]) for each in deployment.subtasks]
-    return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks, whole=[])
+    return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks, whole=[], shared=[])
 
 
 def _ranges(deployment: Deployment, program: Program) -> Iterator[StoredRange]:

@@ -15,7 +15,7 @@ from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, Epoch, RunNumber
-from holdfast.jobmaster.batches.deployment import Layout, subtasks_of, whole_tables
+from holdfast.jobmaster.batches.deployment import Layout, shared_objects_of, subtasks_of, whole_tables
 from holdfast.jobmaster.batches.planner import BatchLimits
 from holdfast.jobmaster.batches.runner import BatchRunner
 from holdfast.jobmaster.checkpoints.control import Control
@@ -26,6 +26,7 @@ from holdfast.journal.codec import StoredJob
 from holdfast.journal.records import CheckpointRecord
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, ExchangeRoutes, TaskManagerGateway
+from holdfast.recovery.spans import bounds_of
 from holdfast.settings import CheckpointConfig, FailoverConfig, OnLoss, QueryTrigger, RegionConfig
 from holdfast.storage.store import ObjectStore
 from holdfast.ui.site import HttpSettings
@@ -106,9 +107,10 @@ class Deployer:
     def _host(self, command: Deploy, base: CheckpointRecord | None, first_batch: BatchNumber) -> None:
         job, layout, handles = self._job, self._job.settings.layout, self._handles(base)
         checkpoint = None if base is None else BaseCheckpoint(base.epoch, base.checkpoint_id, base.batch)
-        whole = whole_tables(job.program, handles)
+        whole, bounds = whole_tables(job.program, handles), bounds_of(handles)
 
         def deployment(task_manager: int) -> Deployment:
+            subtasks = subtasks_of(command.holders.index(task_manager), layout, job.program, handles)
             return Deployment(
                 job_id=job.stored.job_id,
                 epoch=job.epoch,
@@ -117,12 +119,13 @@ class Deployer:
                 incarnation=command.live[task_manager],
                 program=job.shipped,
                 max_parallelism=layout.max_parallelism,
-                subtasks=subtasks_of(command.holders.index(task_manager), layout, job.program, handles),
+                subtasks=subtasks,
                 first_batch=first_batch,
                 base=checkpoint,
                 changelog=job.settings.changelog,
                 rewind=command.rewind,
                 whole=whole,
+                shared=shared_objects_of(subtasks, whole, bounds),
             )
 
         joining = command.live if command.joining is None else command.joining

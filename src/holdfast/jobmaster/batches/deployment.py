@@ -1,5 +1,6 @@
 """Assignment of subtasks to TaskManagers, with the state that each subtask is restored from."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.formats.handles import TableHandle
@@ -7,6 +8,7 @@ from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import Program
 from holdfast.protocol.taskmanager import SubtaskDeployment
 from holdfast.recovery.restore import select
+from holdfast.recovery.spans import Groups, shared_objects
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,19 @@ def whole_tables(program: Program, handles: list[TableHandle]) -> list[TableHand
     """Handles of the tables that each subtask reads whole when it opens."""
     wanted = {(name, table) for name, operator in program.operators.items() for table in operator.tables_read_whole}
     return [each for each in handles if (each.operator, each.table) in wanted]
+
+
+def shared_objects_of(
+    subtasks: Sequence[SubtaskDeployment], whole: Iterable[TableHandle], bounds: Mapping[str, Groups]
+) -> list[str]:
+    """The objects that a place reads for its subtasks and for `whole` tables, if other places have something in them.
+
+    `bounds` are those of all handles of the checkpoint. The key groups of a place are contiguous.
+    """
+    start = min((each.key_group_start for each in subtasks), default=0)
+    stop = max((each.key_group_stop for each in subtasks), default=0)
+    own = [handle for each in subtasks for handle in each.restore]
+    return shared_objects([*own, *whole], bounds, start, stop)
 
 
 def _subtask(
