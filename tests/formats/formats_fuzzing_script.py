@@ -30,6 +30,7 @@ from holdfast.journal import codec
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, Takeover
 from holdfast.recovery.local import Copy
 from holdfast.recovery.restore import read_range
+from holdfast.recovery.spans import Span, read_span
 from holdfast.sinks import staging
 from holdfast.sources.files import discovery_chunks
 from holdfast.sources.postgres.slot_head import SlotHead
@@ -250,9 +251,12 @@ def restored(part_of: Callable[[int], LogPiece | MaterializedPart], header: byte
     handle = TableHandle("o", "t", 0, 16, stored_schema(KEYS, VALUES).serialize().to_pybytes(), [], [])
 
     def read(data: bytes) -> None:
-        table = StateTable(KEYS, VALUES, 16)
-        for rows in read_range(handle, part_of(len(data)), Copy(header + data, len(header) + len(data))):
-            table.apply(rows, 0, 16)
+        each = part_of(len(data))
+        span = Span(each.object, each.offset, each.offset + each.length, each)
+        for copy in (read_span(OneObject(header + data), span, int), Copy(header + data, len(header) + len(data))):
+            table = StateTable(KEYS, VALUES, 16)
+            for rows in read_range(handle, each, copy):
+                table.apply(rows, 0, 16)
 
     return read
 
@@ -289,6 +293,9 @@ class OneObject:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
+
+    def get(self, name: str) -> bytes:
+        return self.data
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
         return self.data[offset : offset + length]

@@ -1,4 +1,4 @@
-"""A recovery asks the store for the bytes that it needs: a rescaled job does not read whole objects for a part of them."""
+"""A recovery asks the store for the bytes that it needs: after a rescale these are parts of objects."""
 
 import random
 from collections.abc import Sequence
@@ -86,7 +86,9 @@ def restored(
     with ObjectCache(store, shared=objects) as cache:  # type: ignore[arg-type]
         cache.expect(each for handle in own for each in handle.ranges())
         for handle in own:
-            for batches in cache.ahead(handle.ranges(), lambda each, copy, handle=handle: read_range(handle, each, copy)):
+            for batches in cache.ahead(
+                handle.ranges(), lambda each, copy, handle=handle: read_range(handle, each, copy)
+            ):
                 found += [tuple(row.values()) for rows in batches for row in rows.to_pylist()]
         assert cache.fetched.bytes_from_store == store.read
     return [(row[0], row[2], row[3]) for row in found], store.read
@@ -102,7 +104,9 @@ def test_a_rescaled_job_reads_its_key_groups_and_little_else(made, parallelism):
     together, read_bytes = [], 0
     for start, stop in pairwise([GROUPS * at // parallelism for at in range(parallelism + 1)]):
         rows, some_bytes = restored(store, handles, start, stop)
-        assert some_bytes < whole_bytes * (stop - start) / GROUPS + whole_bytes * 0.1, "its share, and half a block more"
+        assert some_bytes < whole_bytes * (stop - start) / GROUPS + whole_bytes * 0.1, (
+            "its share, and half a block more"
+        )
         together += rows
         read_bytes += some_bytes
     assert sorted(together) == sorted(every)

@@ -152,7 +152,7 @@ def directory_bytes(head: bytes | memoryview) -> int:
 def read_framed_head(
     what: str, data: memoryview, length: int, magic: bytes, version: int, kind: type[D], head_crc: int | None = None
 ) -> tuple[D, int]:
-    """As `read_framed_directory`, where `data` may end anywhere behind the directory."""
+    """Read a directory as `read_framed_directory` does, where `data` may end anywhere behind it."""
     stop = directory_bytes(data)
     payload = unframe(what, bytes(data[:stop]), magic, version)
     check_head(what, data, head_crc)

@@ -94,7 +94,7 @@ class ObjectCache:
         self._ahead_bytes = 0
         self._fetched = Fetched()
         self._objects: set[str] = set()
-        """Those counted in `_fetched`."""
+        """Names of the objects that `_fetched` counts."""
         self._downloads = ThreadPoolExecutor(downloads_max, thread_name_prefix="holdfast-download")
         self._decodes = ThreadPoolExecutor(DECODES_MAX, thread_name_prefix="holdfast-decode")
 

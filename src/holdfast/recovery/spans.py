@@ -35,7 +35,7 @@ SPAN_BYTES_MAX = 1 << 30
 """A handle that refers to more has its object read whole, so that no handle makes a reader allocate that much."""
 
 StoredRange = LogPiece | MaterializedPart
-Groups = tuple[int, int]
+GroupBounds = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ def read_span(store: ObjectStore, span: Span, count: Callable[[int], None]) -> C
     return Copy(data, len(data))
 
 
-def bounds_of(handles: Iterable[TableHandle]) -> dict[str, Groups]:
+def bounds_of(handles: Iterable[TableHandle]) -> dict[str, GroupBounds]:
     """The lowest key group, and one past the highest, for which these handles refer to each object."""
-    bounds: dict[str, Groups] = {}
+    bounds: dict[str, GroupBounds] = {}
     for handle in handles:
         for each in handle.ranges():
             low, high = bounds.get(each.object, (each.key_group_start, each.key_group_stop))
@@ -113,7 +113,7 @@ def bounds_of(handles: Iterable[TableHandle]) -> dict[str, Groups]:
     return bounds
 
 
-def shared_objects(own: Iterable[TableHandle], bounds: Mapping[str, Groups], start: int, stop: int) -> list[str]:
+def shared_objects(own: Iterable[TableHandle], bounds: Mapping[str, GroupBounds], start: int, stop: int) -> list[str]:
     """The objects of `own` handles in which others than key groups `[start, stop)` have something, too."""
     objects = dict.fromkeys(name for handle in own for name in handle.objects())
     return [name for name in objects if bounds[name][0] < start or stop < bounds[name][1]]
@@ -121,7 +121,7 @@ def shared_objects(own: Iterable[TableHandle], bounds: Mapping[str, Groups], sta
 
 def _joined(ranges: Iterable[StoredRange]) -> Collection[StoredRange]:
     """Ranges of the same bytes as a single range, with the key groups of all."""
-    joined: dict[Groups, StoredRange] = {}
+    joined: dict[GroupBounds, StoredRange] = {}
     for each in ranges:
         known = joined.setdefault((each.offset, each.length), each)
         if known is not each:
@@ -133,7 +133,7 @@ def _joined(ranges: Iterable[StoredRange]) -> Collection[StoredRange]:
 
 def _divided(each: StoredRange, ranged: Callable[[int, int], bytes]) -> Copy:
     """The directory of a range and the blocks of its key groups. Raises `StorageError`, `CorruptObject`."""
-    head = ranged(each.offset, each.offset + DIRECTORY_BYTES)
+    head = ranged(each.offset, each.offset + min(DIRECTORY_BYTES, each.length))
     missing = min(directory_bytes(head), each.length) - len(head)
     if missing > 0:
         head += ranged(each.offset + len(head), each.offset + len(head) + missing)

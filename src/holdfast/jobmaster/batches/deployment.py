@@ -8,7 +8,7 @@ from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import Program
 from holdfast.protocol.taskmanager import SubtaskDeployment
 from holdfast.recovery.restore import select
-from holdfast.recovery.spans import Groups, shared_objects
+from holdfast.recovery.spans import GroupBounds, shared_objects
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def whole_tables(program: Program, handles: list[TableHandle]) -> list[TableHand
 
 
 def shared_objects_of(
-    subtasks: Sequence[SubtaskDeployment], whole: Iterable[TableHandle], bounds: Mapping[str, Groups]
+    subtasks: Sequence[SubtaskDeployment], whole: Iterable[TableHandle], bounds: Mapping[str, GroupBounds]
 ) -> list[str]:
     """The objects that a place reads for its subtasks and for `whole` tables, if other places have something in them.
 
