@@ -11,6 +11,7 @@ from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.checkpoint.ledger import GATHER_BYTES_MAX, PAUSE_RATIO, RETRY_PAUSE_S
 from holdfast.ids import BatchNumber, Epoch, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig, manual
+from holdfast.sinks.base import Owner
 from holdfast.sinks.gathered import Expanded, gather
 from holdfast.sinks.staging import StagedRows, encode
 from holdfast.storage import names
@@ -18,6 +19,7 @@ from holdfast.storage.store import open_store
 
 TASKS = 8
 PIECE_BYTES = 8_000
+OWNER = Owner("out", "0f" * 16)
 STAGED = f"{names.staging_folder('0f' * 16, Epoch(1), RunNumber(1))}/out"
 
 
@@ -75,7 +77,7 @@ class Driver:
         sent = self.records[-1]
         stored = {sink: f"object-{len(self.records)}" for sink in sent.committables}
         self.tell(ev.RecordWritten(sent.checkpoint_id, JournalNumber(len(self.records)), stored))
-        return list(Expanded(sent.committables["out"], self.store, "out"))
+        return list(Expanded(sent.committables["out"], self.store, OWNER))
 
 
 def expected(batches: Any) -> list[bytes]:
@@ -114,7 +116,7 @@ def test_a_pending_checkpoint_takes_the_batches_up_to_its_cut_and_no_others() ->
     for batch in range(5, 50):
         driver.commit(batch)
     assert driver.gathers
-    assert list(Expanded(sent.committables["out"], driver.store, "out")) == expected(range(5))
+    assert list(Expanded(sent.committables["out"], driver.store, OWNER)) == expected(range(5))
     driver.tell(ev.RecordWritten(sent.checkpoint_id, JournalNumber(1), {"out": "object-1"}))
     assert driver.checkpoint() == expected(range(5, 50))
 

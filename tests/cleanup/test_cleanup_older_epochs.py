@@ -34,7 +34,7 @@ def record(epoch: int, checkpoint_id: int, manifests: tuple[str, ...] = ()) -> C
 
 def left(store: ObjectStore, *epochs: int) -> list[str]:
     """An object of each of these epochs that nobody names."""
-    found = [names.changelog_object(epoch, 1) for epoch in epochs]
+    found = [names.source_chunk(Epoch(epoch)) for epoch in epochs]
     for name in found:
         store.put(name, b"x")
     return found

@@ -32,6 +32,17 @@ def test_a_manifest_comes_back_as_it_was():
     assert decode_manifest("m", encode_manifest(manifest())) == manifest()
 
 
+LATER = f"dstl/{2:012d}/{1:012d}/{'0f' * 16}"
+
+
+@pytest.mark.parametrize("name", ["dstl/1", "shared/../job", names.manifest(1, 4, 2), LATER])
+def test_a_manifest_that_names_other_objects_than_state_of_its_time_is_refused(name: str) -> None:
+    """Objects that no record names any more are deleted."""
+    named = [replace(each, log=[LogPiece(name, 16, 200, 3, 5, 2, 8)], materialized=[]) for each in manifest().tables]
+    with pytest.raises(CorruptObject, match=r"refers to .* expected an object"):
+        decode_manifest(names.manifest(1, 4, 2), encode_manifest(replace(manifest(), tables=named)))
+
+
 def test_manifests_are_loaded_in_the_order_of_their_names():
     store = ObstoreStore("memory://", MemoryStore())
     for number in range(20):

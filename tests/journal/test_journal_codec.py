@@ -13,6 +13,7 @@ from holdfast.errors import CorruptObject
 from holdfast.ids import ClockReading
 from holdfast.journal import codec
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, PartIdentity, Takeover
+from holdfast.storage import names
 from holdfast.storage.copying import CopiedObject
 from holdfast.storage.framing import frame
 from holdfast.watermarks import SourceTime, SplitTime
@@ -155,6 +156,52 @@ def test_a_record_that_says_more_less_or_else_is_refused(payload: object) -> Non
 def test_one_kind_of_object_is_not_read_as_another() -> None:
     with pytest.raises(CorruptObject, match="HFJR"):
         codec.decode_record("journal/7", STORED["job-1.bin"][0])
+
+
+RIGHT = {
+    "manifests": [names.manifest(17, 3, 0), names.manifest(17, 3, 1)],
+    "source_objects": {"flights": [names.source_chunk(17), names.segment(16, "flights", 4)]},
+    "groups": {"delta-1": [GroupRef(15, names.committables(12, 9, "delta-1"))]},
+}
+"""Objects that a record of epoch 17, with number 18 and checkpoint 3, may name."""
+
+
+def with_objects(**objects: object) -> CheckpointRecord:
+    return msgspec.structs.replace(CHECKPOINT, **{**RIGHT, **objects})
+
+
+def test_a_record_that_names_objects_of_its_own_is_read() -> None:
+    older = with_objects(manifests=[names.manifest(12, 30, 0)])  # a closing record names an older checkpoint's
+    for record in (with_objects(), older):
+        assert codec.decode_record(names.journal(18), codec.encode_record(record)) == record
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        {"manifests": ["job"]},
+        {"manifests": [names.committables(17, 3, "delta-1")]},
+        {"manifests": [names.manifest(17, 4, 0)]},
+        {"manifests": [names.manifest(18, 1, 0)]},
+        {"manifests": [names.manifest(17, 3, 0), names.manifest(17, 2, 1)]},
+        {"manifests": [names.manifest(17, 3, 0)] * 2},
+        {"source_objects": {"flights": [names.changelog_object(1, 1)]}},
+        {"source_objects": {"flights": [names.source_chunk(18)]}},
+        {"source_objects": {"flights": [names.segment(16, "other", 4)]}},
+        {"source_objects": {"flights": ["sources/../journal/000000000001"]}},
+        {"groups": {"delta-1": [GroupRef(15, names.committables(12, 9, "other"))]}},
+        {"groups": {"delta-1": [GroupRef(15, names.committables(15, 1, "delta-1"))]}},
+        {"groups": {"delta-1": [GroupRef(19, names.committables(17, 3, "delta-1"))]}},
+        {"groups": {"delta-1": [GroupRef(15, names.manifest(12, 9, 0))]}},
+    ],
+)
+def test_a_record_that_leads_to_other_objects_is_refused(objects: dict[str, object]) -> None:
+    """What a record names is read, copied and deleted; whoever may write to the storage can write a record."""
+    with pytest.raises(CorruptObject, match=r"names the object .*, which no checkpoint of epoch 17 has in that place"):
+        codec.decode_record(names.journal(18), codec.encode_record(with_objects(**objects)))
+    stored = msgspec.structs.replace(SAVEPOINT, record=with_objects(**objects))
+    with pytest.raises(CorruptObject, match=r"names the object .*, which no checkpoint of epoch 17 has in that place"):
+        codec.decode_savepoint("savepoint", codec.encode_savepoint(stored))
 
 
 def test_records_keep_the_types_of_positions() -> None:

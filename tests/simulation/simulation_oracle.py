@@ -82,7 +82,7 @@ def needed_by(store: ObjectStore, record: CheckpointRecord) -> set[str]:
     for sink, groups in record.groups.items():
         for group in groups:
             stored = decode_committables(group.object, store.get(group.object))
-            needed.update(Named(store).add(sink, stored.committables))
+            needed.update(Named(store, record.job).add(sink, stored.committables))
     for name in sorted(needed):
         store.get(name)
     return needed

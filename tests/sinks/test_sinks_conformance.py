@@ -4,6 +4,7 @@ import contextlib
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,22 @@ def test_a_committable_that_cannot_be_read_is_refused_and_named(make: Any, tmp_p
         with pytest.raises(CorruptObject, match="sink 'out'"):
             bench.publish(1, [*good, bad])
     assert bench.visible() == []
+
+
+@pytest.mark.parametrize("make", [memory, callback, parquet, parquet_of_files, delta_of_files, delta_upsert, kafka])
+def test_files_that_another_job_or_sink_staged_are_neither_published_nor_discarded(
+    make: Any, tmp_path: Path, store: ObjectStore
+) -> None:
+    bench = make(tmp_path, store)
+    group, staged = bench.stage(large(0)), bench.staged_objects()
+    for context in (replace(bench.context, job_id="f0" * 16), replace(bench.context, sink="other")):
+        for call in (partial(bench.sink.publish, 1), bench.sink.discard):
+            with pytest.raises(CorruptObject, match=f"expected a file that this sink of job id {context.job_id}"):
+                call(group, context)
+    assert bench.visible() == []
+    assert bench.staged_objects() == staged
+    bench.publish(1, group)
+    assert len(bench.visible()) == LARGE
 
 
 @pytest.mark.parametrize("make", REREAD)

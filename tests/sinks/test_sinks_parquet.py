@@ -139,6 +139,7 @@ def test_a_takeover_sweeps_what_older_epochs_staged_and_no_record_names(
     stage(sink, store, row, epoch=1)
     live = stage(sink, store, row, epoch=2)
     other = stage(sink, store, row, epoch=1, name="other")
+    sink.sweep(lambda name: name.epoch < 2, [], context(store, f"{1:012d}"))  # a sink with the name of an epoch
     foreign = tmp_path / "_staging" / JOB / "notes"
     foreign.write_text("unknown names are left alone")
     sink.sweep(lambda name: name.epoch < 2, named, context(store))

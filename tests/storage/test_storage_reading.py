@@ -27,7 +27,16 @@ from holdfast.journal.codec import (
     encode_savepoint,
 )
 from holdfast.journal.records import CheckpointRecord
-from holdfast.sinks.staging import StagedDeltaFile, StagedParquet, StagedRows, decode_one, encode
+from holdfast.sinks.base import Owner
+from holdfast.sinks.staging import (
+    StagedDeltaFile,
+    StagedParquet,
+    StagedRows,
+    data_file,
+    decode_one,
+    decode_owned,
+    encode,
+)
 from holdfast.sources.files.discovery_chunks import decode as decode_chunk
 from holdfast.sources.spooled.segments import MAGIC as SEGMENT_MAGIC
 from holdfast.sources.spooled.segments import SegmentHead, SegmentPart, decode_head
@@ -163,6 +172,7 @@ def test_an_epoch_that_no_name_has_room_for_is_refused(epoch: int) -> None:
         decode_record("x", frame(b"HFJR", 8, payload))
 
 
+OWNER = Owner("out", "0f" * 16)
 RUN = f"staging/{'0f' * 16}/{1:012d}/{1:012d}"
 OUTSIDE = [
     "../x",
@@ -173,6 +183,9 @@ OUTSIDE = [
     "job",
     "/etc/passwd",
     "s3://other/x",
+    f"staging/{'f0' * 16}/{1:012d}/{1:012d}/out/x",
+    f"{RUN}/other/x",
+    f"{RUN}/out",
 ]
 
 
@@ -184,18 +197,30 @@ def test_a_committable_that_names_a_place_without_staged_output_is_refused(name:
         StagedParquet(1, 1, 1, name=f"_{name}", folder=""),
         StagedParquet(1, 1, 1, name=name, folder=""),
     ):
-        with pytest.raises(CorruptObject, match="expected an object below staging/"):
-            decode_one(encode(one), "out")
+        with pytest.raises(CorruptObject, match=r"expected (an object below staging/ or )?a file that"):
+            decode_owned(encode(one), OWNER)
 
 
 @pytest.mark.parametrize("folder", ["../", "day=1/../../", "/etc/", "./", "a//b/", "s3://other/", "a\0/"])
 def test_a_committable_that_names_a_folder_outside_of_its_table_is_refused(folder: str) -> None:
     for one in (
         StagedParquet(1, 1, 1, name=f"_{RUN}/out/x.parquet", folder=folder),
-        StagedDeltaFile(1, 1, f"{folder}part-x.snappy.parquet", {}, 0, "{}"),
+        StagedDeltaFile(1, 1, f"{folder}{data_file(OWNER)}", {}, 0, "{}"),
     ):
-        with pytest.raises(CorruptObject, match="or a file that its sink has written"):
-            decode_one(encode(one), "out")
+        with pytest.raises(CorruptObject, match=r"expected (an object below staging/ or )?a file that"):
+            decode_owned(encode(one), OWNER)
+
+
+def test_a_committable_that_names_a_data_file_of_others_in_a_shared_table_is_refused() -> None:
+    for path in (
+        data_file(Owner("other", OWNER.job)),
+        data_file(Owner("out", "f0" * 16)),
+        "part-00000-6e6e7bc5-7e0e-4e37-8f4b-0f7f7f7f7f7f-c000.snappy.parquet",
+        "_delta_log/00000000000000000000.json",
+        f"part-{'0f' * 16}.snappy.parquet.crc",
+    ):
+        with pytest.raises(CorruptObject, match="a file that"):
+            decode_owned(encode(StagedDeltaFile(1, 1, path, {}, 0, "{}")), OWNER)
 
 
 def test_committables_of_staged_output_are_taken() -> None:
@@ -203,17 +228,21 @@ def test_committables_of_staged_output_are_taken() -> None:
         StagedRows(1, 1, 1, 1, name=f"{RUN}/out/x.arrow"),
         StagedRows(1, 1, 1, 1, data=b"x"),
         StagedParquet(1, 1, 1, name=f"_{RUN}/out/x.parquet", folder="day=1/hour=%2E%2E/"),
-        StagedDeltaFile(1, 1, "day=a..b/part-x.snappy.parquet", {}, 0, "{}"),
+        StagedDeltaFile(1, 1, f"day=a..b/{data_file(OWNER)}", {}, 0, "{}"),
+        StagedDeltaFile(1, 1, f"part-{'0f' * 16}.snappy.parquet", {}, 0, "{}"),  # of an earlier release
     ):
-        assert decode_one(encode(one), "out") == one
+        assert decode_owned(encode(one), OWNER) == one
 
 
-@pytest.mark.parametrize("name", ["job", "../x", f"journal/{1:012d}", f"segments/{1:012d}/in/{1:012d}-{'0f' * 16}"])
+SEGMENT = f"segments/{1:012d}/in/{1:012d}-{'0f' * 16}"
+
+
+@pytest.mark.parametrize("name", ["job", "../x", f"journal/{1:012d}", SEGMENT, f"{SEGMENT}.{'0f' * 16}"])
 def test_a_segment_that_names_other_objects_than_its_parts_is_refused(name: str) -> None:
     """The parts of a segment are deleted with it."""
     head = SegmentHead(number=1, sequences=1, ends=b"", parts={"t": SegmentPart(0, 1, 1, 1, name)})
     framed = frame(SEGMENT_MAGIC, 2, msgspec.msgpack.encode(head))
-    with pytest.raises(CorruptObject, match=r"x: its head names .*, expected the part of a segment"):
+    with pytest.raises(CorruptObject, match=r"x: its head names .*, expected a part of the segment"):
         decode_head("x", framed + len(framed).to_bytes(4, "little"), SegmentHead)
 
 

@@ -96,7 +96,7 @@ def _observe(store: ObjectStore, listed: Listed, epoch: Epoch | None, sinks: Col
     if base is not None and sinks is not None:
         kept = {sink: groups for sink, groups in base.groups.items() if sink in sinks}
         base = msgspec.structs.replace(base, groups=kept)
-    named = Named(store)
+    named = Named(store, base.job if base is not None else None)
     needed = needed_objects(store, base, manifest_objects, named.add)
     retained = frozenset(base.retains if base is not None else ())
     for record in _kept(store, [each for each in numbers if number is not None and each < number], living, retained):

@@ -69,7 +69,7 @@ class Remains:
 
     def drop_staged(self, outstanding: Outstanding) -> None:
         """Delete staged files that nobody will publish, in the job's storage and at the targets of sinks."""
-        named = Named(self._store)
+        named = Named(self._store, self._job_id)
         for sink, committables in outstanding.committables.items():
             for each in committables:
                 with suppress(ObjectNotFound):  # given up, or published and discarded, since the snapshot was taken

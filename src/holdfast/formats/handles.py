@@ -119,6 +119,17 @@ def check_handle(what: str, handle: TableHandle) -> None:
             )
 
 
+def check_objects(what: str, manifest: Manifest) -> None:
+    """Check that a manifest names objects as TaskManagers name them, of no later epoch. Raises `CorruptObject`."""
+    for name in dict.fromkeys(each.object for table in manifest.tables for each in table.ranges()):
+        parsed = names.parse(name)
+        if not isinstance(parsed, names.ChangelogName | names.SharedName) or parsed.epoch > manifest.epoch:
+            raise CorruptObject(
+                f"{what}: refers to {name!r}, expected an object that a TaskManager stored in an epoch up to "
+                f"{manifest.epoch}; restore the object from a copy"
+            )
+
+
 Ranged = TypeVar("Ranged", LogPiece, MaterializedPart)
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from holdfast.errors import ObjectNotFound
-from holdfast.formats.handles import Manifest, check_handle
+from holdfast.formats.handles import Manifest, check_handle, check_objects
 from holdfast.storage import names
 from holdfast.storage.framing import frame, unframe
 from holdfast.storage.reading import decode, inflate
@@ -35,10 +35,11 @@ def decode_manifest(name: str, data: bytes) -> Manifest:
     """The manifest stored as the object `name`. Raises `CorruptObject`."""
     payload = inflate(name, unframe(name, data, MAGIC, VERSION, VERSION_MIN), _PROBLEM)
     manifest = decode(name, payload, _MANIFEST, _PROBLEM)
-    if isinstance(names.parse(name), names.ManifestName):
-        names.check_same(name, names.manifest, manifest.epoch, manifest.checkpoint_id, manifest.task_manager)
     for table in manifest.tables:
         check_handle(name, table)
+    if isinstance(names.parse(name), names.ManifestName):
+        names.check_same(name, names.manifest, manifest.epoch, manifest.checkpoint_id, manifest.task_manager)
+        check_objects(name, manifest)
     return manifest
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.errors import CorruptObject
 from holdfast.ids import CheckpointId, Epoch, JobId, SavepointId
+from holdfast.journal.named_objects import check_copies, check_objects
 from holdfast.journal.records import CheckpointRecord, Record, Takeover
 from holdfast.storage import names
 from holdfast.storage.copying import CopiedObject
@@ -94,6 +95,8 @@ def decode_record(name: str, data: bytes) -> Record:
     number = record.epoch if isinstance(record, Takeover) else record.number
     if isinstance(parsed, names.JournalName) and number is not None:
         names.check_same(name, names.journal, number)
+    if isinstance(parsed, names.JournalName) and isinstance(record, CheckpointRecord):
+        check_objects(name, record, parsed.number)
     return record
 
 
@@ -150,17 +153,11 @@ def decode_savepoint(name: str, data: bytes) -> StoredSavepoint:
             f"{name}: a savepoint of checkpoint {stored.number} of job id {stored.job.job_id} holds the record "
             f"{stored.record.number} of job id {stored.record.job}; restore the object from a copy"
         )
-    strange = next((each.name for each in stored.objects if not each.name.startswith(_COPIED)), None)
-    if strange is not None:
-        raise CorruptObject(
-            f"{name}: lists {strange!r} among its copies, expected objects below {', '.join(_COPIED)}: nothing else is "
-            "copied into a job's storage"
-        )
+    check_copies(name, (each.name for each in stored.objects), stored.record.epoch)
+    if name == names.savepoint():
+        check_objects(name, stored.record, stored.record.number)
     return stored
 
-
-_COPIED = (names.MANIFESTS, names.CHANGELOG, names.SHARED, names.SOURCES, names.SEGMENTS)
-"""Folders of the objects that a savepoint copies."""
 
 _RECORD: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _BEGUN = msgspec.msgpack.Decoder(StoredBegun)

@@ -27,8 +27,9 @@ from holdfast.maintenance import report as kinds
 from holdfast.maintenance.objects import Check, Key, Wrong, copy_check, part_check, piece_check, staged_check
 from holdfast.maintenance.report import CheckpointSummary, OnProgress, Report
 from holdfast.recovery.restore import select
+from holdfast.sinks.base import Owner
 from holdfast.sinks.gathered import Expanded
-from holdfast.sinks.staging import StagedRows, decode_one
+from holdfast.sinks.staging import StagedRows, decode_owned
 from holdfast.sources.files.discovery_chunks import decode as decode_chunk
 from holdfast.sources.files.discovery_chunks import join
 from holdfast.sources.spooled.segments import check_segment
@@ -250,7 +251,8 @@ class _Verification:
         try:
             stored = decode_committables(name, data)
             names.check_writer(name, stored.job, [record.job] if record.job is not None else [])
-            committables = [decode_one(each, sink) for each in Expanded(stored.committables, self._store, sink)]
+            owner = Owner(sink, record.job)
+            committables = [decode_owned(each, owner) for each in Expanded(stored.committables, self._store, owner)]
         except (CorruptObject, ObjectNotFound) as error:
             self._report.wrong(kinds.COMMITTABLES, name, str(error), expected)
             return

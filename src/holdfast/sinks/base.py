@@ -7,9 +7,11 @@ that staged a group. Each group is therefore stored and published with its *layo
 published. A sink does not own the lifetime of staged files: the JobMaster decides when they are deleted (`discard`).
 """
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -24,6 +26,19 @@ Gone = Callable[[StagedName], bool]
 """Function that is true if nobody can still name the staged object with that name, except those who name it already."""
 
 
+class Owner(NamedTuple):
+    """The sink of a job, to which staged files belong: files of others may lie at the same target."""
+
+    sink: str
+    job: str | None
+    """None: a record of an earlier release, which did not name its job, holds the committables."""
+
+    @property
+    def digest(self) -> str:
+        """Digest that names of files outside of the job's own folders have in them."""
+        return hashlib.blake2b(f"{self.job}/{self.sink}".encode(), digest_size=8).hexdigest()
+
+
 @dataclass(frozen=True)
 class SinkContext:
     """Facts for `prepare`, which runs on the driver at `start()`."""
@@ -34,6 +49,10 @@ class SinkContext:
     key_columns: tuple[str, ...] = ()
     has_watermark: bool = False
     """True if all rows of the sink come under a watermark."""
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.sink, self.job_id)
 
 
 @dataclass(frozen=True)
@@ -54,6 +73,10 @@ class StageContext:
         """The folder of this run's staged files in the job's storage (see `storage/names.py`)."""
         return names.staging_folder(self.job_id, self.epoch, self.run)
 
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.sink, self.job_id)
+
 
 @dataclass(frozen=True)
 class PublishContext:
@@ -69,6 +92,10 @@ class PublishContext:
     watermark_us: int | None = None
     """Watermark of the group's last batch: rows of later groups are not before it, except for late ones. None: there
     is none."""
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.sink, self.job_id)
 
 
 @dataclass(repr=False)

@@ -61,7 +61,7 @@ class CallbackSink(Sink):
         return stage_rows(pieces(batches), context)
 
     def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
-        staged = decode_rows(committables, context.sink)
+        staged = decode_rows(committables, context.owner)
         if not staged:
             return
         rows = read_rows(staged, context)
@@ -78,4 +78,4 @@ class CallbackSink(Sink):
         hit("sink.callback.after")
 
     def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
-        discard_rows(decode_rows(committables, context.sink), context)
+        discard_rows(decode_rows(committables, context.owner), context)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.errors import CorruptObject
-from holdfast.sinks.staging import StagedCommittables, StagedRows, check, decode_one, encode
+from holdfast.sinks.base import Owner
+from holdfast.sinks.staging import StagedCommittables, StagedRows, check, decode_owned, encode
 from holdfast.storage import checksum, names
 from holdfast.storage.reading import decode
 from holdfast.storage.store import ObjectStore
@@ -42,9 +43,9 @@ def gather(committables: Sequence[bytes], name: str, store: ObjectStore) -> byte
     return encode(StagedCommittables(len(committables), len(data), checksum.crc32(data), name))
 
 
-def gathered_names(committables: Iterable[bytes], sink: str) -> list[str]:
+def gathered_names(committables: Iterable[bytes], owner: Owner) -> list[str]:
     """Names of the objects of gathered committables among these."""
-    found = (decode_one(each, sink) for each in committables)
+    found = (decode_owned(each, owner) for each in committables)
     return [each.name for each in found if isinstance(each, StagedCommittables)]
 
 
@@ -57,11 +58,11 @@ class Expanded(Iterable[bytes]):
 
     committables: Sequence[bytes]
     store: ObjectStore
-    sink: str
+    owner: Owner
 
     def __iter__(self) -> Iterator[bytes]:
         for each in self.committables:
-            found = decode_one(each, self.sink)
+            found = decode_owned(each, self.owner)
             if isinstance(found, StagedCommittables):
                 yield from _read(found, self.store)
             else:
@@ -80,19 +81,21 @@ def _read(gathered: StagedCommittables, store: ObjectStore) -> list[bytes]:
 class Named:
     """Names in committables, without the rows inside them: they take little memory, however many there are."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, job: str | None) -> None:
         self.stored: set[str] = set()
         """Names of objects in the job's storage."""
         self.at_targets: dict[str, list[bytes]] = {}
         """Committables that name files at the sink's own target, by sink."""
         self._store = store
+        self._job = job
 
     def add(self, sink: str, committables: Sequence[bytes]) -> list[str]:
         """Note the names in committables; return those of objects in the job's storage. Raises like `Expanded`."""
-        found = gathered_names(committables, sink)
+        owner = Owner(sink, self._job)
+        found = gathered_names(committables, owner)
         self.stored.update(found)
-        for each in Expanded(committables, self._store, sink):
-            one = decode_one(each, sink)
+        for each in Expanded(committables, self._store, owner):
+            one = decode_owned(each, owner)
             if not isinstance(one, StagedRows):
                 self.at_targets.setdefault(sink, []).append(each)
             elif one.name is not None:

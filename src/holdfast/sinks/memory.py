@@ -54,7 +54,7 @@ class MemorySink(Sink):
         return stage_rows(pieces(batches), context)
 
     def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
-        rows = read_rows(decode_rows(committables, context.sink), context)
+        rows = read_rows(decode_rows(committables, context.owner), context)
         key = (context.job_id, context.sink)
         with self._published.lock:
             if number <= self._published.last.get(key, -1):
@@ -64,7 +64,7 @@ class MemorySink(Sink):
                 self._published.tables.append(rows)
 
     def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
-        discard_rows(decode_rows(committables, context.sink), context)
+        discard_rows(decode_rows(committables, context.owner), context)
 
     def table(self) -> pa.Table:
         """Everything published so far, in order."""

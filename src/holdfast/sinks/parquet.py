@@ -12,7 +12,6 @@ checkpoint's files become visible in turn. `<url>/<column=value>/…/_SUCCESS` s
 written after all files of the group whose watermark is past the partition's end.
 """
 
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -106,7 +105,7 @@ class ParquetSink(Sink):
         store = self._open()
         with suppress(ObjectNotFound, ValueError):
             return int(store.get(_last(context.job_id, context.sink)))
-        published = re.compile(rf"(?:.*/)?part-{_owner(context.job_id, context.sink)}-(\d{{{names.DIGITS}}})-.*")
+        published = re.compile(rf"(?:.*/)?part-{context.owner.digest}-(\d{{{names.DIGITS}}})-.*")
         found = (published.fullmatch(info.name) for info in store.list(""))
         return max((int(match[1]) for match in found if match), default=0)
 
@@ -138,7 +137,7 @@ class ParquetSink(Sink):
         prefix = _published_prefix(context, number)
         published = 0
         folders: set[str] = set()
-        for portion in portions(committables, StagedParquet, context.sink, layout.portion_bytes_max):
+        for portion in portions(committables, StagedParquet, context.owner, layout.portion_bytes_max):
             if not portion.number:
                 store.put(_last(context.job_id, context.sink), str(number).encode())
             _copy_all(portion.files, store, prefix, published, context)
@@ -168,18 +167,17 @@ class ParquetSink(Sink):
 
     def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
         store = self._open()
-        for portion in portions(committables, StagedParquet, context.sink):
+        for portion in portions(committables, StagedParquet, context.owner):
             discard_rows(portion.rows, context)
             store.delete([one.name for one in portion.files])
 
     def sweep(self, gone: Gone, named: Collection[bytes], context: PublishContext) -> None:
-        kept = {one.name for portion in portions(named, StagedParquet, context.sink) for one in portion.files}
+        kept = {one.name for portion in portions(named, StagedParquet, context.owner) for one in portion.files}
         store = self._open()
-        own = f"/{names.escape(context.sink)}/"
         dropped = []
         for info in store.list(f"_staging/{context.job_id}/"):
             parsed = names.parse(info.name.removeprefix("_"))
-            if isinstance(parsed, names.StagedName) and own in info.name and gone(parsed):
+            if isinstance(parsed, names.StagedName) and staging.sink_of(parsed) == context.sink and gone(parsed):
                 dropped.append(info.name)
         store.delete([name for name in dropped if name not in kept])
 
@@ -190,11 +188,7 @@ class ParquetSink(Sink):
 
 
 def _published_prefix(context: PublishContext, number: int) -> str:
-    return f"part-{_owner(context.job_id, context.sink)}-{number:0{names.DIGITS}d}"
-
-
-def _owner(job_id: str, sink: str) -> str:
-    return hashlib.blake2b(f"{job_id}/{sink}".encode(), digest_size=8).hexdigest()
+    return f"part-{context.owner.digest}-{number:0{names.DIGITS}d}"
 
 
 def _last(job_id: str, sink: str) -> str:

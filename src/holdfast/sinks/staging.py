@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import CorruptObject, ObjectNotFound, PublishFailed
 from holdfast.failpoints import hit
-from holdfast.sinks.base import PublishContext, StageContext
+from holdfast.sinks.base import Owner, PublishContext, StageContext
 from holdfast.storage import checksum, names, reading
 from holdfast.storage.reach import check_put_if_absent
 from holdfast.storage.store import ObjectStore
@@ -99,9 +99,9 @@ def encode(committable: Committable) -> bytes:
     return _encoder.encode(committable)
 
 
-def decode_rows(encoded: Iterable[bytes], sink: str) -> list[StagedRows]:
-    """Decode the committables of a sink that stages only rows, in order. Raises `CorruptObject`, see `decode_one`."""
-    found = [decode_one(data, sink, StagedRows) for data in encoded]
+def decode_rows(encoded: Iterable[bytes], owner: Owner) -> list[StagedRows]:
+    """Decode the committables of a sink that stages only rows, in order. Raises `CorruptObject`, see `decode_owned`."""
+    found = [decode_owned(data, owner, StagedRows) for data in encoded]
     return [one for one in found if isinstance(one, StagedRows)]
 
 
@@ -122,17 +122,17 @@ class Portion(Generic[F]):
 
 
 def portions(
-    encoded: Iterable[bytes], kind: type[F], sink: str, bytes_max: int | None = None, start: int = 0
+    encoded: Iterable[bytes], kind: type[F], owner: Owner, bytes_max: int | None = None, start: int = 0
 ) -> Iterator[Portion[F]]:
     """Cut a group, from its `start`th committable on, into portions whose rows and files take about `bytes_max`.
 
     No portion is empty. The cuts depend only on the group, `start` and `bytes_max`. Raises `CorruptObject`, see
-    `decode_one`.
+    `decode_owned`.
     """
     bytes_max = PORTION_BYTES_MAX if bytes_max is None else bytes_max
     portion: Portion[F] = Portion(0, start)
     for data in islice(encoded, start, None):
-        one = decode_one(data, sink, StagedRows, kind)
+        one = decode_owned(data, owner, StagedRows, kind)
         size = one.memory_bytes if isinstance(one, StagedRows) else one.size_bytes
         if portion.memory_bytes + size > bytes_max and portion.stop > portion.start:
             yield portion
@@ -146,18 +146,35 @@ def portions(
         yield portion
 
 
+def decode_owned(data: bytes, owner: Owner, *kinds: type[Committable]) -> Committable:
+    """Decode a committable of a sink of this job. Raises `CorruptObject` as `decode_one` does, and if it names a file
+    that others staged: files of several jobs may lie at a target, and what is named is published and deleted."""
+    committable = decode_one(data, owner.sink, *kinds)
+    if not _is_owned(committable, owner):
+        raise CorruptObject(
+            f"{_what(data, owner.sink)} names {_places(committable)}, expected a file that this sink of job id "
+            f"{owner.job} staged; restore the object that holds it from a copy"
+        )
+    return committable
+
+
 def decode_one(data: bytes, sink: str, *kinds: type[Committable]) -> Committable:
-    """Decode a committable. If `kinds` are given, it must be of these.
+    """Decode a committable, whoever staged it. If `kinds` are given, it must be of these.
 
     Raises
     ------
     CorruptObject
-        The committable cannot be read, has a version unknown to this release, or was made by another kind of sink.
+        The committable cannot be read, has a version unknown to this release, was made by another kind of sink, or
+        names a place at which no output is staged.
     """
-    what = f"a committable of sink {sink!r} ({len(data)} bytes)"
+    what = _what(data, sink)
     problem = "cannot be read; expected a committable written by this or an earlier release of Holdfast"
     committable: Committable = reading.decode(what, data, _decoder, problem)
-    _check_places(what, committable)
+    if not _is_staged_output(committable):
+        raise CorruptObject(
+            f"{what} names {_places(committable)}, expected an object below {names.STAGING} or a file that its sink "
+            "has written; restore the object that holds it from a copy"
+        )
     if kinds and not isinstance(committable, kinds):
         raise CorruptObject(
             f"a committable of sink {sink!r} is a {type(committable).__name__}, expected {kinds[-1].__name__}: a sink "
@@ -166,26 +183,58 @@ def decode_one(data: bytes, sink: str, *kinds: type[Committable]) -> Committable
     return committable
 
 
-def _check_places(what: str, committable: Committable) -> None:
-    """Check that a committable refers to places at which output is staged, since what it names is copied and deleted.
-    Raises `CorruptObject`."""
+def _what(data: bytes, sink: str) -> str:
+    return f"a committable of sink {sink!r} ({len(data)} bytes)"
+
+
+def _places(committable: Committable) -> str:
     if isinstance(committable, StagedDeltaFile):
-        places, fits = [committable.path], _is_relative(committable.path) and committable.path.endswith(".parquet")
-    elif isinstance(committable, StagedParquet):
-        places, fits = [committable.name, committable.folder], _is_relative(committable.folder or "a")
-        fits = fits and committable.name.startswith("_") and _is_staged(committable.name[1:])
-    else:
-        places = [] if committable.name is None else [committable.name]
-        fits = all(map(_is_staged, places))
-    if not fits:
-        raise CorruptObject(
-            f"{what} names {' and '.join(map(repr, places))}, expected an object below {names.STAGING} or a file that "
-            "its sink has written; restore the object that holds it from a copy"
-        )
+        return repr(committable.path)
+    folder = f" for folder {committable.folder!r}" if isinstance(committable, StagedParquet) else ""
+    return f"{committable.name!r}{folder}"
 
 
-def _is_staged(name: str) -> bool:
-    return isinstance(names.parse(name), names.StagedName)
+def _is_staged_output(committable: Committable) -> bool:
+    """True if a committable refers only to places at which output is staged, since what it names is copied and
+    deleted."""
+    if isinstance(committable, StagedDeltaFile):
+        return _is_relative(committable.path) and _data_file_of(committable) is not None
+    if isinstance(committable, StagedParquet) and not _is_relative(committable.folder or "a"):
+        return False
+    return committable.name is None or _staged_name_of(committable) is not None
+
+
+def _is_owned(committable: Committable, owner: Owner) -> bool:
+    if isinstance(committable, StagedDeltaFile):
+        file = _data_file_of(committable)
+        return file is not None and (owner.job is None or file[1] in (None, owner.digest))
+    if committable.name is None:
+        return True
+    name = _staged_name_of(committable)
+    return name is not None and owner.job in (None, name.job_id) and sink_of(name) == owner.sink
+
+
+def _staged_name_of(committable: StagedRows | StagedParquet | StagedCommittables) -> names.StagedName | None:
+    """Parts of the staged object's name; those in a target's folder begin with `_`."""
+    name = committable.name or ""
+    if isinstance(committable, StagedParquet):
+        name = name[1:] if name.startswith("_") else ""
+    parsed = names.parse(name)
+    return parsed if isinstance(parsed, names.StagedName) else None
+
+
+def data_file(owner: Owner) -> str:
+    """A new name at each call for a data file of a sink, in a folder in which others have files, too."""
+    return f"part-{owner.digest}-{uuid4().hex}{_DATA_FILE_SUFFIX}"
+
+
+def _data_file_of(committable: StagedDeltaFile) -> "re.Match[str] | None":
+    """Match of a name made by `data_file`; its group is the owner's digest, which earlier releases left out."""
+    return _DATA_FILE.fullmatch(committable.path.rpartition("/")[2])
+
+
+_DATA_FILE_SUFFIX = ".snappy.parquet"
+_DATA_FILE = re.compile(rf"part-(?:([0-9a-f]{{16}})-)?[0-9a-f]{{32}}{re.escape(_DATA_FILE_SUFFIX)}", re.ASCII)
 
 
 def _is_relative(path: str) -> bool:
@@ -197,6 +246,12 @@ def staged_name(context: StageContext, index: int, suffix: str) -> str:
     """A name below the run's staging folder that no other attempt, unit, batch or sink uses."""
     unit = f"{context.batch:0{names.DIGITS}d}-{context.unit:06d}"
     return f"{context.folder}/{names.escape(context.sink)}/{unit}-{names.escape(context.attempt)}-{index:04d}{suffix}"
+
+
+def sink_of(name: names.StagedName) -> str | None:
+    """Sink in a name made by `staged_name`; None if there is none."""
+    escaped, slash, _ = name.rest.partition("/")
+    return names.unescape(escaped) if slash else None
 
 
 def batch_of(name: names.StagedName) -> int | None:

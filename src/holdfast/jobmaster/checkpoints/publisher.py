@@ -77,9 +77,9 @@ class Publisher:
 
         If an object of gathered committables is gone, its staged files are gone too.
         """
-        gathered = gathered_names(committables, self._context.sink)
+        gathered = gathered_names(committables, self._context.owner)
         with suppress(ObjectNotFound):
-            self._sink.discard(Expanded(committables, self._store, self._context.sink), self._context)
+            self._sink.discard(Expanded(committables, self._store, self._context.owner), self._context)
         self._store.delete(gathered)
 
     def sweep(self, gone: Gone, named: list[bytes]) -> None:
@@ -89,7 +89,7 @@ class Publisher:
     def _load(self, name: str) -> tuple[Expanded, PublishContext]:
         stored = self._read(name)
         context = replace(self._context, layout=stored.layout, watermark_us=stored.watermark_us)
-        return Expanded(stored.committables, self._store, context.sink), context
+        return Expanded(stored.committables, self._store, context.owner), context
 
     def _read(self, name: str) -> StoredCommittables:
         stored = decode_committables(name, self._store.get(name))

@@ -84,10 +84,11 @@ class Append:
         return _commit_files(table, self.files, self.partition_by, commit)
 
     def _written(self) -> Iterator[StagedDeltaFile]:
-        for portion in portions(self.committables, StagedDeltaFile, self.context.sink):
+        for portion in portions(self.committables, StagedDeltaFile, self.context.owner):
             yield from portion.files
             if portion.rows:
-                yield from write_files(read_rows(portion.rows, self.context), self.partition_by, self.store)
+                rows = read_rows(portion.rows, self.context)
+                yield from write_files(rows, self.partition_by, self.store, self.context.owner)
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Upsert:
     def _read(self, place: int) -> Iterator[_Step]:
         bytes_max = staging.PORTION_BYTES_MAX
         start, stop, changes = place, place, None
-        for portion in portions(self.committables, StagedRows, self.context.sink, bytes_max, place):
+        for portion in portions(self.committables, StagedRows, self.context.owner, bytes_max, place):
             found = changes_of(read_rows(portion.rows, self.context), self.keys)
             if changes is not None:
                 found = pa.concat_tables([changes, found], promote_options="default")

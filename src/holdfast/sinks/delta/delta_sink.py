@@ -148,7 +148,7 @@ class DeltaSink(Sink):
             if rows.nbytes <= SMALL_BYTES_MAX:
                 staged.append(encode(stage_table(rows, context, len(staged))))
             else:
-                staged += [encode(one) for one in write_files(rows, self.partition_by, store)]
+                staged += [encode(one) for one in write_files(rows, self.partition_by, store, context.owner)]
                 hit("sink.staged")
         return staged
 
@@ -186,7 +186,7 @@ class DeltaSink(Sink):
             raise _translated(error, context.sink, self.url) from chained(error)
 
     def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
-        for portion in portions(committables, StagedDeltaFile, context.sink):
+        for portion in portions(committables, StagedDeltaFile, context.owner):
             discard_rows(portion.rows, context)
 
     def _group(self, layout: DeltaLayout, committables: Iterable[bytes], context: PublishContext) -> NumberedOutput:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
@@ -18,8 +17,9 @@ import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
 from holdfast.errors import ObjectNotFound, PublishFailed
+from holdfast.sinks.base import Owner
 from holdfast.sinks.partitions import divide, folder, parquet_bytes
-from holdfast.sinks.staging import StagedDeltaFile, transfer
+from holdfast.sinks.staging import StagedDeltaFile, data_file, transfer
 from holdfast.storage.store import ObjectStore
 
 INDEXED_COLUMNS_MAX = 32
@@ -37,12 +37,12 @@ UNCHECKED_AGE_S = 3600.0
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
-def write_files(rows: pa.Table, partition_by: Sequence[str], store: ObjectStore) -> list[StagedDeltaFile]:
+def write_files(rows: pa.Table, partition_by: Sequence[str], store: ObjectStore, owner: Owner) -> list[StagedDeltaFile]:
     """Write rows of the stored schema, a file per partition."""
     staged = []
     for part in divide(rows, partition_by):
         data = parquet_bytes(part.rows)
-        path = f"{folder(part.values)}part-{uuid4().hex}.snappy.parquet"
+        path = f"{folder(part.values)}{data_file(owner)}"
         store.put(path, data)
         staged.append(
             StagedDeltaFile(

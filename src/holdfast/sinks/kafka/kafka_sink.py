@@ -147,7 +147,7 @@ class KafkaSink(Sink):
         return msgspec.msgpack.encode(MessageLayout(self.key, self.value, text, self.schema_id))
 
     def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
-        decode_rows(committables, context.sink)
+        decode_rows(committables, context.owner)
         if self.delivery == "at_least_once":
             self._produce(number, committables, context)
             return
@@ -164,13 +164,13 @@ class KafkaSink(Sink):
             raise
 
     def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
-        discard_rows(decode_rows(committables, context.sink), context)
+        discard_rows(decode_rows(committables, context.owner), context)
 
     def _publish_from(self, start: int, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
         """Publish a group from a committable on, a portion with each transaction."""
         assert self._transactions is not None
         count = sum(1 for _ in committables)
-        for portion in portions(committables, StagedRows, context.sink, TRANSACTION_BYTES_MAX, start):
+        for portion in portions(committables, StagedRows, context.owner, TRANSACTION_BYTES_MAX, start):
             progress = PublishedUpTo(number, None if portion.stop == count else portion.stop)
             self._transactions.publish(self._messages(portion.rows, context), progress)
             self._progress = progress
@@ -184,7 +184,7 @@ class KafkaSink(Sink):
         failed: list[Any] = []
         deliver = lambda error, _: failed.append(error) if error is not None else None  # noqa: E731
         try:
-            for portion in portions(committables, StagedRows, context.sink, TRANSACTION_BYTES_MAX):
+            for portion in portions(committables, StagedRows, context.owner, TRANSACTION_BYTES_MAX):
                 send(client_package(), self._producer, self.topic, self._messages(portion.rows, context), deliver)
         except client_package().KafkaException as error:
             raise publication_error(whose, self.bootstrap_servers, error) from chained(error)

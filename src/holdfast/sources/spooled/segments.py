@@ -146,15 +146,16 @@ def decode_head(name: str, tail: bytes, head: type[H]) -> H:
             raise CorruptObject(f"{name}: holds segment {found.number}: objects were exchanged; restore it from a copy")
     if len(found.ends) % 4 or any(min(part.offset, part.length, part.rows) < 0 for part in found.parts.values()):
         raise CorruptObject(f"{name}: its head describes places that no segment has")
-    strange = [part.object for part in found.parts.values() if part.object and not _is_part(part.object)]
+    strange = [part.object for part in found.parts.values() if part.object and not _is_part(part.object, name)]
     if strange:
-        raise CorruptObject(f"{name}: its head names {strange[0]!r}, expected the part of a segment")
+        raise CorruptObject(f"{name}: its head names {strange[0]!r}, expected a part of the segment")
     return found
 
 
-def _is_part(name: str) -> bool:
+def _is_part(name: str, segment: str) -> bool:
+    """True for a name that `names.segment_part` gave to a part of the segment."""
     parsed = names.parse(name)
-    return isinstance(parsed, names.SegmentName) and bool(parsed.part)
+    return isinstance(parsed, names.SegmentName) and name == f"{segment}.{parsed.part}"
 
 
 def check_segment(name: str, data: bytes) -> None:

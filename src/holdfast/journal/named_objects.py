@@ -1,0 +1,69 @@
+"""Checks of the objects that a record names; pure.
+
+What a record names is read by restarts, copied by savepoints, and deleted once no record names it. Whoever may write to
+a storage can write a record. So each name must be a name that the job's own code gives to an object of that kind, in
+that place and no later than the record: then a record leads to no other object of the storage.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from holdfast.errors import CorruptObject
+from holdfast.ids import Epoch, JournalNumber
+from holdfast.journal.records import CheckpointRecord, GroupRef
+from holdfast.storage import names
+from holdfast.storage.names import ChangelogName, CommittablesName, ManifestName, SegmentName, SharedName, SourceName
+
+COPIED = ManifestName | ChangelogName | SharedName | SourceName | SegmentName
+"""Kinds of objects that a savepoint copies."""
+
+
+def check_objects(name: str, record: CheckpointRecord, number: JournalNumber | None) -> None:
+    """Check all names of objects in a record that is stored as the object `name`, with that number. Raises
+    `CorruptObject`."""
+    strange = [
+        *_strange_manifests(record),
+        *(each for source, objects in record.source_objects.items() for each in _strange(source, objects, record)),
+        *(ref.object for sink, refs in record.groups.items() for ref in refs if _is_strange(sink, ref, record, number)),
+    ]
+    if strange:
+        raise CorruptObject(
+            f"{name}: names the object {strange[0]!r}, which no checkpoint of epoch {record.epoch} has in that place; "
+            "restore the record from a copy"
+        )
+
+
+def check_copies(name: str, copies: Iterable[str], epoch: Epoch) -> None:
+    """Check the names of a savepoint's copies, since they are written to a job's storage. Raises `CorruptObject`."""
+    for each in copies:
+        parsed = names.parse(each)
+        if not isinstance(parsed, COPIED) or parsed.epoch > epoch:
+            raise CorruptObject(
+                f"{name}: lists {each!r} among its copies, expected manifests, state and objects of sources of epochs "
+                f"up to {epoch}: nothing else is copied into a job's storage"
+            )
+
+
+def _strange_manifests(record: CheckpointRecord) -> list[str]:
+    """Return all manifests if they are not those of a single checkpoint, which may be older than the record."""
+    parsed = [names.parse(each) for each in record.manifests]
+    found = {(each.epoch, each.checkpoint) for each in parsed if isinstance(each, ManifestName)}
+    fit = all(isinstance(each, ManifestName) for each in parsed) and len(set(parsed)) == len(parsed)
+    is_older = all(place <= (record.epoch, record.checkpoint_id) for place in found)
+    return [] if fit and is_older and len(found) <= 1 else record.manifests
+
+
+def _strange(source: str, objects: Iterable[str], record: CheckpointRecord) -> Iterator[str]:
+    for each in objects:
+        parsed = names.parse(each)
+        is_own = isinstance(parsed, SourceName) or (isinstance(parsed, SegmentName) and parsed.source == source)
+        if not is_own or names.epoch_of(each) not in range(record.epoch + 1):
+            yield each
+
+
+def _is_strange(sink: str, ref: GroupRef, record: CheckpointRecord, number: JournalNumber | None) -> bool:
+    """True if the object is not of the sink, or not of an epoch that could store it under the group's number."""
+    parsed = names.parse(ref.object)
+    if not isinstance(parsed, CommittablesName) or parsed.sink != sink:
+        return True
+    is_later = parsed.epoch > record.epoch or parsed.epoch >= ref.number
+    return is_later or (number is not None and ref.number > number)
