@@ -196,7 +196,7 @@ def test_a_record_that_names_objects_of_its_own_is_read() -> None:
     ],
 )
 def test_a_record_that_leads_to_other_objects_is_refused(objects: dict[str, object]) -> None:
-    """What a record names is read, copied and deleted; whoever may write to the storage can write a record."""
+    """Objects that a record names are deleted at the end, and whoever may write to the storage can write records."""
     with pytest.raises(CorruptObject, match=r"names the object .*, which no checkpoint of epoch 17 has in that place"):
         codec.decode_record(names.journal(18), codec.encode_record(with_objects(**objects)))
     stored = msgspec.structs.replace(SAVEPOINT, record=with_objects(**objects))
