@@ -69,7 +69,7 @@ def _drops_what_is_unpublished_when_it_goes_back() -> AbstractContextManager[Any
 
     with ExitStack() as stack:
         for place in ("going_back", "start"):
-            stack.enter_context(mock.patch(f"holdfast.jobmaster.{place}.agreed", agreed))
+            stack.enter_context(mock.patch(f"holdfast.jobmaster.starting.{place}.agreed", agreed))
         return stack.pop_all()
 
 

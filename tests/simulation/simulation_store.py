@@ -58,7 +58,7 @@ class FrozenStore:
             raise ObjectNotFound(f"{self.url}: {name!r} does not exist") from None
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
-        data = self.get(name)[offset : offset + length]
+        data = FrozenStore.get(self, name)[offset : offset + length]
         if len(data) != length:
             raise StorageError(f"{self.url}: {name!r} is shorter than {offset + length} bytes")
         return data
