@@ -7,6 +7,7 @@
     holdfast diff <storage> <a> <b>      counts the rows that changed between two checkpoints, per operator
     holdfast top <url>                   follows a running query by its page, in the terminal
     holdfast stop <url>                  stops a running query; update, trigger, savepoint, retry, skip: `control.py`
+    holdfast kernels compile             compiles kernels beforehand, for an image or an archive
     holdfast gc <storage> [--dry-run]    deletes the remains of epochs before the newest takeover
     holdfast --version                   prints the version
 
@@ -28,6 +29,7 @@ from holdfast.cleanup.observation import observe
 from holdfast.cleanup.observation import plan as plan_cleaning
 from holdfast.cleanup.plan import CleanupPlan, carry_out
 from holdfast.cli import control
+from holdfast.cli import kernels as kernel_commands
 from holdfast.cli import state as state_commands
 from holdfast.cli.common import (
     JsonOption,
@@ -104,6 +106,8 @@ def top(url: control.Url, token_file: control.TokenFile = None, token: control.T
     with told():
         follow(lambda: fetched(url, control.token_of(token, token_file)))
 
+
+app.add_typer(kernel_commands.app, name="kernels")
 
 for _change in (control.update, control.trigger, control.savepoint, control.retry, control.skip, control.stop):
     app.command()(_change)

@@ -6,6 +6,7 @@ from holdfast.exchange.resident import ResidentSender, WarmLinks
 from holdfast.exchange.resident_server import ResidentServer
 from holdfast.exchange.warming import warm
 from holdfast.graph.program import Program
+from holdfast.kernels.shelf import SHELF
 from holdfast.printable import logger
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
@@ -28,6 +29,7 @@ def run_sender(settings: ProcessSettings, program: Program, store: ObjectStore, 
     keep_freed_memory()
     clock = clock or SystemClock()
     job_master = JobMasterClient(settings.job_master, settings.secret)
+    SHELF.ask(job_master)
     warm(program)
     try:
         with Connections(settings.secret) as connections:
@@ -42,6 +44,7 @@ def run_sender(settings: ProcessSettings, program: Program, store: ObjectStore, 
                 sender.stop()
                 server.close()
     finally:
+        SHELF.ask(None)
         job_master.close()
     _log.info("%s, ends: %s", settings.process, reason)
     return reason

@@ -3,10 +3,8 @@
 Byte strings are compared and copied by address (`array.ctypes.data`, taken once, outside of loops): passing an array
 to a function in a loop counts references, which costs more than the work itself.
 
-The cache lies beside the source where that can be written, else in the user's cache folder, or in
-`NUMBA_CACHE_DIR`; a process that finds it loads a kernel in milliseconds. Numba looks at the file of a kernel alone
-for changes: who edits a function that kernels of other files call removes their caches (`*.nbi` in `__pycache__`).
-A cache that other users can write to is not used (`kernel_cache.py`): its files are code.
+A compiled kernel is found by its content (`holdfast/kernels/`), so that an edit of it, or of a function that it calls,
+leads to a new one; a process that finds it loads it in milliseconds.
 Everything here is for single-threaded use of the arrays that are passed in.
 """
 
@@ -17,17 +15,14 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic
 
-from holdfast.state.kernel_cache import is_own_cache
+from holdfast.kernels.cache import kept_by_content
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(function: F) -> F:
     """Compile `function` on first use (once a machine); the GIL is released while it runs."""
-    compiled = njit(cache=True, nogil=True)(function)
-    if not is_own_cache(compiled._cache.cache_path):
-        compiled = njit(nogil=True)(function)
-    return cast(F, compiled)
+    return cast(F, kept_by_content(njit(nogil=True)(function)))
 
 
 def inlined(function: F) -> F:

@@ -4,15 +4,20 @@ A call without an answer raises an `OSError`: `ConnectionRefusedError` if nobody
 `TimeoutError` if no answer came in time, `ConnectionError` otherwise. The caller decides how to react.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pyarrow.flight as flight
 
 from holdfast.ids import Incarnation, ProcessId
+from holdfast.kernels.shelf import KernelName
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration
 from holdfast.taskmanager.remote import CallBody, calling
 from holdfast.taskmanager.security import connect
+
+NO_INCARNATION = Incarnation(-1)
+"""Calls about kernels concern no incarnation."""
 
 
 class JobMasterClient:
@@ -24,25 +29,34 @@ class JobMasterClient:
         self._options = flight.FlightCallOptions(timeout=call_timeout_s)
 
     def register(self, registration: Registration) -> bool:
-        return self._call("register", registration.process.incarnation, registration)
+        return bool(self._call("register", registration.process.incarnation, registration))
 
     def heartbeat(self, process: ProcessId) -> bool:
-        return self._call("heartbeat", process.incarnation, process)
+        return bool(self._call("heartbeat", process.incarnation, process))
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
-        return self._call("acknowledge", acknowledgement.incarnation, acknowledgement)
+        return bool(self._call("acknowledge", acknowledgement.incarnation, acknowledgement))
 
     def decline(self, decline: Decline) -> bool:
-        return self._call("decline", decline.incarnation, decline)
+        return bool(self._call("decline", decline.incarnation, decline))
+
+    def kernel(self, names: Sequence[KernelName]) -> tuple[int, bytes]:
+        """Ask for the first of some compiled kernels that the JobMaster's machine has."""
+        found: tuple[int, bytes] = self._call("kernel", NO_INCARNATION, list(names), tuple[int, bytes])
+        return found
+
+    def keep_kernel(self, name: KernelName, data: bytes) -> bool:
+        """Give the JobMaster a kernel that was compiled here."""
+        return bool(self._call("keep_kernel", NO_INCARNATION, (name, data)))
 
     def close(self) -> None:
         self._flight.close()
 
-    def _call(self, action: str, incarnation: Incarnation, arguments: Any) -> bool:
+    def _call(self, action: str, incarnation: Incarnation, arguments: Any, answer: Any = bool) -> Any:
         body = msgspec.msgpack.encode(CallBody(incarnation, msgspec.Raw(msgspec.msgpack.encode(arguments))))
         with calling(self._unanswered):
             results = list(self._flight.do_action((action, body), self._options))
-            return msgspec.msgpack.decode(results[0].body.to_pybytes(), type=bool)
+            return msgspec.msgpack.decode(results[0].body.to_pybytes(), type=answer)
 
     def _unanswered(self, reason: str) -> OSError:
         message = f"JobMaster at {self._address} does not answer: {reason}"

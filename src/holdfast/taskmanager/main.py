@@ -5,6 +5,7 @@ At its end it deletes its files on the local disk, and nothing in the store.
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.graph.program import Program
+from holdfast.kernels.shelf import SHELF
 from holdfast.printable import logger
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
@@ -37,6 +38,7 @@ def run_task_manager(
     keep_freed_memory()
     clock = clock or SystemClock()
     job_master = JobMasterClient(settings.job_master, settings.secret)
+    SHELF.ask(job_master)
     store = store or open_store(settings.storage_url, settings.storage_options)
     if program is not None:
         warm(program, store)
@@ -53,6 +55,7 @@ def run_task_manager(
             server.close()
     finally:
         task_manager.close()
+        SHELF.ask(None)
         job_master.close()
     _log.info("%s, ends: %s", settings.process, reason)
     return reason

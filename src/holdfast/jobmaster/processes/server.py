@@ -1,5 +1,7 @@
 """The JobMaster's Flight server: registrations, heartbeats, acknowledgements and declines of TaskManagers and senders.
 
+It also gives them the compiled kernels of its machine, and takes those that they compile.
+
 Only processes of the job can connect (`taskmanager/security.py`). The server binds only the given host. Each call is
 handed to the gateway, on the caller's own thread.
 """
@@ -9,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.ids import ProcessId
+from holdfast.kernels.shelf import SHELF, KernelName
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, JobMasterGateway, Registration
 from holdfast.taskmanager.actions import ActionServer, Handler
 from holdfast.taskmanager.remote import address, bind, shut_down
@@ -40,4 +43,12 @@ def _actions(gateway: JobMasterGateway) -> dict[str, Handler]:
         "heartbeat": lambda body: gateway.heartbeat(_decode(body, type=ProcessId)),
         "acknowledge": lambda body: gateway.acknowledge(_decode(body, type=Acknowledgement)),
         "decline": lambda body: gateway.decline(_decode(body, type=Decline)),
+        "kernel": lambda body: _kernel(_decode(body, type=list[KernelName])),
+        "keep_kernel": lambda body: SHELF.keep(*_decode(body, type=tuple[KernelName, bytes])),
     }
+
+
+def _kernel(names: list[KernelName]) -> tuple[int, bytes]:
+    """The first of the kernels that this machine has, after its place among the names."""
+    found = SHELF.find_first(names)
+    return (-1, b"") if found is None else (names.index(found[0]), found[1])

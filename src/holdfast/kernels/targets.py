@@ -1,0 +1,67 @@
+"""The processors for which kernels are compiled, and those whose kernels this machine can run.
+
+A kernel is compiled for this machine's own processor, or for a level that many processors have (`x86-64-v3`), as an
+image or archive needs. A machine looks for its own kernels first, then for those of the levels that it has.
+"""
+
+import hashlib
+import re
+import sys
+from functools import cache
+from importlib.metadata import version
+from typing import NamedTuple
+
+from llvmlite import binding  # type: ignore[import-untyped]
+from numba.core import config
+from numba.core.codegen import get_host_cpu_features
+
+_V2 = ("cx16", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3")
+_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+LEVELS: dict[str, tuple[str, ...]] = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2, "x86-64": ()}
+"""The levels of x86-64 that LLVM knows as processors, the best first, and the features that each asks for."""
+
+
+class Target(NamedTuple):
+    """A processor, and all else that compiled code depends on."""
+
+    folder: str
+    """Name of the folder that holds the target's kernels."""
+    content: str
+    """Facts that go into the address of each kernel."""
+
+
+@cache
+def own_target() -> Target:
+    """The target that Numba compiles for in this process."""
+    return _target(config.CPU_NAME or binding.get_host_cpu_name(), _host_features())
+
+
+@cache
+def usable_targets() -> tuple[Target, ...]:
+    """Targets whose kernels this machine runs, the best first."""
+    if config.CPU_NAME is not None:
+        return (own_target(),)
+    there = {each[1:] for each in _host_features().split(",") if each.startswith("+")}
+    fitting = [level for level, needed in LEVELS.items() if _is_x86() and there.issuperset(needed)]
+    return (own_target(), *(_target(level, "") for level in fitting))
+
+
+def _is_x86() -> bool:
+    return str(binding.get_process_triple()).startswith(("x86_64", "amd64"))
+
+
+def _host_features() -> str:
+    if config.CPU_FEATURES is not None:
+        return str(config.CPU_FEATURES)
+    return str(get_host_cpu_features())
+
+
+def _target(processor: str, features: str) -> Target:
+    python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
+    content = "\0".join(
+        [python, version("numba"), version("llvmlite"), binding.get_process_triple(), processor, features]
+    )
+    named = re.sub(r"[^a-z0-9-]", "", processor.lower()) or "processor"
+    suffix = f"-{hashlib.sha256(features.encode()).hexdigest()[:8]}" if features else ""
+    return Target(f"{python}-numba-{version('numba')}-{named}{suffix}", content)
