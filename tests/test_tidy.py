@@ -16,8 +16,8 @@ MAY_IMPORT: dict[str, str] = {
     # Objects that a user builds and holds; the first call of `start()` reaches down to Spark.
     "__init__": "",
     "api": "functions job query settings sinks sources stored_state streams",
-    "testing": "exchange functions graph job jobmaster journal protocol query schema settings sinks sources storage "
-    "taskmanager uploads",
+    "testing": "__init__ exchange functions graph job jobmaster journal protocol query schema settings sinks sources "
+    "storage taskmanager uploads",
     "job": "functions graph schema settings sinks sources spark stored_state streams ui",
     "streams": "functions graph schema sinks sources ui",
     "spark": "__init__ exchange graph jobmaster journal protocol query settings sources storage "
@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, str] = {
     "execution": "settings",
     "journal": "storage",
     # Upkeep: rooms that look after stored data as a whole, for a JobMaster and for people.
-    "cli": "__init__ api cleanup formats journal kernels maintenance storage stored_state ui",
+    "cli": "__init__ cleanup formats journal kernels maintenance storage stored_state testing ui",
     "stored_state": "formats journal recovery state storage",
     "cleanup": "checkpoint formats journal sinks sources storage",
     "maintenance": "formats journal recovery sinks sources storage",
@@ -173,11 +173,12 @@ UNPICKLERS = {
     "taskmanager/hosting.py": "the program, sent by the JobMaster, whose secret the Flight server has checked",
     "spark/tasks.py": "the program and its steps, sent by Spark with the task",
     "spark/probe.py": "the program, sent by Spark with the probe",
+    "kernels/cache.py": "compiled kernels: of this user's or root's files, or of the JobMaster by the job's secret",
     "sources/pyspark_reader.py": "a partition, planned by the JobMaster and sent with the task",
     "functions/windows/process.py": "the same, of a function behind a window",
     "functions/process/declared.py": "a round trip in one process: each subtask's own copy of a function",
 }
-"""The only modules that unpickle, and the source of the bytes: all of them come from the running driver."""
+"""The only modules that unpickle, and where the bytes come from: the running driver, or files trusted as the package."""
 
 
 @cache

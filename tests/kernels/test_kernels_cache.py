@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from numba import njit
 
-from holdfast.kernels import cache, targets
+from holdfast.kernels import cache, processors
 from holdfast.kernels.cache import KernelCache, compiled
 from holdfast.kernels.shelf import Shelf
 
@@ -39,12 +39,14 @@ def test_a_kernel_is_compiled_once_for_each_content_and_types(tmp_path: Path, mo
     for each in files:
         each.write_bytes(each.read_bytes()[:-1])
     assert news(kernel(shelf), 1) == 1
-    own = targets.own_target()
+    own = processors.own_processor()
     level = own._replace(folder=f"{own.folder}-level", content="a level of processors")
-    monkeypatch.setattr(cache, "own_target", lambda: level)
-    monkeypatch.setattr(cache, "usable_targets", lambda: (level,))
+    monkeypatch.setattr(cache, "own_processor", lambda: level)
+    monkeypatch.setattr(cache, "usable_processors", lambda: (level,))
     assert news(kernel(shelf), 1) == 1
-    monkeypatch.setattr(cache, "usable_targets", lambda: (own._replace(content="a processor without kernels"), level))
+    monkeypatch.setattr(
+        cache, "usable_processors", lambda: (own._replace(content="a processor without kernels"), level)
+    )
     assert news(kernel(shelf), 1) == 0
 
 
@@ -58,13 +60,15 @@ print(mix(1))
 
 
 def test_levels_of_processors_are_those_whose_features_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "_is_x86", lambda: True)
-    monkeypatch.setattr(targets, "_host_features", lambda: "+" + ",+".join(targets.LEVELS["x86-64-v3"]) + ",-avx512f")
-    targets.usable_targets.cache_clear()
+    monkeypatch.setattr(processors, "_is_x86", lambda: True)
+    monkeypatch.setattr(
+        processors, "_host_features", lambda: "+" + ",+".join(processors.LEVELS["x86-64-v3"]) + ",-avx512f"
+    )
+    processors.usable_processors.cache_clear()
     try:
-        folders = [each.folder for each in targets.usable_targets()[1:]]
+        folders = [each.folder for each in processors.usable_processors()[1:]]
     finally:
-        targets.usable_targets.cache_clear()
+        processors.usable_processors.cache_clear()
     assert [each.rpartition("-x86-")[2] for each in folders] == ["64-v3", "64-v2", "64"]
 
 

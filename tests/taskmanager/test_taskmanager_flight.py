@@ -23,7 +23,6 @@ from holdfast.functions.operator import OperatorInput
 from holdfast.graph.program import OperatorTarget
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.processes.server import JobMasterServer
-from holdfast.kernels.shelf import KernelName, Shelf, sealed
 from holdfast.protocol import taskmanager as said
 from holdfast.protocol.streams import Streams
 from holdfast.protocol.taskmanager import ExchangeRoute, OutputTicket, ProcessRequest
@@ -370,22 +369,6 @@ def test_the_job_master_is_called_over_flight():
     with pytest.raises(OSError, match="does not answer"):
         client.heartbeat(ME)
     client.close()
-
-
-def test_compiled_kernels_are_asked_of_the_job_master_and_given_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("holdfast.jobmaster.processes.server.SHELF", Shelf(lambda: iter([tmp_path])))
-    name, absent = KernelName("of-this-processor", "a" * 64), KernelName("of-this-processor", "b" * 64)
-    with contextlib.ExitStack() as closing:
-        server = JobMasterServer(NotingJobMaster(), SECRET, "127.0.0.1")
-        closing.callback(server.close)
-        client = JobMasterClient(server.address, SECRET)
-        closing.callback(client.close)
-        assert client.kernel([absent, name]) == (-1, b"")
-        assert client.keep_kernel(name, b"damaged") is False
-        assert client.keep_kernel(name, sealed(b"code")) is True
-        assert client.kernel([absent, name]) == (1, sealed(b"code"))
-        with pytest.raises(OSError, match="expected the folder and address"):
-            client.keep_kernel(KernelName("..", "a" * 64), sealed(b"code"))
 
 
 SERVER = """

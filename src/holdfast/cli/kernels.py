@@ -73,16 +73,16 @@ def _compile_into(folder: Path) -> None:
     if not places.is_own_cache(str(folder)):
         raise HoldfastError(f"{folder} can be written by other users, so that no process would use it")
     from holdfast.kernels.cache import compiled
-    from holdfast.kernels.targets import own_target
+    from holdfast.kernels.processors import own_processor
     from holdfast.testing.usual_jobs import run_usual_jobs
 
     SHELF.only(folder)
-    logging.getLogger("holdfast").setLevel(logging.ERROR)  # the jobs lose their TaskManagers as they should
+    logging.disable(logging.WARNING)  # the jobs lose their TaskManagers as they should
     began_s = time.monotonic()
     for _ in run_usual_jobs():
         shown = f"{compiled().kernels} kernels, {time.monotonic() - began_s:.0f} s"
         if sys.stderr.isatty():
             print(f"\r{shown}", end="", file=sys.stderr, flush=True)
-    files = [each for each in (folder / own_target().folder).iterdir() if len(each.name) == 64]
+    files = [each for each in (folder / own_processor().folder).iterdir() if len(each.name) == 64]
     size = sum(each.stat().st_size for each in files)
     say(f"{len(files)} kernels, {size / 1e6:.1f} MB, of which {compiled().kernels} are new: {folder}")

@@ -1,6 +1,6 @@
 """Compiled kernels, kept under an address of their content, so that each is compiled once and found anywhere.
 
-    kernel ──► its address: source, all that it calls, types, Numba, Python, processor   (identity.py, targets.py)
+    kernel ──► its address: source, all that it calls, types, Numba, Python, processor   (identity.py, processors.py)
                   │
                   ▼ looked for in        memory ► folders of the machine ► the JobMaster     (shelf.py, places.py)
                   │ not found

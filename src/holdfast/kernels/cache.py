@@ -5,20 +5,20 @@ cannot be kept is compiled by each process that calls it.
 """
 
 import hashlib
-import pickle
 import time
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
+import cloudpickle
 from numba.core import sigutils
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
 from holdfast.kernels.identity import UnknownContent, content_of
+from holdfast.kernels.processors import Processor, own_processor, usable_processors
 from holdfast.kernels.shelf import SHELF, KernelName, Lock, Shelf, sealed, unsealed
-from holdfast.kernels.targets import Target, own_target, usable_targets
 from holdfast.printable import logger
 
 _log = logger(__name__)
@@ -72,7 +72,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
         target_context.refresh()
         found = self._found(types, target_context)
         if found is None:
-            self._locks[types] = self._shelf.lock(self._name(types, own_target()))
+            self._locks[types] = self._shelf.lock(self._name(types, own_processor()))
             found = self._found(types, target_context)  # another process may have compiled it meanwhile
             if found is not None:
                 self._release(types)
@@ -87,7 +87,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
             return
         try:
             if not any(not each.can_cache for each in data.lifted) and not data.library.has_dynamic_globals:
-                self._shelf.keep_everywhere(self._name(types, own_target()), sealed(dumps(data._reduce())))
+                self._shelf.keep_everywhere(self._name(types, own_processor()), sealed(dumps(data._reduce())))
         except Exception as error:
             _log.info("kernel %s is not kept: %s", self._function.__qualname__, error)
         finally:
@@ -100,12 +100,12 @@ class KernelCache(NullCache):  # type: ignore[misc]
             lock.release()
 
     def _found(self, types: str, target_context: Any) -> Any:
-        kept = self._shelf.find_first([self._name(types, target) for target in usable_targets()])
+        kept = self._shelf.find_first([self._name(types, each) for each in usable_processors()])
         content = None if kept is None else unsealed(kept[1])
         if kept is None or content is None:
             return None
         try:
-            return CompileResult._rebuild(target_context, *pickle.loads(content))
+            return CompileResult._rebuild(target_context, *cloudpickle.loads(content))
         except Exception as error:
             _log.info("kernel %s is compiled again: %s", self._function.__qualname__, error)
             self._shelf.forget(kept[0])
@@ -121,9 +121,9 @@ class KernelCache(NullCache):  # type: ignore[misc]
             return None
         return None if " at 0x" in types else types
 
-    def _name(self, types: str, target: Target) -> KernelName:
-        text = f"{content_of(self._function)}\0{types}\0{target.content}"
-        return KernelName(target.folder, hashlib.sha256(text.encode()).hexdigest())
+    def _name(self, types: str, processor: Processor) -> KernelName:
+        text = f"{content_of(self._function)}\0{types}\0{processor.content}"
+        return KernelName(processor.folder, hashlib.sha256(text.encode()).hexdigest())
 
 
 def kept_by_content(kernel: Any) -> Callable[..., Any]:

@@ -1,9 +1,9 @@
-"""Where compiled kernels lie: memory, folders of the machine, and the JobMaster of the job that a process works for.
+"""The places where compiled kernels lie: memory, folders of the machine, and the JobMaster of the job.
 
 A file holds the SHA-256 of its content, then the content, compressed. A file that is damaged is no file. Files are
 written aside and renamed, so that processes that write the same kernel do no harm.
 
-    folder of the target / address   =   sha256 (32 bytes) | zlib(kernel, as Numba pickles it)
+    folder of the processor / address   =   sha256 (32 bytes) | zlib(kernel, as Numba pickles it)
 """
 
 import fcntl
@@ -39,7 +39,7 @@ _log = logger(__name__)
 
 
 class KernelName(NamedTuple):
-    """The place of a kernel: the folder of its target, and its address."""
+    """The place of a kernel: the folder of its processor, and its address."""
 
     folder: str
     address: str

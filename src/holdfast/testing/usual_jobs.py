@@ -62,15 +62,16 @@ def _groups(job: hf.Job, rows: hf.Stream) -> None:
 
 def _sets(job: hf.Job, rows: hf.Stream) -> None:
     keyed = rows.key_by("s")
-    sets = {f"set_{column}": hf.collect_set(column) for column in "xs"}
-    counts = {f"n_{column}": hf.count_distinct(column) for column in "xs"}
-    near = {f"near_{column}": hf.approx_count_distinct(column) for column in "xs"}
-    others = {"list": hf.collect_list("x"), "by": hf.max_by("x", "y"), "least": hf.min_by("s", "t")}
+    sets: dict[str, Any] = {f"set_{column}": hf.collect_set(column) for column in "xs"}
+    counts: dict[str, Any] = {f"n_{column}": hf.count_distinct(column) for column in "xs"}
+    near: dict[str, Any] = {f"near_{column}": hf.approx_count_distinct(column) for column in "xs"}
+    others: dict[str, Any] = {"list": hf.collect_list("x"), "by": hf.max_by("x", "y"), "least": hf.min_by("s", "t")}
     keyed.aggregate(name="sets", **sets, **counts, **near, **others).write(hf.NoopSink())
 
 
 def _windows(job: hf.Job, rows: hf.Stream) -> None:
-    for number, window in enumerate((hf.window("t", "10s"), hf.window("t", "10s", "5s"), hf.session_window("t", "5s"))):
+    windows: tuple[Any, ...] = (hf.window("t", "10s"), hf.window("t", "10s", "5s"), hf.session_window("t", "5s"))
+    for number, window in enumerate(windows):
         keyed = rows.key_by("s", window)
         keyed.aggregate(name=f"windows-{number}", n=hf.count(), t=hf.sum("x"), m=hf.max("y")).write(hf.NoopSink())
 
@@ -84,19 +85,20 @@ def _selections(job: hf.Job, rows: hf.Stream) -> None:
 
 def _joins(job: hf.Job, rows: hf.Stream) -> None:
     left, right = rows.key_by("k"), rows.key_by("k")
-    for number, how in enumerate(("inner", "left")):
+    hows: tuple[Any, ...] = ("inner", "left")
+    for number, how in enumerate(hows):
         left.join(right, within=("-5s", "5s"), how=how, suffix="_right", name=f"join-{number}").write(hf.NoopSink())
 
 
 class _Counting(hf.ProcessFunction):
     n = hf.ValueState(default=0)
     values = hf.ListState(pa.int64())
-    by_text = hf.MapState(pa.string(), pa.int64())
+    by_text: Any = hf.MapState(pa.string(), pa.int64())
 
     def process(self, row: Any, ctx: Any) -> Iterator[dict[str, object]]:
         self.n.update(self.n.value() + 1)
-        self.values.append(row.x)
-        self.by_text[str(row.s)] = self.n.value()
+        self.values.add(row.x)
+        self.by_text.put(str(row.s), self.n.value())
         yield {"n": self.n.value()}
 
 

@@ -22,29 +22,29 @@ LEVELS: dict[str, tuple[str, ...]] = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-6
 """The levels of x86-64 that LLVM knows as processors, the best first, and the features that each asks for."""
 
 
-class Target(NamedTuple):
+class Processor(NamedTuple):
     """A processor, and all else that compiled code depends on."""
 
     folder: str
-    """Name of the folder that holds the target's kernels."""
+    """Name of the folder that holds the processor's kernels."""
     content: str
     """Facts that go into the address of each kernel."""
 
 
 @cache
-def own_target() -> Target:
-    """The target that Numba compiles for in this process."""
-    return _target(config.CPU_NAME or binding.get_host_cpu_name(), _host_features())
+def own_processor() -> Processor:
+    """The processor that Numba compiles for in this process."""
+    return _processor(config.CPU_NAME or binding.get_host_cpu_name(), _host_features())
 
 
 @cache
-def usable_targets() -> tuple[Target, ...]:
-    """Targets whose kernels this machine runs, the best first."""
+def usable_processors() -> tuple[Processor, ...]:
+    """Processors whose kernels this machine runs, the best first."""
     if config.CPU_NAME is not None:
-        return (own_target(),)
+        return (own_processor(),)
     there = {each[1:] for each in _host_features().split(",") if each.startswith("+")}
     fitting = [level for level, needed in LEVELS.items() if _is_x86() and there.issuperset(needed)]
-    return (own_target(), *(_target(level, "") for level in fitting))
+    return (own_processor(), *(_processor(level, "") for level in fitting))
 
 
 def _is_x86() -> bool:
@@ -57,11 +57,11 @@ def _host_features() -> str:
     return str(get_host_cpu_features())
 
 
-def _target(processor: str, features: str) -> Target:
+def _processor(processor: str, features: str) -> Processor:
     python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
     content = "\0".join(
         [python, version("numba"), version("llvmlite"), binding.get_process_triple(), processor, features]
     )
     named = re.sub(r"[^a-z0-9-]", "", processor.lower()) or "processor"
     suffix = f"-{hashlib.sha256(features.encode()).hexdigest()[:8]}" if features else ""
-    return Target(f"{python}-numba-{version('numba')}-{named}{suffix}", content)
+    return Processor(f"{python}-numba-{version('numba')}-{named}{suffix}", content)
