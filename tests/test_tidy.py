@@ -178,7 +178,7 @@ UNPICKLERS = {
     "functions/windows/process.py": "the same, of a function behind a window",
     "functions/process/declared.py": "a round trip in one process: each subtask's own copy of a function",
 }
-"""The only modules that unpickle, and where the bytes come from: the running driver, or files trusted as the package."""
+"""The only modules that unpickle, and whose bytes: the running driver's, or those of files trusted as the package."""
 
 
 @cache
