@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, str] = {
     "stored_state taskmanager",
     "query": "jobmaster observe settings ui",
     # Control: the JobMaster executes the decisions of the pure rules, and the journal remembers.
-    "jobmaster": "checkpoint cleanup exchange execution formats functions graph journal kernels observe protocol "
+    "jobmaster": "checkpoint cleanup exchange execution formats functions graph journal observe protocol "
     "recovery settings sinks sources state storage stored_state taskmanager ui",
     # Observers: a running job as facts, and the page that shows them.
     "ui": "checkpoint.outcomes checkpoint.triggers formats graph observe",
@@ -34,23 +34,20 @@ MAY_IMPORT: dict[str, str] = {
     "execution": "settings",
     "journal": "storage",
     # Upkeep: rooms that look after stored data as a whole, for a JobMaster and for people.
-    "cli": "__init__ cleanup formats journal kernels maintenance storage stored_state testing ui",
+    "cli": "__init__ cleanup formats journal maintenance storage stored_state testing ui",
     "stored_state": "formats journal recovery state storage",
     "cleanup": "checkpoint formats journal sinks sources storage",
     "maintenance": "formats journal recovery sinks sources storage",
     # Data: sources, exchange, TaskManager, state, changelog, uploads, formats, storage.
-    "exchange": "functions graph kernels protocol sinks sources state storage taskmanager",
-    "taskmanager": "formats functions graph kernels materialize protocol recovery settings sources state storage "
-    "uploads",
+    "exchange": "functions graph protocol sinks sources state storage taskmanager",
+    "taskmanager": "formats functions graph materialize protocol recovery settings sources state storage uploads",
     "graph": "functions settings sinks sources",
     "functions": "sources state",
     "sinks": "sources storage",
     "sources": "schema state.compiled storage",
     "recovery": "formats state storage",
     "materialize": "changelog formats state storage uploads",
-    "state": "kernels settings",
-    # Compiled code, found by its content. Every room may look for it there, and none gives it a meaning.
-    "kernels": "",
+    "state": "settings",
     "changelog": "formats uploads",
     "uploads": "formats storage",
     "protocol": "formats functions sources storage",
@@ -70,6 +67,7 @@ MAY_IMPORT: dict[str, str] = {
     "hidden": "",
     "ids": "",
     "json_rows": "",
+    "kernels": "",
     "metrics": "",
     "printable": "",
     "python_values": "",
@@ -109,27 +107,7 @@ SUBROOMS: dict[str, str] = {
 """The folders of rooms that are divided, and which of the same room each may import; a room's own name stands for the
 modules that lie in no folder. Single modules are exceptions."""
 
-LEAVES = {
-    "changelog_config",
-    "arrays",
-    "availability",
-    "behind",
-    "casts",
-    "clock",
-    "code_shipping",
-    "equality",
-    "errors",
-    "failpoints",
-    "hidden",
-    "ids",
-    "json_rows",
-    "metrics",
-    "printable",
-    "python_values",
-    "schema",
-    "units",
-    "watermarks",
-}
+LEAVES = {room for room, imported in MAY_IMPORT.items() if not imported} - {"__init__", "storage"}
 
 PURE = {"checkpoint", "execution", "graph"}
 PURE_IMPORTS = {
@@ -148,7 +126,7 @@ PURE_IMPORTS = {
     "zoneinfo",
 }
 PURE_IMPORTS |= {"holdfast", "msgspec", "pyarrow"}
-PURE_LEAVES = LEAVES - {"clock", "equality", "failpoints", "metrics"}
+PURE_LEAVES = LEAVES - {"clock", "equality", "failpoints", "kernels", "metrics"}
 """Modules that the pure rooms may import: nothing that reads a clock, a file or a socket, or starts a thread."""
 
 BAD_OPENINGS = re.compile(

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from holdfast.errors import SettingsError
 from holdfast.jobmaster.processes.server import JobMasterServer
 from holdfast.kernels.shelf import KernelName, Shelf, sealed
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
@@ -25,5 +26,5 @@ def test_compiled_kernels_are_asked_of_the_job_master_and_given_to_it(tmp_path: 
         assert client.keep_kernel(name, b"damaged") is False
         assert client.keep_kernel(name, sealed(b"code")) is True
         assert client.kernel([absent, name]) == (1, sealed(b"code"))
-        with pytest.raises(OSError, match="expected the folder and address"):
+        with pytest.raises(SettingsError, match="expected the folder and address"):
             client.keep_kernel(KernelName("..", "a" * 64), sealed(b"code"))
