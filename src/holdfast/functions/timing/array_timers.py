@@ -18,16 +18,19 @@ from holdfast.casts import cast_in_range
 from holdfast.errors import UserFunctionError
 from holdfast.functions.operator import NewTable, Timers
 from holdfast.functions.rows.columns import IntArray, concatenated
-from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, keys_of_table
-from holdfast.functions.timing.timer_index import TIME_KEY
-from holdfast.functions.timing.timers import EVENT, KIND_KEY, KINDS, PROCESSING, TimerService, timers_schema
+from holdfast.functions.timing.timers import (
+    EVENT,
+    KINDS,
+    PROCESSING,
+    TIME_KEY,
+    TimerService,
+    timer_index,
+    timers_schema,
+)
 from holdfast.ids import FIRST_BATCH
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 from holdfast.watermarks import END_US
-
-BUCKET_US = 60_000_000
-"""Width of a bucket of timers in microseconds. A higher value has less overhead, but compares more timers in vain."""
 
 
 class ArrayTimerService(TimerService):
@@ -77,7 +80,7 @@ class ArrayTimers:
         self._keys: pa.RecordBatch | None = None
         self._draining = False
         self._fired = 0
-        self._indexes = {kind: self._index(kind) for kind in KINDS}
+        self._indexes = {kind: timer_index(self.table, kind) for kind in KINDS}
 
     @property
     def index_bytes(self) -> int:
@@ -169,13 +172,6 @@ class ArrayTimers:
         known = pc.is_valid(times).to_numpy(zero_copy_only=False)
         kept: IntArray = owners[known]
         return values_of(times.filter(pa.array(known))), kept
-
-    def _index(self, kind: int) -> FollowedIndex:
-        def entries(table: StateTable) -> Iterator[pa.RecordBatch]:
-            for keys in keys_of_table(table):
-                yield keys.filter(pc.equal(keys.column(KIND_KEY), kind))
-
-        return FollowedIndex(self.table, lambda: TimeBuckets(self.table.key_schema, TIME_KEY, BUCKET_US), entries)
 
 
 def _groups_of(keys: pa.RecordBatch) -> IntArray:

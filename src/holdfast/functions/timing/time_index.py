@@ -210,12 +210,23 @@ def keys_with_times(
 
 
 class FollowedIndex:
-    """`TimeBuckets` over the keys of a table. Call `begin` when a batch begins, before anything else."""
+    """`TimeBuckets` over the keys of a table. Call `begin` when a batch begins, before anything else.
 
-    def __init__(self, table: StateTable, new_buckets: Callable[[], TimeBuckets], entries: Entries = keys_of_table):
+    `outdated_least`: where rows are deleted long before their time, the number of entries without a row from which on
+    the buckets are made anew, once there are also more of these than rows; None: they wait until they are dropped.
+    """
+
+    def __init__(
+        self,
+        table: StateTable,
+        new_buckets: Callable[[], TimeBuckets],
+        entries: Entries = keys_of_table,
+        outdated_least: int | None = None,
+    ) -> None:
         self._table = table
         self._new_buckets = new_buckets
         self._entries = entries
+        self._outdated_least = outdated_least
         self._buckets = new_buckets()
         self._batch: _Batch | None = None
 
@@ -231,9 +242,7 @@ class FollowedIndex:
         """Bring the buckets to where the table is."""
         before, commits = self._batch, self._table.commits
         if before is None or commits is None or commits not in (before.commits, (before.commits or 0) + 1):
-            self._buckets = self._new_buckets()
-            for entries in self._entries(self._table):
-                self._buckets.add(entries)
+            self._make_anew()
         elif commits != before.commits:
             self._apply(before)
         self._batch = _Batch(commits)
@@ -271,3 +280,11 @@ class FollowedIndex:
             self._buckets.add(entries)
         if batch.dropped_us is not None:
             self._buckets.drop(batch.dropped_us)
+        rows, least = len(self._table), self._outdated_least
+        if least is not None and len(self._buckets) - rows > max(least, rows):
+            self._make_anew()
+
+    def _make_anew(self) -> None:
+        self._buckets = self._new_buckets()
+        for entries in self._entries(self._table):
+            self._buckets.add(entries)

@@ -6,14 +6,11 @@
 A timer is due once the watermark (event time) or the batch's planned time (processing time) has reached it. It is
 removed before its `on_timer` is called, in the same transaction: it fires once, whatever fails in between.
 
-The index (`timer_index`) is in memory and stored nowhere. It follows the table: the timers of a batch are brought into
-it when the next batch begins and finds that batch committed, and it is made anew from the table after a restore or a
-rewind.
+Each kind has an index of the timers by time (`time_index`), which follows the table.
 """
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -25,24 +22,25 @@ import pyarrow.compute as pc
 from holdfast.errors import UserFunctionError
 from holdfast.functions.operator import NewTable, TableSchema, Timers
 from holdfast.functions.rows.calls import Cursor
+from holdfast.functions.rows.columns import concatenated
 from holdfast.functions.rows.times import to_micros
-from holdfast.functions.timing.timer_index import TIME_KEY, TimerRuns
+from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, keys_of_table
 from holdfast.functions.undo_log import UndoLog
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Slots
-from holdfast.state.survey import START
 from holdfast.state.table import StateTable
 from holdfast.watermarks import END_US
 
 TIMERS = "timers"
 """The name of the timers' table."""
-KIND_KEY = "__timer_kind"
+KIND_KEY, TIME_KEY = "__timer_kind", "__timer_time"
 EVENT, PROCESSING = 0, 1
 KINDS = (EVENT, PROCESSING)
+BUCKET_US = 60_000_000
+"""Width of a bucket of timers in microseconds. A higher value has less overhead, but compares more timers in vain."""
 DELETED_LEAST = 65_536
 """Number of deleted timers up to which the index is never built anew, however few timers are left. A higher value takes
 more memory and builds the index anew less often."""
-REBUILD_ROWS = 65_536
 
 
 def timers_schema(key_schema: pa.Schema) -> TableSchema:
@@ -91,17 +89,6 @@ Timer = tuple[int, int, int]
 """Slot of the key in the operator's own table, kind, time."""
 
 
-@dataclass
-class _Batch:
-    """Changes of the batch in flight that the index does not know yet."""
-
-    commits: int | None
-    """The commits of the table when the batch began."""
-    until: dict[int, int] = field(default_factory=dict)
-    """The time up to which timers have fired, by kind."""
-    added: list[pa.RecordBatch] = field(default_factory=list)
-
-
 class TimerTable:
     """The timers of a subtask. `own` is the operator's own table, whose slots stand for keys.
 
@@ -133,21 +120,17 @@ class TimerTable:
         self._firing: tuple[int, int] | None = None
         """Kind of the timers that fire now, and the time up to which they are due; None while no timers fire."""
         self._fired = 0
-        self._index = self._new_index()
-        self._batch: _Batch | None = None
+        self._indexes = {kind: timer_index(self.table, kind) for kind in KINDS}
 
     @property
     def index_bytes(self) -> int:
-        return sum(runs.memory_bytes for runs in self._index.values())
+        """Memory of the timers in order of time."""
+        return sum(index.memory_bytes for index in self._indexes.values())
 
     def begin(self) -> None:
-        """A batch begins: the index is brought to where the table is."""
-        before, commits = self._batch, self.table.commits
-        if before is None or commits is None or commits not in (before.commits, (before.commits or 0) + 1):
-            self._rebuild()
-        elif commits != before.commits:
-            self._apply(before)
-        self._batch = _Batch(commits)
+        """Begin a batch: bring the indexes to the state of the table."""
+        for index in self._indexes.values():
+            index.begin()
 
     def reset(self) -> None:
         """Forget the changes of the batch."""
@@ -184,7 +167,6 @@ class TimerTable:
 
     def store(self) -> Timers:
         """Write all changes of the batch; return the work that is left."""
-        assert self._batch is not None, "begun"
         if self._changes:
             timers = np.array(list(self._changes), np.int64).reshape(-1, 3)
             keys = self._own.keys_of(timers[:, 0].astype(np.int32))
@@ -193,8 +175,10 @@ class TimerTable:
             before = self.table.present[slots]
             wanted = np.fromiter(self._changes.values(), np.bool_, len(slots))
             self.table.present[slots] = wanted
-            self._batch.added.append(rows.filter(pa.array(wanted & ~before)))
-        return Timers(self._earliest(EVENT), self._earliest(PROCESSING), self._fired)
+            added = rows.filter(pa.array(wanted & ~before))
+            for kind, index in self._indexes.items():
+                index.add(added.filter(pc.equal(added.column(KIND_KEY), kind)))
+        return Timers(self._indexes[EVENT].earliest(), self._indexes[PROCESSING].earliest(), self._fired)
 
     def _set_current(self, kind: int, time_us: int, wanted: bool) -> None:
         if kind == EVENT and wanted:
@@ -225,62 +209,30 @@ class TimerTable:
 
     def _stored_due(self, kind: int, until_us: int, own_slots: Callable[[pa.RecordBatch], Slots]) -> dict[Timer, None]:
         """Return the timers in the table, in order of time, then key."""
-        assert self._batch is not None, "begun"
-        self._batch.until[kind] = until_us
-        due = self._index[kind].due(until_us)
+        index = self._indexes[kind]
+        due = concatenated(index.between(None, until_us + 1), self.table.key_schema)
+        index.drop(until_us + 1)
         if not due.num_rows:
             return {}
-        keys = pa.RecordBatch.from_arrays(due.columns[:-1], schema=self._own.key_schema)
-        rows = self._rows(keys, np.full(due.num_rows, kind, np.int8), due.column(TIME_KEY))
-        there = pa.array(self.table.present[self.table.lookup(rows)])
-        slots, times = own_slots(keys.filter(there)), due.column(TIME_KEY).filter(there)
+        due = due.filter(pa.array(self.table.present[self.table.lookup(due)]))
+        names = self._own.key_schema.names
+        due = due.sort_by([(name, "ascending") for name in (TIME_KEY, *names)])
+        slots, times = own_slots(due.select(names)), due.column(TIME_KEY)
         return {(slot, kind, time_us): None for slot, time_us in zip(slots.tolist(), times.to_pylist(), strict=True)}
 
     def _rows(self, keys: pa.RecordBatch, kinds: Any, times: Any) -> pa.RecordBatch:
         arrays = [*keys.columns, pa.array(kinds), times]
         return pa.RecordBatch.from_arrays(arrays, schema=self.table.key_schema)
 
-    def _earliest(self, kind: int) -> int | None:
-        """Return the time of the earliest timer left; a deleted timer may be among them, and a batch is then started
-        in vain."""
-        assert self._batch is not None, "begun"
-        runs = self._index[kind]
-        times = [runs.earliest(self._batch.until.get(kind))]
-        times += [pc.min(_of_kind(rows, kind, runs.schema).column(TIME_KEY)).as_py() for rows in self._batch.added]
-        return min((time_us for time_us in times if time_us is not None), default=None)
 
-    # The index.
+def timer_index(table: StateTable, kind: int) -> FollowedIndex:
+    """Make the index of a table's timers of a kind. A deleted timer may stay in it until its time has come."""
 
-    def _new_index(self) -> dict[int, TimerRuns]:
-        schema = pa.schema([*self._own.key_schema, pa.field(TIME_KEY, pa.int64())])
-        return {kind: TimerRuns(schema) for kind in KINDS}
+    def entries(table: StateTable) -> Iterator[pa.RecordBatch]:
+        for keys in keys_of_table(table):
+            yield keys.filter(pc.equal(keys.column(KIND_KEY), kind))
 
-    def _add(self, rows: pa.RecordBatch) -> None:
-        for kind, runs in self._index.items():
-            runs.add(_of_kind(rows, kind, runs.schema))
+    def new_buckets() -> TimeBuckets:
+        return TimeBuckets(table.key_schema, TIME_KEY, BUCKET_US)
 
-    def _apply(self, batch: _Batch) -> None:
-        """Move the timers of a committed batch into the index."""
-        for kind, until_us in batch.until.items():
-            self._index[kind].drop(until_us)
-        for rows in batch.added:
-            self._add(rows)
-        deleted = sum(map(len, self._index.values())) - len(self.table)
-        if deleted > max(DELETED_LEAST, len(self.table)):
-            self._rebuild()
-
-    def _rebuild(self) -> None:
-        """Build the index anew from the table, as the table is before a batch changes it."""
-        self._index, place = self._new_index(), START
-        while len(self.table):
-            found = self.table.survey(place, REBUILD_ROWS, None)
-            self._add(found.keys)
-            place = found.place
-            if place == START:
-                break
-
-
-def _of_kind(rows: pa.RecordBatch, kind: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Key columns and time of the timers of that kind."""
-    chosen = rows.filter(pc.equal(rows.column(KIND_KEY), kind))
-    return pa.RecordBatch.from_arrays([*chosen.columns[:-2], chosen.columns[-1]], schema=schema)
+    return FollowedIndex(table, new_buckets, entries, DELETED_LEAST)

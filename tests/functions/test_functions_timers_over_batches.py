@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from holdfast.functions.operator import BatchContext, EventTime, NewTable, Operator, OperatorInput, OperatorResult
+from holdfast.functions.process.by_array.batch_operator import BatchOperator
 from holdfast.functions.process.by_row.row_operator import ProcessOperator
-from holdfast.functions.process.declared import Context, ProcessFunction, ProcessSpec
+from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
 from holdfast.functions.timing import timers as timers_module
-from holdfast.functions.timing.timer_index import RUNS_MAX, TIME_KEY, TimerRuns
+from holdfast.functions.timing.time_index import FollowedIndex
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import tables_of
 
@@ -59,9 +60,9 @@ def commit(operator: Operator) -> None:
         table.commit()
 
 
-def index_of(operator: Operator) -> list[TimerRuns]:
-    assert isinstance(operator, ProcessOperator) and operator._timers is not None
-    return list(operator._timers._index.values())
+def indexes_of(operator: Operator) -> list[FollowedIndex]:
+    assert isinstance(operator, ProcessOperator | BatchOperator) and operator._timers is not None
+    return list(operator._timers._indexes.values())
 
 
 Timer = tuple[str, str, int]
@@ -152,45 +153,52 @@ def test_timers_lie_in_the_backend_and_the_index_holds_times_and_keys(tmp_path: 
     assert operator.tables["timers"].rows_in_memory == 0
     assert fired(begin(operator, 3, [], 0, 12)) == [("00000006", "event", 12)]
     commit(operator)
-    batches = [run for runs in index_of(operator) for run in runs._runs]
-    assert sum(run.nbytes for run in batches) <= (8 + 8 + 5) * count, "a time, a key of 8 bytes, its offset"
+    assert sum(map(len, indexes_of(operator))) == count - 6
+    index_bytes = sum(index.memory_bytes for index in indexes_of(operator))
+    assert index_bytes <= (8 + 1 + 8 + 5) * count, "a time, a kind, a key of 8 bytes, its offset"
     for table in operator.tables.values():
         table.close()
 
 
-def test_deleted_timers_do_not_pile_up(tables: NewTable, monkeypatch: pytest.MonkeyPatch) -> None:
+class ArrayBells(BatchFunction):
+    """Moves the timer of each key from second `t` - 1 to second `t`."""
+
+    def process(self, batch: pa.RecordBatch, keys: pa.RecordBatch, groups: Any, ctx: Context) -> None:
+        times = batch.column("t").to_numpy()
+        ctx.timers.delete_event_time(seconds(times - 1))
+        ctx.timers.register_event_time(seconds(times))
+
+    def on_timers(self, keys: pa.RecordBatch, timestamps: pa.Array, ctx: Context) -> pa.RecordBatch:
+        times = pa.array([round(each.timestamp()) for each in timestamps.to_pylist()])
+        return pa.RecordBatch.from_arrays([keys.column("k"), pa.array(["event"] * len(times)), times], schema=OUTPUT)
+
+
+def seconds(times: Any) -> pa.Array:
+    return pa.array(times * 1_000_000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def move(function: ProcessFunction | BatchFunction, second: int) -> list[Row]:
+    if isinstance(function, BatchFunction):
+        return [("a", "", second)]
+    return [("a", "delete_event_time", second - 1), ("a", "register_event_time", second)]
+
+
+@pytest.mark.parametrize("function", [Bells(), ArrayBells()], ids=["by row", "by array"])
+def test_deleted_timers_do_not_pile_up(
+    function: ProcessFunction | BatchFunction, tables: NewTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(timers_module, "DELETED_LEAST", 20)
-    operator = SPEC.create(0, 128, tables)
-    for batch in range(1, 300):
-        rows = [("a", "delete_event_time", 1_000_000 + batch - 1), ("a", "register_event_time", 1_000_000 + batch)]
-        begin(operator, batch, rows, 0, 10)
+    spec = ProcessSpec("bells", OperatorInput(INPUT, ("k",), EventTime(("at",), None)), function, OUTPUT)
+    operator = spec.create(0, 128, tables)
+    for batch in range(1, 100):
+        begin(operator, batch, move(function, 1_000_000 + 2 * batch), 0, 10)
         commit(operator)
         assert len(operator.tables["timers"]) == 1
-        assert sum(map(len, index_of(operator))) <= 25
-    assert fired(begin(operator, 300, [], 0, 2_000_000)) == [("a", "processing" if 299 % 2 else "event", 1_000_299)]
+        assert sum(map(len, indexes_of(operator))) <= 25
+        begin(operator, batch, move(function, 1_000_001 + 2 * batch), 0, 10)
+        commit(operator)
+    last = 1_000_001 + 2 * 99
+    assert [(key, at) for key, _, at in fired(begin(operator, 100, [], 0, 2_000_000))] == [("a", last)]
     commit(operator)
     for table in operator.tables.values():
         table.close()
-
-
-def test_runs_stay_few_and_in_order_and_let_go_of_what_is_dropped() -> None:
-    seed = random.randrange(1_000_000)
-    print("seed", seed)
-    chance = random.Random(seed)
-    schema = pa.schema([("k", pa.int64()), (TIME_KEY, pa.int64())])
-    runs, held = TimerRuns(schema), list[tuple[int, int]]()
-    until = 0
-    for _ in range(200):
-        new = [(chance.randrange(100), until + 1 + chance.randrange(1000)) for _ in range(chance.randrange(30))]
-        runs.add(pa.RecordBatch.from_pylist([{"k": k, TIME_KEY: time_us} for k, time_us in new], schema))
-        held = sorted([*held, *new], key=lambda each: (each[1], each[0]))
-        until += chance.randrange(20)
-        due = [each for each in held if each[1] <= until]
-        assert [tuple(row.values()) for row in runs.due(until).to_pylist()] == due
-        later = [time_us for _, time_us in held if time_us > until]
-        assert runs.earliest(until) == min(later, default=None)
-        if chance.random() < 0.7:
-            runs.drop(until)
-            held = held[len(due) :]
-        assert len(runs) == len(held) and len(runs._runs) <= RUNS_MAX
-        assert sum(run.get_total_buffer_size() for run in runs._runs) <= 3 * 16 * max(1, len(held)) + 1024
