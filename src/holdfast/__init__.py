@@ -1,7 +1,6 @@
 """Holdfast: fault tolerance for stateful streams on PySpark. The public API and nothing else.
 
-The names are listed in `api.py`, which is loaded with the first use of a name: processes on executors need few of the
-modules behind it.
+The names are listed in `api.py`; the module of a name is loaded with the name's first use.
 """
 
 from importlib import import_module
@@ -16,14 +15,18 @@ __version__ = "0.1.0.dev0"
 
 
 def __getattr__(name: str) -> object:
-    """Load the public API, and return the name from it; or a room of the package, which needs no API."""
+    """Load and return a name of the public API; or a room of the package."""
     if name.startswith("__") and name != "__all__":
         raise AttributeError(name)
+    api = import_module("holdfast.api")
+    if name == "__all__":
+        return api.__all__
+    if name in api.MODULE_OF:
+        found = getattr(import_module(api.MODULE_OF[name]), name)
+        globals()[name] = found
+        return found
     if find_spec(f"{__name__}.{name}") is not None:
         return import_module(f"{__name__}.{name}")
-    api = import_module("holdfast.api")
-    if name == "__all__" or name in api.__all__:
-        return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -12,8 +12,8 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from html import escape
 from urllib.parse import quote, quote_plus, unquote
-from xml.sax.saxutils import escape
 
 HIDDEN = "***"
 SECRETS_MAX = 2_000
@@ -109,7 +109,14 @@ def _pattern(values: tuple[str, ...]) -> re.Pattern[str] | None:
 
 def _forms(value: str) -> Iterable[str]:
     """The ways in which libraries write a value."""
-    return (value, quote(value, safe=""), quote(value), quote_plus(value), escape(value), repr(value)[1:-1])
+    return (
+        value,
+        quote(value, safe=""),
+        quote(value),
+        quote_plus(value),
+        escape(value, quote=False),
+        repr(value)[1:-1],
+    )
 
 
 def _alone(form: str) -> str:

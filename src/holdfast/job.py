@@ -41,13 +41,15 @@ from holdfast.sources.truncations import PART
 from holdfast.stored_state.states import VALUES
 from holdfast.streams import Stream
 from holdfast.ui.notebook import html_table
-from holdfast.ui.server import TOKEN_CHARACTERS_MIN
 from holdfast.units import duration_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.query import Query
+
+TOKEN_CHARACTERS_MIN = 32
+"""Least number of characters of a token that a user chooses."""
 
 
 class Job:

@@ -31,7 +31,8 @@ def load() -> None:
 
     Afterwards the garbage collector leaves alone, and so does not copy, the memory that workers share.
     """
-    _log.debug("loaded %d public names", len(holdfast.__all__))
+    for name in holdfast.__all__:
+        getattr(holdfast, name)
     try:
         warm_kernels()
     except Exception as error:

@@ -4,33 +4,96 @@ Byte strings are compared and copied by address (`array.ctypes.data`, taken once
 to a function in a loop counts references, which costs more than the work itself.
 
 A compiled kernel is found by its content (`holdfast/kernels/`), so that an edit of it, or of a function that it calls,
-leads to a new one; a process that finds it loads it in milliseconds.
+leads to a new one; a process that finds it loads it in milliseconds. Numba itself is loaded with the first call of a
+kernel: a process that calls none is spared a quarter of a second.
 Everything here is for single-threaded use of the arrays that are passed in.
 """
 
+import functools
+import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
-from numba.extending import intrinsic
-
-from holdfast.kernels.cache import kept_by_content
-
 F = TypeVar("F", bound=Callable[..., Any])
+
+_making = threading.RLock()
+
+
+class CalledLater:
+    """A function for Numba, made Numba's own when it is first called, or when a kernel that calls it is compiled."""
+
+    def __init__(self, function: Any, make: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._make = make
+        self._made: Any = None
+        functools.update_wrapper(self, function)
+
+    def made(self) -> Any:
+        """Return Numba's own object."""
+        with _making:
+            if self._made is None:
+                self._made = self._make(_with_made_globals(self._function))
+            return self._made
+
+    def __call__(self, *arguments: Any) -> Any:
+        made = self._made
+        return (self.made() if made is None else made)(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.made(), name)
+
+
+def _with_made_globals(function: FunctionType) -> FunctionType:
+    """Copy a function, with Numba's own objects in the places of those that are made later."""
+    named = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    made = {name: value.made() for name, value in named.items() if isinstance(value, CalledLater)}
+    known = {**function.__globals__, **made}
+    copy = FunctionType(function.__code__, known, function.__name__, function.__defaults__, function.__closure__)
+    return cast(FunctionType, functools.update_wrapper(copy, function))
+
+
+def _kernel(function: FunctionType) -> Any:
+    from numba import njit
+
+    from holdfast.kernels.cache import kept_by_content
+
+    return kept_by_content(njit(nogil=True)(function))
+
+
+def _inlined(function: FunctionType) -> Any:
+    from numba import njit
+
+    return njit(inline="always")(function)
+
+
+def _intrinsic(function: FunctionType) -> Any:
+    from numba.extending import intrinsic
+
+    return intrinsic(function)
 
 
 def kernel(function: F) -> F:
     """Compile `function` on first use (once a machine); the GIL is released while it runs."""
-    return cast(F, kept_by_content(njit(nogil=True)(function)))
+    return cast(F, CalledLater(function, _kernel))
 
 
 def inlined(function: F) -> F:
     """The decorator of helpers that take arrays in hot loops: each real call would count references, atomically."""
-    return cast(F, njit(inline="always")(function))
+    return cast(F, CalledLater(function, _inlined))
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """The decorator of functions that generate code themselves, as Numba's: for kernels only."""
+    return CalledLater(function, _intrinsic)
 
 
 def _prefetch(typing_context: Any, address: Any) -> Any:
+    from llvmlite import ir  # type: ignore[import-untyped]
+    from numba import types
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
         function_type = ir.FunctionType(ir.VoidType(), [pointer.type] + [ir.IntType(32)] * 3)
@@ -43,6 +106,9 @@ def _prefetch(typing_context: Any, address: Any) -> Any:
 
 def _load(bits: int) -> Any:
     def load(typing_context: Any, address: Any) -> Any:
+        from llvmlite import ir
+        from numba import types
+
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
             return builder.zext(builder.load(pointer, align=1), ir.IntType(64))
@@ -54,6 +120,9 @@ def _load(bits: int) -> Any:
 
 def _store(bits: int) -> Any:
     def store(typing_context: Any, address: Any, value: Any) -> Any:
+        from llvmlite import ir
+        from numba import types
+
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
             builder.store(builder.trunc(arguments[1], ir.IntType(bits)), pointer, align=1)

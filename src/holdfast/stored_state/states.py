@@ -38,7 +38,7 @@ SHOWN_NAMES: dict[str, dict[str, str | None]] = {
 }
 """Names of stored columns for people, by kind of state; None: the column is Holdfast's own."""
 TIMESTAMP = pa.timestamp("us", "UTC")
-TIMER_KINDS = pa.array(["event_time", "processing_time"])
+TIMER_KINDS = ("event_time", "processing_time")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _shown_column(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
     if name.endswith("written_at") or field.name == "__timer_time":
         return values.cast(TIMESTAMP)
     if field.name == "__timer_kind":
-        return pc.take(TIMER_KINDS, values)
+        return pc.take(pa.array(TIMER_KINDS), values)
     return values
 
 

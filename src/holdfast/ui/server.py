@@ -27,8 +27,6 @@ LOOPBACK = "127.0.0.1"
 """Address that only programs on this machine can reach."""
 STOP_S_MAX = 0.05
 """Bound in seconds on the wait of `close`; a lower value wakes the server more often."""
-TOKEN_CHARACTERS_MIN = 32
-"""Least number of characters of a token that a user chooses."""
 CONNECTIONS_MAX = 64
 """Bound on connections that are served at a time, each with a thread. A higher value bears more readers of the page."""
 CONNECTION_S_MAX = 30.0

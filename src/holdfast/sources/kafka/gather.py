@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.extending import intrinsic
 
-from holdfast.state.compiled import copy_bytes, kernel, load_u32, load_u64
+from holdfast.state.compiled import copy_bytes, intrinsic, kernel, load_u32, load_u64
 
 PAYLOAD, KEY = 24, 40
 
@@ -23,6 +20,9 @@ Int64s = npt.NDArray[np.int64]
 
 
 def _call(typing_context: Any, function: Any, first: Any, second: Any) -> Any:
+    from llvmlite import ir  # type: ignore[import-untyped]
+    from numba import types
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(64)
         pointer = builder.inttoptr(arguments[0], ir.FunctionType(word, [word, word]).as_pointer())
