@@ -3,6 +3,8 @@
 The names are listed in `api.py`; the module of a name is loaded with the name's first use.
 """
 
+import atexit
+import time
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -12,6 +14,13 @@ if TYPE_CHECKING:
     from holdfast.api import __all__ as __all__
 
 __version__ = "0.1.0.dev0"
+
+EXIT_PAUSE_S = 0.02
+"""Pause at the end of a process. A thread of PyArrow may still wait for the interpreter, to let go of bytes that a file
+object of Python gave it. Python before 3.14 ends a thread that waits when the interpreter goes down, and C++ then ends
+the process with "terminate called without an active exception". In the pause such threads get their turn."""
+
+atexit.register(time.sleep, EXIT_PAUSE_S)
 
 
 def __getattr__(name: str) -> object:
