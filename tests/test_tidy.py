@@ -27,12 +27,12 @@ MAY_IMPORT: dict[str, str] = {
     "jobmaster": "checkpoint cleanup exchange execution formats functions graph journal observe protocol "
     "recovery settings sinks sources state storage stored_state taskmanager ui",
     # Observers: a running job as facts, and the page that shows them.
-    "ui": "checkpoint.outcomes checkpoint.triggers formats graph observe",
+    "ui": "checkpoint.outcomes checkpoint.trigger_texts formats graph observe",
     "observe": "formats graph sources",
     "settings": "checkpoint.triggers",
     "checkpoint": "settings",
     "execution": "settings",
-    "journal": "storage",
+    "journal": "formats storage",
     # Upkeep: rooms that look after stored data as a whole, for a JobMaster and for people.
     "cli": "__init__ cleanup formats journal maintenance storage stored_state testing ui",
     "stored_state": "formats journal recovery state storage",
@@ -112,6 +112,7 @@ LEAVES = {room for room, imported in MAY_IMPORT.items() if not imported} - {"__i
 PURE = {"checkpoint", "execution", "graph"}
 PURE_IMPORTS = {
     "abc",
+    "ast",
     "bisect",
     "collections",
     "cronsim",
@@ -122,6 +123,7 @@ PURE_IMPORTS = {
     "hashlib",
     "itertools",
     "math",
+    "re",
     "typing",
     "zoneinfo",
 }

@@ -115,6 +115,8 @@ class Job:
         processed anew, and their output is published a second time, to which `publish_again=True` agrees, as it does
         for a storage that was restored from a copy older than the sinks' targets. A job goes
         back to a number once: later starts with the same number go on from where the job is. Or the URL of a savepoint.
+    forget_updates
+        True: this start takes back the settings that `query.update(…, keep=True)` kept: `checkpoint` counts alone.
     restore_mode
         With the URL of a savepoint: `"no_claim"` (the default) begins a new job, with an id of its own, on a storage
         without checkpoints; `"claim"` takes the job of this storage back to the savepoint, as a number does.
@@ -173,6 +175,7 @@ class Job:
         start_from: int | str | None = None,
         restore_mode: str | None = None,
         publish_again: bool = False,
+        forget_updates: bool = False,
         clock: str = "steady",
         initial_state: "Mapping[str, pa.Table | DataFrame | Mapping[str, pa.Table | DataFrame]] | None" = None,
         ship_modules: Sequence[ModuleType] = (),
@@ -207,6 +210,7 @@ class Job:
         self.combine = combine
         self.drop_state = tuple(drop_state)
         self.start_from, self.publish_again = start_from, publish_again
+        self.forget_updates = forget_updates
         self.clock = clock
         self.restore_mode = checked_restore_mode(start_from, restore_mode)
         self.ship_modules = tuple(ship_modules)

@@ -61,6 +61,7 @@ class Query:
 
         `splitsBehind` lists splits that failed and have not caught up, with position and reason; `since` is the number
         of the checkpoint record since which each stands. An empty reason says that the split advances again.
+        `keptSettings`: checkpoint settings that an update kept for later starts, in words.
         `standbyTaskManagers`: how many serve now. `exactlyOnce`: False once rows were lost, until `acknowledge_losses`.
         """
         view = self.view()
@@ -69,6 +70,7 @@ class Query:
             "isDataAvailable": any(sum(splits.values()) for splits in view.lag.values()),
             "isTriggerActive": view.is_active and not view.paused_by,
             "splitsBehind": [asdict(each) for each in view.behind],
+            "keptSettings": dict(view.kept),
             "standbyTaskManagers": view.standby,
             "exactlyOnce": view.is_exactly_once,
         }
@@ -228,19 +230,29 @@ class Query:
         """
         self._master.retry(split, source, position)
 
-    def update(self, *, checkpoint: CheckpointConfig | None = None, **settings: object) -> None:
+    def update(
+        self,
+        *,
+        checkpoint: CheckpointConfig | None = None,
+        keep: bool = False,
+        forget: bool = False,
+        **settings: object,
+    ) -> None:
         """Change checkpoint settings while the query runs: all of them, or single ones by the names of their fields.
 
             query.update(trigger=hf.every("1min"), timeout="5min")
 
         The others stay as they are. They hold at once, for this query: a later start goes by its own `checkpoint`.
+        With `keep=True` later starts apply these settings over their own `checkpoint`, too: the newest checkpoint is
+        recorded again with them, without new output. Before the job's first checkpoint, that checkpoint records them.
+        `forget=True` first takes back all that was kept: these settings are as `Job(checkpoint=…)` declares them again.
 
         Raises
         ------
         SettingsError
             A name or a value is not allowed, or the setting cannot be changed while a query runs; nothing changes then.
         """
-        self._master.update(checkpoint, settings)
+        self._master.update(checkpoint, settings, keep, forget)
 
     def exception(self) -> QueryFailed | None:
         """The error that ended the query; None if there is none."""

@@ -8,8 +8,17 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from checkpoint_world_end import check_nothing_is_left, check_published_exactly_once
+from checkpoint_world_end import (
+    CLOSE,
+    UPDATE,
+    check_answer,
+    check_last_record,
+    check_nothing_is_left,
+    check_nothing_needed_is_gone,
+    check_published_exactly_once,
+)
 from checkpoint_world_parts import GatheredObjects, Manifest, Record, TaskManager
 
 from holdfast.availability import Refusal
@@ -22,7 +31,6 @@ from holdfast.observe.event_log import EventLog, ObservedRules
 from holdfast.settings import CheckpointConfig, every, manual
 
 SINKS = ("a", "b")
-CLOSE = "close-"
 
 
 class World:
@@ -54,6 +62,8 @@ class World:
         self.gathered = GatheredObjects()
         self.names = 0
         self.requests: dict[str, bool] = {}
+        self.kept: dict[str, Any] = {}
+        """Updates that the newest record is to hold."""
         self.epoch = 0
         self.completed = 0
         self.deployment = 0
@@ -76,9 +86,7 @@ class World:
         check_nothing_is_left(self)
         self.close()
         self.run_for(15)
-        newest = self.newest()
-        record = self.journal[newest] if newest is not None else None
-        assert record is None or not record.groups, "what is published would be published again"
+        check_last_record(self)
         check_nothing_is_left(self)
 
     def run_for(self, seconds: float) -> None:
@@ -107,7 +115,8 @@ class World:
         self.store &= named
         kept = {one for each in groups.values() for group in each for one in self.contents[group.object]}
         self.staged = {one: sink for one, sink in self.staged.items() if one in kept}
-        self.coordinator = Coordinator(self.config)
+        self.kept = record.kept if record else {}
+        self.coordinator = Coordinator(self.config, self.kept)
         self.rules = ObservedRules("checkpoints", self.coordinator, EventLog(lambda: self.now))
         self.run_number, self.batch, self.last_incarnation = 0, 0, 0
         self.task_managers: dict[int, TaskManager] = {}
@@ -117,7 +126,9 @@ class World:
         self.refused: set[CheckpointId] = set()
         self.needed: dict[int, set[str]] = {}
         self.sent: int | None = None
-        started = ev.BaseRecord(JournalNumber(base), record.objects(), groups) if base and record else None
+        started = None
+        if base and record:
+            started = ev.BaseRecord(JournalNumber(base), record.objects(), groups, kept=self.kept)
         self.tell(ev.CoordinatorStarted(self.now, self.now, started))
         self.restore(base)
         self.at(0.1, self.tick)
@@ -154,17 +165,25 @@ class World:
             self.request()
         elif dice < 0.21 and self.faulty:
             self.close()
+        elif dice < 0.23 and self.faulty:
+            self.update()
+
+    def ask(self, kind: str, event: Callable[[str], ev.Event]) -> None:
+        name = f"{kind}{len(self.requests)}"
+        self.requests[name] = False
+        self.tell(event(name))
 
     def request(self) -> None:
-        name = f"request-{len(self.requests)}"
-        self.requests[name] = False
-        self.tell(ev.TriggerRequested(name))
+        self.ask("request-", ev.TriggerRequested)
 
     def close(self) -> None:
-        """An orderly end is asked for; it may still not come to that."""
-        name = f"{CLOSE}{len(self.requests)}"
-        self.requests[name] = False
-        self.tell(ev.CloseRequested(name))
+        """Ask for an orderly end; it may still not come to that."""
+        self.ask(CLOSE, ev.CloseRequested)
+
+    def update(self) -> None:
+        """Change the settings, with updates to keep, or without them: all that were kept are to be forgotten then."""
+        self.kept = self.random.choice([{}, {"retained": 1, "timeout": len(self.requests)}])
+        self.ask(UPDATE, lambda name: ev.ConfigChanged(self.config, self.kept, name))
 
     def commit(self, run: int) -> None:
         """Run a further batch, whose output per sink is the range of offsets it covers."""
@@ -355,10 +374,8 @@ class World:
             case ev.CheckOwnership():
                 pass  # there is nobody else
             case ev.Resolve():
-                assert not self.requests[command.request_id], "a request is answered once"
+                check_answer(self, command)
                 self.requests[command.request_id] = True
-                closing = command.request_id.startswith(CLOSE)
-                assert closing or command.failure is not None or command.number == self.newest()
             case ev.Failover():
                 self.soon(lambda: self.fail_over(command.reason))
             case ev.RestoreFrom():
@@ -414,14 +431,15 @@ class World:
         offset = int(command.position.offsets["source"]["split"])  # type: ignore[arg-type]
         assert all(manifest.offset == offset for manifest in manifests), "all of one cut"
         assert len(manifests) == self.task_manager_count
-        self.journal[number] = Record(command.checkpoint_id, manifests, groups, offset)
+        self.journal[number] = Record(command.checkpoint_id, manifests, groups, offset, dict(command.kept))
         self.soon(lambda: self.answer(ev.RecordWritten(command.checkpoint_id, JournalNumber(number), stored)))
 
     def record_again(self, command: ev.RecordAgain) -> None:
         record = self.journal[command.number]
         assert record is not None and command.number == self.newest()
         number = max(self.journal) + 1
-        self.journal[number] = replace(record, checkpoint_id=command.checkpoint_id, groups={})
+        again = replace(record, checkpoint_id=command.checkpoint_id, groups=command.carried, kept=dict(command.kept))
+        self.journal[number] = again
         self.soon(lambda: self.answer(ev.RecordWritten(command.checkpoint_id, JournalNumber(number), {})))
 
     def answer(self, event: ev.RecordWritten | ev.RecordFailed) -> None:
@@ -480,19 +498,4 @@ class World:
         return {one for group in groups for one in self.contents[group.object]}
 
     def check(self) -> None:
-        """Check that every object exists that a restart, a pending checkpoint or a live log needs."""
-        newest = self.newest()
-        if newest is not None:
-            record = self.journal[newest]
-            assert record is not None
-            assert record.objects() <= self.store, f"record {newest} lost {record.objects() - self.store}"
-            for each in record.groups.values():
-                for group in each:
-                    assert group.object in self.store, f"record {newest} lost {group}"
-                    assert all(one in self.staged for one in self.contents[group.object]), f"{group} was discarded"
-        for checkpoint_id, names in self.needed.items():
-            assert names <= self.store, f"checkpoint {checkpoint_id} lost {names - self.store}"
-        if self.running:
-            for task_manager in self.task_managers.values():
-                missing = task_manager.held() - self.store
-                assert not missing, f"TaskManager {task_manager.number} lost {missing}"
+        check_nothing_needed_is_gone(self)

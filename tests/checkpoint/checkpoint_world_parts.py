@@ -1,6 +1,7 @@
 """Parts of the simulated world: manifests, records, and TaskManagers with a log and materializations."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.gathering import Gather, Gathered
@@ -27,6 +28,7 @@ class Record:
     manifests: list[Manifest]
     groups: dict[str, list[ev.Group]]
     offset: int
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def objects(self) -> frozenset[str]:
         return frozenset(name for manifest in self.manifests for name in manifest.objects())

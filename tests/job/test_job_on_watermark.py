@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,8 +25,8 @@ class Minutes:
         self.storage, self.folder, self.delay = new_storage(), folder, delay
         self.query: hf.Query | None = None
 
-    def start(self) -> hf.Query:
-        job = new_job(self.storage, checkpoint=HOURLY)
+    def start(self, trigger: Any = HOURLY.trigger) -> hf.Query:
+        job = new_job(self.storage, checkpoint=hf.CheckpointConfig(trigger=trigger))
         finished = hf.PartitionTime("%Y-%m-%dT%H", "1h")
         sink = hf.ParquetSink(f"file://{self.folder}", name="out", partition_by=["hour"], finished=finished)
         job.read(self.feed).with_watermark("at", self.delay).write(sink)
@@ -81,6 +82,45 @@ def test_the_delay_of_the_watermark_counts_and_quiet_sources_do_not_hold_an_hour
         minutes.put(80)
         until(lambda: minutes.finished() == {"00": 4})
         assert len(minutes.cuts()) == 1
+    finally:
+        query.stop()
+
+
+def test_an_update_to_event_time_holds_at_once_and_another_trigger_ends_it(tmp_path: Path) -> None:
+    minutes = Minutes(tmp_path / "out")
+    query = minutes.start(hf.manual())
+    try:
+        minutes.put(0, 30)
+        query.update(trigger=hf.on_watermark("1h"), keep=True)
+        minutes.put(50)
+        assert minutes.cuts() == []
+        minutes.put(60)
+        until(lambda: minutes.finished() == {"00": 3})
+        query.update(trigger=hf.manual())
+        minutes.put(150)
+        assert len(minutes.cuts()) == 1
+    finally:
+        query.stop()
+    query = minutes.start(hf.manual())
+    try:
+        minutes.put(190)
+        until(lambda: set(minutes.finished()) == {"00", "01", "02"})
+    finally:
+        query.stop()
+
+
+def test_an_hour_that_ends_without_rows_is_cut_by_an_updated_trigger() -> None:
+    """One source falls silent in the first hour; with its time-out the watermark passes the hour, and no row comes."""
+    ahead, silent = (Feed("at TIMESTAMP_NTZ", name=name) for name in ("ahead", "silent"))
+    job = new_job(checkpoint=hf.CheckpointConfig(trigger=hf.manual()))
+    ahead_rows = job.read(ahead).with_watermark("at", "0s")
+    ahead_rows.union(job.read(silent).with_watermark("at", "0s", "300ms")).write(hf.NoopSink())
+    query = start(job, LIVE)
+    try:
+        query.update(trigger=hf.on_watermark("1h"))
+        silent.put([{"at": BEGIN + timedelta(minutes=30)}])
+        ahead.put([{"at": BEGIN + timedelta(minutes=each)} for each in (10, 70)])
+        until(lambda: query.totals.rows == 3 and query.totals.completed_checkpoints == 1)
     finally:
         query.stop()
 

@@ -30,6 +30,7 @@ def test_a_running_query_says_what_pyspark_says(fed):
         "isDataAvailable": False,
         "isTriggerActive": True,
         "splitsBehind": [],
+        "keptSettings": {},
         "standbyTaskManagers": 0,
         "exactlyOnce": True,
     }
@@ -54,6 +55,7 @@ def test_a_running_query_says_what_pyspark_says(fed):
         "isDataAvailable": False,
         "isTriggerActive": False,
         "splitsBehind": [],
+        "keptSettings": {},
         "standbyTaskManagers": 0,
         "exactlyOnce": True,
     }

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.behind import SplitBehind
 from holdfast.errors import CorruptObject
+from holdfast.formats.history import LostRows
 from holdfast.ids import ClockReading
 from holdfast.journal import codec
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, PartIdentity, Takeover
@@ -52,6 +53,20 @@ CHECKPOINT = CheckpointRecord(
     origins=["fedcba9876543210" * 2],
     number=18,
     clock=ClockReading("0d0e", 1_234_567),
+    kept={"trigger": "cron('0 * * * *', 'Europe/Berlin')", "timeout": 2.5, "retained": 3, "retained_for": None},
+    losses=[
+        LostRows(
+            1_700_000_000.5,
+            17,
+            15,
+            "TaskManager 1 ended",
+            (37, 41),
+            (1, 3),
+            {"aggregate-1/1": 2},
+            {"aggregate-1/3": 40},
+            {"flights": {"0": (9, 12)}},
+        )
+    ],
 )
 COMMITTABLES = codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how", 5, JOB, 17, 3)
 SAVEPOINT = codec.StoredSavepoint(
@@ -65,35 +80,39 @@ SAVEPOINT = codec.StoredSavepoint(
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
     "begun-1.bin": (codec.encode_begun(codec.StoredBegun(2)), codec.decode_begun),
-    "takeover-9.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
-    "checkpoint-9.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
+    "takeover-10.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
+    "checkpoint-10.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
     "committables-3.bin": (
         codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how", 5, JOB, 17, 3),
         codec.decode_committables,
     ),
-    "savepoint-4.bin": (codec.encode_savepoint(SAVEPOINT), codec.decode_savepoint),
+    "savepoint-5.bin": (codec.encode_savepoint(SAVEPOINT), codec.decode_savepoint),
 }
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
     "begun-1.bin": codec.StoredBegun(2),
-    "takeover-9.bin": TAKEOVER,
-    "checkpoint-9.bin": CHECKPOINT,
+    "takeover-10.bin": TAKEOVER,
+    "checkpoint-10.bin": CHECKPOINT,
     "committables-3.bin": COMMITTABLES,
-    "savepoint-4.bin": SAVEPOINT,
+    "savepoint-5.bin": SAVEPOINT,
 }
-WITH_PARTS = msgspec.structs.replace(CHECKPOINT, job=None, origins=[], number=None, clock=None)
+WITH_CLOCK = msgspec.structs.replace(CHECKPOINT, kept={}, losses=[])
+WITH_PARTS = msgspec.structs.replace(WITH_CLOCK, job=None, origins=[], number=None, clock=None)
 PLAIN = msgspec.structs.replace(WITH_PARTS, parts={}, given_up=[])
 OLDER = {
     "takeover-7.bin": (Takeover(17, TAKEOVER.nonce), codec.decode_record),
     "takeover-8.bin": (Takeover(17, TAKEOVER.nonce), codec.decode_record),
+    "takeover-9.bin": (TAKEOVER, codec.decode_record),
     "checkpoint-7.bin": (PLAIN, codec.decode_record),
     "checkpoint-8.bin": (WITH_PARTS, codec.decode_record),
+    "checkpoint-9.bin": (WITH_CLOCK, codec.decode_record),
     "committables-2.bin": (
         codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
         codec.decode_committables,
     ),
     "savepoint-2.bin": (msgspec.structs.replace(SAVEPOINT, record=PLAIN), codec.decode_savepoint),
     "savepoint-3.bin": (msgspec.structs.replace(SAVEPOINT, record=WITH_PARTS), codec.decode_savepoint),
+    "savepoint-4.bin": (msgspec.structs.replace(SAVEPOINT, record=WITH_CLOCK), codec.decode_savepoint),
 }
 """Objects of older versions, which said less of what they are."""
 

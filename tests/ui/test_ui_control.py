@@ -17,6 +17,7 @@ from holdfast.errors import SettingsError
 from holdfast.query import Query
 from holdfast.testing import TestSource, start
 from holdfast.ui import control
+from waiting import until
 
 _numbers = itertools.count()
 ROWS = [{"k": key} for key in range(6)]
@@ -67,6 +68,53 @@ def test_a_query_is_updated_and_checkpointed_from_outside(query: Query) -> None:
     assert settings["timeout"] == "'5min'" and settings["retained"] == "3" and "1h" in settings["trigger"]
     number = query.trigger_checkpoint(30)
     assert run("trigger", url) == (0, f"checkpoint {number} is complete\n")
+
+
+def test_updates_are_kept_and_forgotten_from_outside(query: Query) -> None:
+    url = str(query.uiUrl)
+    assert run("update", url, "timeout=5min", "trigger=cron('0 * * * *', 'Europe/Berlin')", "--keep") == (
+        0,
+        "changed for this and later starts: timeout, trigger\n",
+    )
+    assert query.status["keptSettings"] == {
+        "timeout": "'5min'",
+        "trigger": "Cron(expression='0 * * * *', timezone='Europe/Berlin')",
+    }
+    status, _ = post(query, b'{"command": "update", "settings": {"retained": 4}, "keep": true, "forget": true}')
+    assert status == 202
+    until(lambda: query.status["keptSettings"] == {"retained": "4"})
+    assert query.view().settings["timeout"] == "'10min'"
+    assert run("update", url, "--forget") == (0, "forgot the settings that were kept\n")
+    assert query.status["keptSettings"] == {} and run("update", url)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "trigger"),
+    [
+        ("every 10s", hf.every("10s")),
+        ("every( 10 )", hf.every(10)),
+        ("cron 0 * * * *", hf.cron("0 * * * *")),
+        ('cron("0 * * * *", "Europe/Berlin")', hf.cron("0 * * * *", "Europe/Berlin")),
+        ("on_watermark 1h", hf.on_watermark("1h")),
+        (" on_watermark('1 hour') ", hf.on_watermark("1 hour")),
+        ("manual", hf.manual()),
+        ("manual()", hf.manual()),
+    ],
+)
+def test_a_trigger_is_written_as_a_text(text: str, trigger: object) -> None:
+    assert control.trigger_of(text) == trigger
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "every", "every()", "manual 1", "manual(1)", "every 10 parsecs", "every('1s', 2)", "every(open('x'))",
+        "cron 61 * * * *", "on_watermark 0", "on_watermark([1])", "sometimes 1h", "every(" + "(" * 400, "every 1" * 999,
+    ],
+)  # fmt: skip
+def test_a_text_that_names_no_trigger_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="allowed"):
+        control.trigger_of(text)
 
 
 def test_a_savepoint_is_taken_and_the_query_is_stopped_from_outside(query: Query, tmp_path: Path) -> None:

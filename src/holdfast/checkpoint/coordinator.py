@@ -41,6 +41,7 @@ from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.checkpoint.pending import PendingState
 from holdfast.checkpoint.registry import GroupHolder, LogHolder, PendingHolder
+from holdfast.checkpoint.updates import SettingValue
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchNumber, CheckpointId
 from holdfast.settings import CheckpointConfig
@@ -49,8 +50,9 @@ from holdfast.settings import CheckpointConfig
 class Coordinator(Cutting):
     """The checkpoint rules of a job during a single epoch. Called by a single thread at a time."""
 
-    def __init__(self, config: CheckpointConfig) -> None:
+    def __init__(self, config: CheckpointConfig, kept: Mapping[str, SettingValue] | None = None) -> None:
         super().__init__(config)
+        self._kept = kept or {}
         self._superseded = False
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             ev.CoordinatorStarted: self._on_started,
@@ -153,6 +155,7 @@ class Coordinator(Cutting):
         self._demand.started(event.wall_s)
         if event.base is not None:
             self._demand.event_time.recorded(event.base.watermark_us)
+            self._kept_recorded = event.base.kept
             take_in(event.base, self._records, self._registry, self._publication)
 
     def _on_tick(self, event: ev.CoordinatorTick) -> None:
@@ -169,7 +172,8 @@ class Coordinator(Cutting):
     def _on_config_changed(self, event: ev.ConfigChanged) -> None:
         if event.config.trigger != self._config.trigger:
             self._demand.is_held = False
-        self._config = event.config
+        self._config, self._kept = event.config, event.kept
+        self._settings_requests += [event.request_id] if event.request_id else []
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -287,6 +291,8 @@ class Coordinator(Cutting):
         if self._quiet:
             self._serve_hold_requests()
             self._record()
+        if self._quiet:
+            self._serve_settings()
         if self._quiet:
             self._delete()
         self._commands += self._ledger.gather([each.batch for each in self._pending], self._run, self._now_s)

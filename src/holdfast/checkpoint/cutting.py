@@ -36,8 +36,10 @@ class Cutting(Recording):
             return
         wanted = self._ledger.unrecorded_progress
         covering = None if wanted is None else self._pending.covering(wanted)
-        if wanted is None:
+        if wanted is None and self._again is None:  # else the newest record is about to have another number
             self._resolve(self._demand.take_requests())
+        elif wanted is None:
+            return
         elif covering is not None:
             covering.requests += self._demand.take_requests()
         elif self._demand.refusals:

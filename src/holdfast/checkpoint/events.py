@@ -39,7 +39,7 @@ Every event may also come late, twice or unasked; none of these raises. Only mis
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.availability import Refusal
 from holdfast.checkpoint.demand import NotifyRefused
@@ -49,6 +49,8 @@ from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.positions import BaseRecord as BaseRecord
 from holdfast.checkpoint.positions import Group as Group
 from holdfast.checkpoint.positions import Position as Position
+from holdfast.checkpoint.updates import ConfigChanged as ConfigChanged
+from holdfast.checkpoint.updates import SettingValue
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
 
@@ -76,13 +78,6 @@ class CoordinatorTick:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigChanged:
-    """New settings, trigger included; they hold from now on."""
-
-    config: CheckpointConfig
-
-
-@dataclass(frozen=True, slots=True)
 class TriggerRequested:
     """Somebody asks for a checkpoint of everything committed so far; a `Resolve` answers.
 
@@ -106,7 +101,7 @@ class CloseRequested:
     """The job is about to end in order; a `Resolve` answers soon.
 
     If the newest record holds groups, all of which are published by now, its checkpoint is recorded again without them:
-    else the next start would publish them once more.
+    else the next start would publish them once more. So it is if the updates to keep are not those of the record.
     """
 
     request_id: str
@@ -422,15 +417,23 @@ class StoreAndRecord:
     config: CheckpointConfig
     retains: tuple[JournalNumber, ...] = ()
     """Older records that are kept beside this record."""
+    kept: Mapping[str, SettingValue] = field(default_factory=dict)
+    """Updates of settings that later starts apply as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordAgain:
-    """Append a record of the same checkpoint as `number`, with an id of its own and without groups."""
+    """Append a record of the same checkpoint as `number`, with an id of its own and the settings that hold now.
+
+    `carried`: its groups, those of the checkpoint that are not published yet.
+    """
 
     checkpoint_id: CheckpointId
     number: JournalNumber
+    carried: dict[str, list[Group]]
+    config: CheckpointConfig
     retains: tuple[JournalNumber, ...] = ()
+    kept: Mapping[str, SettingValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,3 +58,5 @@ class BaseRecord:
     """Retained records below this record, oldest first. Their groups count as published unless this record has them."""
     watermark_us: int | None = None
     """Least watermark of its sources."""
+    kept: Mapping[str, str | int | float | None] = field(default_factory=dict)
+    """Updates of settings that it holds."""

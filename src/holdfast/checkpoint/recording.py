@@ -2,17 +2,21 @@
 
     acknowledged by all ──StoreAndRecord──► sent ──RecordWritten──► completed
                                              └──RecordFailed──► aborted
-    newest record ──RecordAgain──► sent ──RecordWritten──► the same checkpoint under a new number, before the job ends
+    newest record ──RecordAgain──► sent ──RecordWritten──► the same checkpoint under a new number: before the job ends,
+                                                           or with updates of settings that are to be kept
 
 Invariants: at most a single record is unanswered; until its answer, nothing is deleted and no further record written. A
 record takes over the objects that its pending checkpoint held.
 Does not own: bytes, the journal's numbers.
 """
 
+from collections.abc import Mapping
+
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.coordination import Coordination, CoordinatorPhase
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.registry import GroupHolder, PendingHolder, RecordHolder
+from holdfast.checkpoint.updates import SettingValue
 from holdfast.errors import HoldfastError
 from holdfast.ids import CheckpointId, JournalNumber
 from holdfast.settings import CheckpointConfig
@@ -25,6 +29,11 @@ class Recording(Coordination):
         super().__init__(config)
         self._close_requests: list[str] = []
         self._hold_requests: list[str] = []
+        self._settings_requests: list[str] = []
+        self._kept: Mapping[str, SettingValue] = {}
+        """Updates of settings that records are to hold."""
+        self._kept_recorded: Mapping[str, SettingValue] = {}
+        """Updates that the newest record holds."""
         self._sent: ev.StoreAndRecord | None = None
         self._again: ev.RecordAgain | None = None
 
@@ -52,23 +61,47 @@ class Recording(Coordination):
             self._ledger.committables(pending.batch),
             self._config,
             tuple(self._records.retained(count - 1, since_s)),
+            self._kept,
         )
         self._commands.append(self._sent)
 
     def _serve_close_requests(self) -> None:
-        """Record the newest checkpoint again where its record holds nothing but groups that are published."""
+        """Record the newest checkpoint again if its record holds nothing but groups that are published, or lacks
+        updates."""
         if not self._close_requests or self._again is not None:
             return
+        all_published = bool(self._records.groups_of_newest) and not self._publication.unpublished()
+        if not ((all_published or self._lacks_updates) and self._record_again()):
+            self._resolve_close_requests()
+
+    @property
+    def _lacks_updates(self) -> bool:
+        """True if the newest record does not hold the updates that are to be kept."""
+        return self._kept != self._kept_recorded
+
+    def _serve_settings(self) -> None:
+        """Record the newest checkpoint again with the updates that are to be kept; no output is published by that."""
+        if not self._settings_requests and not self._lacks_updates:
+            return
+        if self._lacks_updates and self._records.newest is not None:
+            self._record_again()
+            return
+        requests, self._settings_requests = self._settings_requests, []
+        self._resolve(requests)
+
+    def _record_again(self) -> bool:
+        """Send the newest checkpoint to the journal again, if that may be done now."""
         newest = self._records.newest
         may_record = self._phase is CoordinatorPhase.RUNNING and not self._failover_ordered and self._quiet
-        all_published = bool(self._records.groups_of_newest) and not self._publication.unpublished()
-        if newest is not None and may_record and all_published:
-            self._last_id = CheckpointId(self._last_id + 1)
-            kept = self._records.retained(*self._config.retention(self._job_s))
-            self._again = ev.RecordAgain(self._last_id, newest, tuple(each for each in kept if each != newest))
-            self._commands.append(self._again)
-        else:
-            self._resolve_close_requests()
+        if newest is None or not may_record:
+            return False
+        self._last_id = CheckpointId(self._last_id + 1)
+        kept = self._records.retained(*self._config.retention(self._job_s))
+        retains = tuple(each for each in kept if each != newest)
+        carried = self._publication.unpublished()
+        self._again = ev.RecordAgain(self._last_id, newest, carried, self._config, retains, self._kept)
+        self._commands.append(self._again)
+        return True
 
     def _serve_hold_requests(self) -> None:
         """Hold the newest record: every record from now on says that it retains it."""
@@ -95,6 +128,7 @@ class Recording(Coordination):
                 "for each sink"
             )
         self._sent = None
+        self._kept_recorded = sent.kept
         self._pending.remove(pending.checkpoint_id)
         self._register_record(event, sent)
         self._ledger.record(pending.batch)
@@ -128,11 +162,13 @@ class Recording(Coordination):
         self._records.written(event.number, frozenset(groups), self._job_s)
 
     def _recorded_again(self, again: ev.RecordAgain, number: JournalNumber) -> None:
-        """Let the new record hold the objects of the old record, except its groups, which are published."""
+        """Let the new record hold the objects of the old record, except its groups that are published."""
         self._again = None
-        groups = {group.object for _, group in self._publication.groups()}
-        self._registry.hold(RecordHolder(number), self._registry.names(RecordHolder(again.number)) - groups)
-        self._records.written(number, frozenset(), self._job_s)
+        self._kept_recorded = again.kept
+        carried = {(sink, group.number): group.object for sink, each in again.carried.items() for group in each}
+        published = {group.object for _, group in self._publication.groups()} - set(carried.values())
+        self._registry.hold(RecordHolder(number), self._registry.names(RecordHolder(again.number)) - published)
+        self._records.written(number, frozenset(carried), self._job_s)
         self._records.repeated(again.number)
         self._resolve_close_requests()
         self._choose_base()

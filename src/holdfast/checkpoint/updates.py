@@ -1,10 +1,22 @@
-"""Checkpoint settings that change while a query runs: which of them may, and how a record and a person see them."""
+"""Checkpoint settings that change while a query runs: which of them may, and how a record and a person see them.
+
+    declared ──update──► now            for this query
+       │          └keep──► kept ──► records ──► the next start: declared, with the kept settings over them
+       ▼                             │
+      forget: the kept settings are as declared again, and records hold none
+
+Does not own: when a record is written (`recording.py`).
+"""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 
+from holdfast.checkpoint.trigger_texts import plain, text_of, trigger_of
 from holdfast.errors import SettingsError
 from holdfast.settings import CheckpointConfig
+
+SettingValue = str | int | float | None
+"""A setting as a record keeps it: a trigger as its text, a duration as a text or a number of seconds."""
 
 CHANGEABLE = (
     "trigger",
@@ -19,6 +31,64 @@ CHANGEABLE = (
     "retained_for",
 )
 """Settings that only the JobMaster uses. The other settings are sent to TaskManagers when they are deployed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChanged:
+    """New settings, trigger included; they hold from now on.
+
+    `kept`: all updates that later starts apply as well. If they differ from those of the newest record, its checkpoint
+    is recorded again with them. `request_id`: a `Resolve` answers, once the newest record has them or if there is no
+    record yet; empty: nobody asks.
+    """
+
+    config: CheckpointConfig
+    kept: Mapping[str, SettingValue] = field(default_factory=dict)
+    request_id: str = ""
+
+
+@dataclass(frozen=True)
+class LiveSettings:
+    """The checkpoint settings of a running query."""
+
+    declared: CheckpointConfig
+    """The settings of the job's code."""
+    now: CheckpointConfig
+    kept: Mapping[str, SettingValue] = field(default_factory=dict)
+    """Updates that later starts apply as well, by name."""
+
+    def updated(
+        self, checkpoint: CheckpointConfig | None, changes: Mapping[str, object], *, keep: bool, forget: bool
+    ) -> "LiveSettings":
+        """Return the settings after an update. `forget` comes first: kept settings are as declared again.
+
+        Raises `SettingsError`.
+        """
+        names = [*CHANGEABLE] if checkpoint is not None else [*changes]
+        if keep and not names:
+            raise SettingsError("update(keep=True) names no setting; give the settings to keep, for example timeout=…")
+        now, kept = self.now, dict(self.kept)
+        if forget:
+            now = replace(now, **{name: getattr(self.declared, name) for name in kept})
+            kept = {}
+        now = updated(now, checkpoint, changes)
+        if keep:
+            kept |= {name: _kept(name, getattr(now, name)) for name in names if name in CHANGEABLE}
+        return LiveSettings(self.declared, now, kept)
+
+
+def at_start(declared: CheckpointConfig, kept: Mapping[str, SettingValue]) -> LiveSettings:
+    """Return the settings with which a start begins: the kept ones take the place of declared ones.
+
+    Raises `SettingsError` if a kept setting is not allowed.
+    """
+    unknown = sorted(kept.keys() - set(CHANGEABLE))
+    if unknown:
+        raise SettingsError(f"{', '.join(unknown)}: this version of Holdfast has no such setting to change")
+    values: dict[str, object] = dict(kept)
+    if "trigger" in values:
+        values["trigger"] = trigger_of(str(values["trigger"]))
+    return LiveSettings(declared, updated(declared, None, values), kept)
 
 
 def updated(
@@ -63,6 +133,19 @@ def differences(recorded: Mapping[str, str], config: CheckpointConfig) -> list[s
     ]
 
 
+def _kept(name: str, value: object) -> SettingValue:
+    """Return a setting as a record keeps it."""
+    if name != "trigger":
+        return plain(value)  # type: ignore[arg-type]
+    text = text_of(value)  # type: ignore[arg-type]
+    if text is None:
+        raise SettingsError(
+            f"keep=True: the trigger {_shown(value)} is a class of your own, which no record can hold; keep every(…), "
+            "cron(…), on_watermark(…) or manual(), or declare your trigger in Job(checkpoint=…)"
+        )
+    return text
+
+
 def _fixed(config: CheckpointConfig) -> dict[str, object]:
     """The settings that may not change while a query runs, by name, with an entry for each setting of the changelog."""
     own = {each.name: getattr(config, each.name) for each in fields(config) if each.name not in CHANGEABLE}
@@ -73,5 +156,6 @@ def _fixed(config: CheckpointConfig) -> dict[str, object]:
 
 def _shown(value: object) -> str:
     """Word a trigger without its address in memory, which differs from start to start: a user's own by its type."""
+    value = plain(value)  # type: ignore[arg-type]
     is_own = not isinstance(value, int | float | str | None) and not is_dataclass(value)
     return type(value).__qualname__ if is_own else repr(value)

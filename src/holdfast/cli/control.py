@@ -1,6 +1,6 @@
 """Commands that change a running query from outside, through the control beside its page (`Job(ui_control=…)`).
 
-    holdfast update <url> trigger="every 1min" timeout=5min    changes checkpoint settings
+    holdfast update <url> trigger="every 1min" timeout=5min    changes checkpoint settings; `--keep`: for good
     holdfast trigger <url>                                     takes a checkpoint
     holdfast savepoint <url> <folder>                          takes a savepoint
     holdfast retry <url> <split>                               tries a split that failed at once
@@ -49,18 +49,26 @@ def token_of(token: str, file: Path | None) -> str:
 
 def update(
     url: Url,
-    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE…", help="Fields of CheckpointConfig.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE…", help="Fields of CheckpointConfig.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Later starts of the job apply them as well.")] = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="First take back all that was kept: the job's code counts again.")
+    ] = False,
     token_file: TokenFile = None,
     token: Token = "",
 ) -> None:
     """Change checkpoint settings of a running query, for example trigger="every 1min" timeout=5min."""
     given: dict[str, Any] = {}
-    for each in settings:
+    for each in settings or []:
         name, equals, value = each.partition("=")
         if not equals:
             raise typer.BadParameter(f"{each!r}: expected NAME=VALUE", param_hint="settings")
         given[name] = _value(value)
-    _carry_out(url, token, token_file, command="update", settings=given)
+    if not given and not forget:
+        raise typer.BadParameter("expected NAME=VALUE, or --forget", param_hint="settings")
+    _carry_out(url, token, token_file, command="update", settings=given, keep=keep, forget=forget)
 
 
 def trigger(url: Url, token_file: TokenFile = None, token: Token = "") -> None:

@@ -21,7 +21,7 @@ from holdfast.availability import Refusal
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Position
 from holdfast.checkpoint.outstanding import Outstanding
-from holdfast.checkpoint.updates import differences, in_words, updated
+from holdfast.checkpoint.updates import in_words
 from holdfast.clock import Clock
 from holdfast.execution import events as ev
 from holdfast.execution.machine import Machine
@@ -56,6 +56,7 @@ from holdfast.jobmaster.processes.shown import dead_letters_of, processes_now
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.jobmaster.savepoints.copying import Copiers
 from holdfast.jobmaster.savepoints.savepoints import Savepoint, SavepointWriter
+from holdfast.jobmaster.updating import Updating
 from holdfast.journal.fence import TakenOver
 from holdfast.observe.event_log import EventLog
 from holdfast.observe.view import JobView, graph_of
@@ -94,9 +95,8 @@ class JobMaster:
         self._started_s = clock.now()
         self._event_log = EventLog(clock.now)
         self._settings = job.settings
-        self._updating = threading.Lock()
-        self._checkpoint = job.settings.checkpoint
-        self.outages = Outages(job.settings.name, job.store.url, clock, lambda: self._checkpoint.outage_limit)
+        self._updating = Updating(job.settings.name, job.live, bool(job.program.watermarks))
+        self.outages = Outages(job.settings.name, job.store.url, clock, lambda: self._updating.now.outage_limit)
         self.progress = Progress(job.settings.name, job.program, clock, self._gauges, lambda: self._planner.behind)
         self._taken = taken
         # No process calls before the first is started, by which time every part is there.
@@ -164,6 +164,7 @@ class JobMaster:
             self._ended.wait()
             raise
         log_restored(self._settings.name, base.record)
+        self._updating.log_kept()
         log_settings(self._settings.name, base.record, self._settings.checkpoint)
 
     def on_close(self, call: Callable[[], None]) -> None:
@@ -209,7 +210,8 @@ class JobMaster:
             graph=self._graph,
             parallelism=layout.parallelism,
             max_parallelism=layout.max_parallelism,
-            settings=in_words(self._checkpoint),
+            settings=in_words(self._updating.now),
+            kept=self._updating.kept,
             batches=progress.batches(),
             lag=progress.lag(),
             source_watermarks=watermarks["source"],
@@ -428,13 +430,11 @@ class JobMaster:
         """Make the job restart from its newest checkpoint."""
         self._tell(ev.FailoverAsked(reason, is_outage=self.outages.message is not None))
 
-    def update(self, checkpoint: CheckpointConfig | None, changes: Mapping[str, object]) -> None:
-        """Change checkpoint settings; they hold until the query ends, over restarts within it, too."""
-        with self._updating:
-            before, self._checkpoint = self._checkpoint, updated(self._checkpoint, checkpoint, changes)
-            self._control.post(events.ConfigChanged(self._checkpoint))
-        changed = ", ".join(differences(in_words(before), self._checkpoint)) or "nothing"
-        log.info("%s: checkpoint settings changed: %s", self._settings.name, changed)
+    def update(
+        self, checkpoint: CheckpointConfig | None, changes: Mapping[str, object], keep: bool, forget: bool
+    ) -> None:
+        """Change checkpoint settings."""
+        self._updating.update(self._control, self._planner, checkpoint, changes, keep, forget)
 
     # --- reports of the control loop ----------------------------------------------------------------------------------
 

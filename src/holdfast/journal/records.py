@@ -3,6 +3,7 @@
 import msgspec
 
 from holdfast.behind import Behind
+from holdfast.formats.history import LostRows
 from holdfast.ids import BatchNumber, CheckpointId, ClockReading, Epoch, JobId, JournalNumber, RunNumber
 from holdfast.watermarks import SourceTime
 
@@ -92,6 +93,10 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     """The record's own number. None: written before records had it."""
     clock: ClockReading | None = None
     """Reading of the elapsed clock at `batch_time_us`; None: unknown."""
+    kept: dict[str, str | int | float | None] = {}
+    """Updates of checkpoint settings that later starts apply as well; a trigger as its text."""
+    losses: list[LostRows] = []
+    """Rows that the job has lost for good by this checkpoint, and not by an older checkpoint."""
 
     def writers(self) -> frozenset[JobId]:
         """The jobs that may have written the objects in this record; empty if it does not say so."""

@@ -133,6 +133,8 @@ class JobView:
     max_parallelism: int
     settings: Mapping[str, str]
     """Checkpoint settings in force, in words."""
+    kept: Mapping[str, str]
+    """Settings that an update kept for later starts, in words."""
     batches: tuple[Batch, ...]
     """The last batches, oldest first."""
     lag: Mapping[str, Mapping[str, int]]

@@ -107,6 +107,7 @@ def checkpoints(view: JobView) -> Json:
         "savepoints": [asdict(each) for each in view.savepoint_history],
         "epoch": view.epoch,
         "settings": dict(view.settings),
+        "kept_settings": dict(view.kept),
         "now_s": view.now_s,
     }
 

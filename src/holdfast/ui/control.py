@@ -15,8 +15,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from holdfast.checkpoint.triggers import cron, every, manual
-from holdfast.errors import HoldfastError, SettingsError, described
+from holdfast.checkpoint.trigger_texts import trigger_of
+from holdfast.errors import HoldfastError, described
 from holdfast.ui.pages import JSON, Application, Environment, StartResponse, answer, bearer, is_token
 from holdfast.units import duration_s
 
@@ -38,7 +38,7 @@ class Controlled(Protocol):
     def stop_with_savepoint(self, url: str, storage_options: Mapping[str, str], timeout_s: float | None) -> Any: ...
     def stop(self) -> None: ...
     def retry(self, split: str, source: str | None, skipped: int | None = None) -> None: ...
-    def update(self, checkpoint: None, changes: Mapping[str, object]) -> None: ...
+    def update(self, checkpoint: None, changes: Mapping[str, object], keep: bool, forget: bool) -> None: ...
 
 
 class Command(msgspec.Struct, tag_field="command", forbid_unknown_fields=True):
@@ -46,15 +46,20 @@ class Command(msgspec.Struct, tag_field="command", forbid_unknown_fields=True):
 
 
 class UpdateCommand(Command, tag="update"):
-    """Change checkpoint settings, by name; `trigger` as text (`trigger_of`)."""
+    """Change checkpoint settings, by name; `trigger` as text (`trigger_of`). `keep`: later starts apply them as well.
+    `forget`: settings that were kept before are as the job declares them again."""
 
-    settings: dict[str, Setting]
+    settings: dict[str, Setting] = {}
+    keep: bool = False
+    forget: bool = False
 
     def run(self, query: Controlled, options: Mapping[str, str]) -> str:
         trigger = self.settings.get("trigger")
         given = {} if trigger is None else {"trigger": trigger_of(str(trigger))}
-        query.update(None, {**self.settings, **given})
-        return f"changed {', '.join(self.settings)}"
+        query.update(None, {**self.settings, **given}, self.keep, self.forget)
+        forgot = ["forgot the settings that were kept"] if self.forget else []
+        verb = "changed for this and later starts:" if self.keep else "changed"
+        return "; ".join([*forgot, *([f"{verb} {', '.join(self.settings)}"] if self.settings else [])]) or "no change"
 
 
 class TriggerCommand(Command, tag="trigger"):
@@ -121,15 +126,6 @@ class CommandOutcome(msgspec.Struct):
     done: bool = False
     result: str | None = None
     error: str | None = None
-
-
-def trigger_of(text: str) -> Any:
-    """Return the trigger that a text names: `"every 10s"`, `"cron 0 * * * *"` or `"manual"`. Raises `SettingsError`."""
-    kind, _, argument = text.strip().partition(" ")
-    makers: dict[str, Callable[[str], Any]] = {"every": every, "cron": cron, "manual": lambda _: manual()}
-    if kind not in makers or (kind == "manual") == bool(argument):
-        raise SettingsError(f"trigger={text!r} is not allowed: 'every 10s', 'cron 0 * * * *' or 'manual'")
-    return makers[kind](argument)
 
 
 class RemoteControl:

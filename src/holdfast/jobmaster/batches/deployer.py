@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from holdfast import failpoints
 from holdfast.changelog_config import ChangelogSettings
+from holdfast.checkpoint.updates import LiveSettings, SettingValue
 from holdfast.execution.calls import Step
 from holdfast.execution.events import Deploy
 from holdfast.formats.handles import TableHandle
@@ -53,6 +54,8 @@ class MasterSettings:
     takes_wall: bool = False
     """True: the start takes the wall clock as the job's time, however far it is from the checkpoint's."""
     regions: RegionConfig | None = None
+    forget_updates: bool = False
+    """True: updates of settings that earlier starts kept do not count."""
 
     @property
     def changelog(self) -> ChangelogSettings:
@@ -73,6 +76,16 @@ class StartedJob:
     """State from which the job begins as long as there is no checkpoint."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of the job's storage."""
+    declared: CheckpointConfig | None = None
+    """Checkpoint settings of the job's code, if kept updates took the place of some; else those of `settings`."""
+    kept: Mapping[str, SettingValue] = field(default_factory=dict)
+    """Updates of settings that the record keeps, which `settings` has."""
+
+    @property
+    def live(self) -> LiveSettings:
+        """The checkpoint settings, as updates change them."""
+        now = self.settings.checkpoint
+        return LiveSettings(now if self.declared is None else self.declared, now, self.kept)
 
 
 class Deployer:

@@ -28,7 +28,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import EventLog
 from holdfast.printable import logger
-from holdfast.settings import AvailableNow, CheckpointConfig, OnWatermark, QueryTrigger
+from holdfast.settings import AvailableNow, CheckpointConfig, QueryTrigger
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
@@ -65,6 +65,7 @@ def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSett
         publish_again=job.publish_again,
         regions=job.regions,
         takes_wall=job.clock == "wall",
+        forget_updates=job.forget_updates,
     )
 
 
@@ -115,11 +116,9 @@ def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clo
     regional = None
     if regions is not None:
         regional = RegionalPlanning(FailingSplits(regions, settings.failover, by_attempt=to_end), senders)
-    trigger = settings.checkpoint.trigger
-    boundaries = trigger if isinstance(trigger, OnWatermark) else None
-    return Planner(
-        enumerators, settings.limits, senders, time, watermarks, timed, regional=regional, boundaries=boundaries
-    )
+    planner = Planner(enumerators, settings.limits, senders, time, watermarks, timed, regional=regional)
+    planner.go_by(settings.checkpoint.trigger)
+    return planner
 
 
 def log_restored(job: str, base: CheckpointRecord | None) -> None:
@@ -169,7 +168,7 @@ def control_of(
 ) -> Control:
     older = [number for number, _ in taken.older]
     journal = Journal(job.store, taken.epoch, taken.base_number, older=older, attempts_max=RECORD_ATTEMPTS_MAX)
-    coordinator, facts = Coordinator(job.settings.checkpoint), facts_of(job, taken.base, time)
+    coordinator, facts = Coordinator(job.settings.checkpoint, job.kept), facts_of(job, taken.base, time)
     return Control(
         coordinator, journal, job.store, task_managers, publishers, facts, clock, time, listeners, outages, event_log
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from holdfast.availability import Refusal, refusal
 from holdfast.behind import Behind
 from holdfast.checkpoint.events import Position
-from holdfast.checkpoint.triggers import OnWatermark
+from holdfast.checkpoint.triggers import CheckpointTrigger, OnWatermark
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, JobRefused
 from holdfast.execution.isolation import SplitName
@@ -91,7 +91,6 @@ class Planner:
         timed: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
         regional: RegionalPlanning | None = None,
-        boundaries: OnWatermark | None = None,
     ) -> None:
         self._enumerators = enumerators
         self._regional = regional
@@ -105,7 +104,7 @@ class Planner:
         self._batch_time_us = 0
         self._watermarks = watermarks or Watermarks({}, {})
         self._timed = timed
-        self._boundaries = boundaries
+        self._boundaries: OnWatermark | None = None
         """The trigger of checkpoints if it goes by the watermark: a batch without rows then tells of an hour's end."""
         self._timers: Mapping[str, list[Timers]] | None = None
         """Remaining timers of each subtask after the last batch, by operator; None: not known."""
@@ -117,6 +116,10 @@ class Planner:
         self._completed: Mapping[str, Mapping[str, SplitPosition]] | None = None
         """Positions that sources were last told of."""
         self.offsets: AllOffsets = {}
+
+    def go_by(self, trigger: CheckpointTrigger) -> None:
+        """Note the trigger of checkpoints. Any thread may call this."""
+        self._boundaries = trigger if isinstance(trigger, OnWatermark) else None
 
     def begin(self, base: Position | None) -> None:
         """Begin, at the first start in this process, at a record or at the sources' own first positions."""
@@ -296,10 +299,11 @@ class Planner:
 
     def _passes_boundary(self, now_us: int) -> bool:
         """True if the rows so far end an interval of event time for which a checkpoint is to be taken."""
-        if self._boundaries is None:
+        boundaries = self._boundaries
+        if boundaries is None:
             return False
         before_us, least_us = self._watermarks.least_closed(), self._watermarks.least(now_us)
-        return None not in (before_us, least_us) and self._boundaries.boundary_us(least_us or 0) > (before_us or 0)
+        return None not in (before_us, least_us) and boundaries.boundary_us(least_us or 0) > (before_us or 0)
 
     @property
     def next_batch(self) -> BatchNumber:

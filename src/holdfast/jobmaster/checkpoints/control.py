@@ -27,6 +27,7 @@ from holdfast.checkpoint.events import Command, Event, Position
 from holdfast.checkpoint.gathering import Gather
 from holdfast.checkpoint.holding import HoldNewest, SavepointRequested
 from holdfast.checkpoint.outstanding import Outstanding
+from holdfast.checkpoint.updates import SettingValue
 from holdfast.cleanup.disposer import Disposer
 from holdfast.clock import Clock
 from holdfast.errors import PublishFailed, StorageError
@@ -50,6 +51,7 @@ from holdfast.observe.event_log import EventLog, ObservedRules
 from holdfast.printable import logger
 from holdfast.protocol.named import KnownNames
 from holdfast.protocol.taskmanager import Acknowledgement, Decline
+from holdfast.settings import CheckpointConfig
 from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
@@ -58,7 +60,7 @@ TICK_S = 0.1
 """Bound in seconds on the delay of the coordinator's timers, but for its trigger. A lower value costs more wake-ups."""
 TICK_S_MIN = 0.01
 """Bound in seconds on the delay of a trigger that comes due by the clock."""
-Requested = events.TriggerRequested | events.CloseRequested | SavepointRequested | HoldNewest
+Requested = events.ConfigChanged | events.TriggerRequested | events.CloseRequested | SavepointRequested | HoldNewest
 
 
 @dataclass
@@ -143,6 +145,13 @@ class Control:
         """Request a last record before the job ends, if it prevents output from being published again. The future fails
         with `CheckpointFailed`."""
         return self._request(events.CloseRequested(uuid.uuid4().hex))
+
+    def change_settings(
+        self, config: CheckpointConfig, kept: Mapping[str, SettingValue]
+    ) -> "Future[JournalNumber | None]":
+        """Go by other settings from now on; the future is kept once the newest record, if there is any, has those that
+        are `kept`."""
+        return self._request(events.ConfigChanged(config, kept, uuid.uuid4().hex))
 
     def request_savepoint(self) -> "Future[JournalNumber | None]":
         """Request a checkpoint as `request_checkpoint` does, to copy it."""

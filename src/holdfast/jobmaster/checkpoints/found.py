@@ -44,7 +44,8 @@ def _found(
         sink: [Group(JournalNumber(ref.number), ref.object) for ref in refs] for sink, refs in record.groups.items()
     }
     watermark_us = least_watermark(record.watermarks)
-    return BaseRecord(number, objects_of(store, record), groups, record.batch_time_us / 1e6, older, watermark_us)
+    objects, written_s = objects_of(store, record), record.batch_time_us / 1e6
+    return BaseRecord(number, objects, groups, written_s, older, watermark_us, record.kept)
 
 
 def objects_of(store: ObjectStore, record: CheckpointRecord) -> frozenset[str]:

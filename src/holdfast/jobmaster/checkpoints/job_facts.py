@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.behind import Behind, recorded
-from holdfast.checkpoint.events import Position, RecordAgain, StoreAndRecord
+from holdfast.checkpoint.events import Group, Position, RecordAgain, StoreAndRecord
 from holdfast.checkpoint.updates import in_words
 from holdfast.graph.program import SinkWatermark
 from holdfast.ids import ClockReading, Epoch, JobId, JournalNumber
@@ -59,9 +59,7 @@ class JobFacts:
 
         `stored`: names of its new committables' objects, by sink.
         """
-        groups = {
-            sink: [GroupRef(group.number, group.object) for group in refs] for sink, refs in command.carried.items()
-        }
+        groups = _refs(command.carried)
         for sink, name in stored.items():
             groups.setdefault(sink, []).append(GroupRef(number, name))
         return CheckpointRecord(
@@ -87,19 +85,27 @@ class JobFacts:
             job=self.job_id,
             origins=list(self.origins),
             clock=self.reading(command.position.batch_time_us),
+            kept=dict(command.kept),
         )
 
     def again(self, record: CheckpointRecord, command: RecordAgain) -> CheckpointRecord:
-        """Make a record of the same checkpoint, perhaps of an older epoch, whose output is all published."""
+        """Make a record of the same checkpoint, perhaps of an older epoch, with the settings that hold now and the
+        output that is not published."""
         return msgspec.structs.replace(
             record,
             epoch=self.epoch,
             job=self.job_id,
             checkpoint_id=command.checkpoint_id,
-            groups={},
+            groups=_refs(command.carried),
             nonce="",
+            settings=in_words(command.config),
             retains=list(command.retains),
+            kept=dict(command.kept),
         )
+
+
+def _refs(carried: Mapping[str, list[Group]]) -> dict[str, list[GroupRef]]:
+    return {sink: [GroupRef(each.number, each.object) for each in groups] for sink, groups in carried.items()}
 
 
 def _behind(position: Position, number: JournalNumber, before: tuple[JournalNumber, CheckpointRecord] | None) -> Behind:

@@ -76,7 +76,7 @@ def agreed(
     sinks: Collection[str],
     publish_again: bool,
 ) -> CheckpointRecord:
-    """Return the record with the output that the newest record has still to publish; pure.
+    """Return the record with the newest record's kept settings, and the output that it has still to publish; pure.
 
     Raises `JobRefused` if output would be published again without the user's consent.
     """
@@ -87,7 +87,7 @@ def agreed(
             f"a second time to {', '.join(sorted(sinks))}. Set Job(publish_again=True) to agree to that, and put the "
             "targets back first if they cannot take rows twice"
         )
-    return msgspec.structs.replace(record, groups=newest.groups)
+    return msgspec.structs.replace(record, groups=newest.groups, kept=newest.kept)
 
 
 def go_back(store: ObjectStore, taken: TakenOver, record: CheckpointRecord, wanted: int | str) -> TakenOver:

@@ -7,10 +7,11 @@ Steps before the takeover do not disturb an older JobMaster on the same storage.
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from holdfast.checkpoint.updates import LiveSettings
 from holdfast.clock import Clock
 from holdfast.errors import JobRefused, ObjectNotFound, SettingsError, StorageError
 from holdfast.graph.keygroups import default_max_parallelism
@@ -40,13 +41,14 @@ from holdfast.jobmaster.starting.identity import (
 )
 from holdfast.jobmaster.starting.set_back import check_not_set_back, epochs_above, last_numbers, pass_over
 from holdfast.jobmaster.starting.unnamed import warn_unnamed
+from holdfast.jobmaster.updating import settings_at_start
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import TakenOver, find_base, list_journal, read_record, read_retained, take_over
 from holdfast.journal.job import check_job, open_job
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import JobMasterGateway
-from holdfast.settings import OnWatermark, TaskManagerConfig
+from holdfast.settings import TaskManagerConfig
 from holdfast.sinks.base import Sink, SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sinks.targets import refuse_shared_targets
@@ -141,7 +143,6 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     check_names(start.program, start.store.url)
     check_keys(start.program)
     _check_regions(start)
-    _check_trigger(start)
     refuse_shared_targets(start.store.url, start.storage_options, publishing(start.program))
     number, newest = _newest_checkpoint(start.store)
     check_job(start.store.url, job, newest)
@@ -149,6 +150,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     check_dropped(base, start.program, settings.drop_state)
     if base is not None:
         check_identity(base, start.program, settings.drop_state)
+    _live_settings(start, base)
     warn_unnamed(settings.name, start.program)
     initial = _initial_rows(start, job, base)
     passed_over = _compared_with_targets(start, _prepare_sinks(start, job), number)
@@ -177,13 +179,10 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
         raise
 
 
-def _check_trigger(start: Start) -> None:
-    trigger = start.settings.checkpoint.trigger
-    if isinstance(trigger, OnWatermark) and not start.program.watermarks:
-        raise JobRefused(
-            f"trigger=on_watermark({trigger.interval!r}): no source of this job has a watermark, so that no checkpoint "
-            "would ever be due: declare job.read(source).with_watermark(column, delay), or take every(…) or cron(…)"
-        )
+def _live_settings(start: Start, base: CheckpointRecord | None) -> LiveSettings:
+    """The checkpoint settings of this start: the declared ones, and over them those that were kept."""
+    settings = start.settings
+    return settings_at_start(settings.checkpoint, base, settings.forget_updates, bool(start.program.watermarks))
 
 
 def _check_regions(start: Start) -> None:
@@ -214,8 +213,18 @@ def _take_over(
         if taken.base is not None
         else [store_initial(start.store, epoch, each, job.max_parallelism) for each in initial]
     )
+    live = _live_settings(start, taken.base)
     started = StartedJob(
-        settings, job, epoch, start.program, start.shipped, start.store, tuple(begun), start.storage_options
+        replace(settings, checkpoint=live.now),
+        job,
+        epoch,
+        start.program,
+        start.shipped,
+        start.store,
+        tuple(begun),
+        start.storage_options,
+        live.declared,
+        live.kept,
     )
     master = JobMaster(started, lambda made: _make_cluster(start, job, epoch, made, closing), start.clock, taken)
     master.http = urls
