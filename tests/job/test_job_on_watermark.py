@@ -119,8 +119,10 @@ def test_an_hour_that_ends_without_rows_is_cut_by_an_updated_trigger() -> None:
     try:
         query.update(trigger=hf.on_watermark("1h"))
         silent.put([{"at": BEGIN + timedelta(minutes=30)}])
-        ahead.put([{"at": BEGIN + timedelta(minutes=each)} for each in (10, 70)])
-        until(lambda: query.totals.rows == 3 and query.totals.completed_checkpoints == 1)
+        for rows, minute in enumerate([10, 20, 70], 2):
+            ahead.put([{"at": BEGIN + timedelta(minutes=minute)}])
+            until(lambda wanted=rows: query.totals.rows == wanted)
+        until(lambda: query.totals.completed_checkpoints == 1)
     finally:
         query.stop()
 

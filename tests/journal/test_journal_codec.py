@@ -54,6 +54,7 @@ CHECKPOINT = CheckpointRecord(
     number=18,
     clock=ClockReading("0d0e", 1_234_567),
     kept={"trigger": "cron('0 * * * *', 'Europe/Berlin')", "timeout": 2.5, "retained": 3, "retained_for": None},
+    older_manifests=["manifests/000000000017/000000000003/tm-000000000000"],
     losses=[
         LostRows(
             1_700_000_000.5,
@@ -96,7 +97,7 @@ ENCODED = {
     "committables-3.bin": COMMITTABLES,
     "savepoint-5.bin": SAVEPOINT,
 }
-WITH_CLOCK = msgspec.structs.replace(CHECKPOINT, kept={}, losses=[])
+WITH_CLOCK = msgspec.structs.replace(CHECKPOINT, kept={}, losses=[], older_manifests=[])
 WITH_PARTS = msgspec.structs.replace(WITH_CLOCK, job=None, origins=[], number=None, clock=None)
 PLAIN = msgspec.structs.replace(WITH_PARTS, parts={}, given_up=[])
 OLDER = {

@@ -95,6 +95,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     """Reading of the elapsed clock at `batch_time_us`; None: unknown."""
     kept: dict[str, str | int | float | None] = {}
     """Updates of checkpoint settings that later starts apply as well; a trigger as its text."""
+    older_manifests: list[str] = []
+    """Manifests among `manifests` that are of an older checkpoint: their TaskManagers were missing at this one."""
     losses: list[LostRows] = []
     """Rows that the job has lost for good by this checkpoint, and not by an older checkpoint."""
 
