@@ -111,8 +111,7 @@ LEAVES = {room for room, imported in MAY_IMPORT.items() if not imported} - {"__i
 
 PURE = {"checkpoint", "execution", "graph"}
 PURE_IMPORTS = {
-    "abc",
-    "ast",
+    *("abc", "ast", "re"),
     "bisect",
     "collections",
     "cronsim",
@@ -123,7 +122,6 @@ PURE_IMPORTS = {
     "hashlib",
     "itertools",
     "math",
-    "re",
     "typing",
     "zoneinfo",
 }

@@ -58,6 +58,7 @@ def check_last_record(world: "World") -> None:
     record = world.journal[newest] if newest is not None else None
     assert record is None or not record.groups, "what is published would be published again"
     assert record is None or record.kept == world.kept, "an update is lost"
+    check_nothing_is_left(world)
 
 
 def check_answer(world: "World", command: ev.Resolve) -> None:
