@@ -2,8 +2,8 @@
 
     python -m benchmarks.checkpoints --state-mb 1200 --updates-per-s 78000 --changelog both --seconds 300 --json
 
-A subtask keeps `--state-mb` of state in RocksDB with a cache: values of 1,000 random bytes by int64 keys. All keys
-are put once; then random keys get new values, `--updates-per-s` of them (max: as many as go through), and a checkpoint
+A subtask keeps `--state-mb` of state, in RocksDB with a cache or in memory (`--backend hashmap`, the default of a job):
+values of 1,000 random bytes by int64 keys. All keys are put once; then random keys get new values, `--updates-per-s` of them (max: as many as go through), and a checkpoint
 is taken every `--interval`. A batch takes the updates since the last batch; it begins `--trigger` after the last batch
 began, or when that batch ends. (Without a trigger 10,000 updates/s make 300 batches a second, which keep a core busy.)
 
@@ -12,8 +12,8 @@ manifests and acknowledgements, and the object store (files in `--store`), in on
 batches, encoding and materialization share two cores and one interpreter. Where there is room the store lies in memory
 (/dev/shm): the disk is RocksDB's and that of local copies, as it is with a store on other machines.
 
-Two jobs, with and without a changelog (`--changelog both`) or of two sizes (`--state-mb 1200 100`), are there at once
-and take turns of some seconds, the other being idle: within minutes the speed of a shared machine changes by more than
+Two jobs, with and without a changelog (`--changelog both`), of two sizes (`--state-mb 1200 100`), or with and without
+local copies (`--local-recovery both --changelog on`), are there at once and take turns of some seconds, the other being idle: within minutes the speed of a shared machine changes by more than
 a changelog costs. Work that a turn leaves is done within three seconds, before the counted part of the other's turn.
 
     p50_ms … max_ms         from the cut to the record, of checkpoints after the warm-up
@@ -23,9 +23,13 @@ a changelog costs. Work that a turn leaves is done within three seconds, before 
     stored_bytes_max        all state that lay in the store at any moment, also state that is being replaced
     rows_per_s              updates committed; max_lag_s: by how much they were ever behind `--updates-per-s`
     cpu_us_per_row          processor time of the whole process for an update, in microseconds
+    back_pressured_s        time for which batches waited for uploads, since the start
     recovery_s              from the loss of the TaskManager until all is restored, from a store with 100 MB/s and 20 ms
     recovery_bytes          of the state that was restored so
     recovery_local_s        the same with the local copies that recovery uses on the same machine
+
+`--latencies s3`: each object that the job stores, however small, takes as long as FLIP-158 measured for 5 MB to S3
+(p50 459, p99 1,039, p99.9 3,202 ms; see `benchmarks.uploads`), in place of the time that memory takes.
 """
 
 import argparse
@@ -48,12 +52,13 @@ from uuid import uuid4
 import holdfast as hf
 from benchmarks.count import percentile
 from benchmarks.random_updates import Cycle, RandomUpdates, Values
+from benchmarks.uploads import latencies_s
 from holdfast.clock import SystemClock
 from holdfast.formats.history import CheckpointStats
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.process_memory import GarbageCollection, keep_freed_memory
-from holdfast.testing import ThrottledStore, start
+from holdfast.testing import SlowStore, ThrottledStore, start
 from holdfast.testing.local import LocalCluster
 
 VALUE_BYTES = 1000
@@ -69,6 +74,8 @@ TURN_WARMUP_S = 3.0
 TURN_REST_S = 2.0
 """Seconds after a turn for the work that RocksDB and a materialization have left, before the next turn's warm-up."""
 JOBS_MAX = 2
+DECK = 1000
+"""Latencies until the table was dealt once, its p99.9 among them."""
 MEMORY = Path("/dev/shm")
 STORE_ROOM = 5
 """Times the state: state that is being replaced lies in the store, too."""
@@ -84,10 +91,11 @@ class Store:
     machine takes no memory of this machine.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, latencies: str) -> None:
         self._folder, self._kept = folder / "store", folder / "kept"
         self._kept.mkdir(parents=True)
-        self._fast = open_store(f"file://{self._folder}")
+        self._deck = latencies_s(DECK, seed=1) if latencies == "s3" else None
+        self._fast = SlowStore(open_store(f"file://{self._folder}"), self._latency_s)
         self.url = self._fast.url
         self._slow = ThrottledStore(self._fast, NETWORK_BYTES_PER_S, NETWORK_LATENCY_S)
         self._lock = threading.Lock()
@@ -103,6 +111,7 @@ class Store:
         if spare is None:
             self._now().put(name, data)
         else:
+            time.sleep(self._latency_s("put", name))
             self._put_over(spare, name, data)
         if _of_state(name):
             self._has(name, len(data))
@@ -113,6 +122,12 @@ class Store:
             if name in self._sizes:
                 self._set_aside(name)
                 self._has(name, 0)
+
+    def _latency_s(self, operation: str, name: str) -> float:
+        if self._deck is None or operation not in ("put", "create"):
+            return 0.0
+        with self._lock:
+            return next(self._deck)
 
     def _put_over(self, spare: Path, name: str, data: bytes | bytearray | memoryview) -> None:
         with spare.open("r+b", buffering=0) as file:
@@ -173,6 +188,7 @@ class Kind(NamedTuple):
 
     state_mb: int
     changelog: bool
+    local_copies: bool
 
 
 class Running:
@@ -187,18 +203,20 @@ class Running:
         self.local_dir = folder / "local"
         self.storage = storage
         self.source = RandomUpdates(self.keys, Cycle(), name="updates")
-        self.store = Store(storage)
+        self.store = Store(storage, options.latencies)
         job = hf.Job(
             None,
             name="checkpoints",
             storage=self.store.url,
             parallelism=1,
-            state=hf.RocksDBState(cache_max_entries=options.cache),
+            state=hf.HashMapState()
+            if options.backend == "hashmap"
+            else hf.RocksDBState(cache_max_entries=options.cache),
             checkpoint=hf.CheckpointConfig(
                 trigger=hf.every(options.interval), changelog=kind.changelog, tolerable_failed_checkpoints=10
             ),
             task_manager=hf.TaskManagerConfig(
-                memory="16GB", local_dir=str(self.local_dir), local_recovery=options.local_recovery
+                memory="16GB", local_dir=str(self.local_dir), local_recovery=kind.local_copies
             ),
             max_rows_per_batch=options.batch_rows,
         )
@@ -303,7 +321,7 @@ def _recoveries(options: argparse.Namespace, rate: float | None, job: Running) -
     if not options.recoveries:
         return {}
     settle_s = [SETTLE_S * (1.0 + loss / options.recoveries) for loss in range(options.recoveries)]
-    local_s = [job.recover(True, rate, each)[0] for each in settle_s] if options.local_recovery else []
+    local_s = [job.recover(True, rate, each)[0] for each in settle_s] if job.kind.local_copies else []
     taken_s, restored_bytes = zip(*(job.recover(False, rate, each) for each in settle_s), strict=True)
     return {
         "recovery_s": round(statistics.median(taken_s), 2),
@@ -329,6 +347,8 @@ def _figures(options: argparse.Namespace, job: Running, updates: Updates, fill_s
     return {
         "changelog": "on" if job.kind.changelog else "off",
         "state_mb": job.kind.state_mb,
+        "local_copies": "on" if job.kind.local_copies else "off",
+        "backend": options.backend,
         "updates_per_s": options.updates_per_s,
         "seconds": options.seconds,
         "store": str(job.storage.parent),
@@ -336,6 +356,7 @@ def _figures(options: argparse.Namespace, job: Running, updates: Updates, fill_s
         **({"series": _series(updates.checkpoints)} if options.series else {}),
         "rows_per_s": round(updates.rows / updates.seconds),
         "cpu_us_per_row": round(updates.cpu_s / max(1, updates.rows) * 1e6, 1),
+        "back_pressured_s": round(metrics.get("uploadBackPressuredTimeMs", 0.0) / 1000.0, 2),
         "max_lag_s": round(updates.lag_s, 2),
         "stored_bytes_max": job.store.bytes_max,
         "data_bytes": job.keys * (VALUE_BYTES + 8),
@@ -369,7 +390,10 @@ def _checkpoints(checkpoints: Sequence[CheckpointStats]) -> dict[str, Any]:
 
 def ratios(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
     """The ratio of the first figures to the second."""
-    names = ("p50_ms", "p99_ms", "max_ms", "full_bytes_max", "rows_per_s", "recovery_s", "recovery_local_s")
+    names = (
+        *("p50_ms", "p99_ms", "max_ms", "full_bytes_max"),
+        *("rows_per_s", "cpu_us_per_row", "recovery_s", "recovery_local_s"),
+    )
     return {name: round(one[name] / other[name], 3) for name in names if one.get(name) and other.get(name)}
 
 
@@ -395,16 +419,20 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--cache", type=int, default=20_000, help="rows that stay in memory")
     parser.add_argument("--batch-rows", type=int, default=20_000, help="of a batch, at most")
     parser.add_argument("--recoveries", type=int, default=5, help="of each kind; the median counts")
-    parser.add_argument("--local-recovery", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--local-recovery", choices=["on", "off", "both"], default="on", help="both: see above")
+    parser.add_argument("--backend", choices=["rocksdb", "hashmap"], default="rocksdb")
+    parser.add_argument("--latencies", choices=["none", "s3"], default="none", help="of puts; see above")
     parser.add_argument("--folder", default=None, help="where the state lies; default: the temporary folder")
     parser.add_argument("--store", default=None, help="where the store lies; default: memory, or beside the state")
     parser.add_argument("--series", action="store_true", help="durations and sizes of all checkpoints in the JSON")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     options = parser.parse_args(argv)
-    modes = {"on": [True], "off": [False], "both": [True, False]}[options.changelog]
-    options.kinds = [Kind(*each) for each in product(options.state_mb, modes)]
+    modes = {"on": [True], "off": [False], "both": [True, False]}
+    options.kinds = [
+        Kind(*each) for each in product(options.state_mb, modes[options.changelog], modes[options.local_recovery])
+    ]
     if len(set(options.kinds)) < len(options.kinds) or len(options.kinds) > JOBS_MAX:
-        parser.error(f"--state-mb {options.state_mb}: choose two different sizes, or one with --changelog both")
+        parser.error(f"{len(options.kinds)} jobs: choose two sizes, or both for --changelog or for --local-recovery")
     return options
 
 
@@ -420,7 +448,7 @@ def main(argv: list[str]) -> None:
 
 def compared(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Print both, under the settings that differ, and the ratio of the first to the second."""
-    by = "changelog" if results[0]["changelog"] != results[1]["changelog"] else "state_mb"
+    by = next(name for name in ("changelog", "local_copies", "state_mb") if results[0][name] != results[1][name])
     one, other = (str(each[by]) for each in results)
     return {one: results[0], other: results[1], f"{one}_by_{other}": ratios(*results)}
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 ROWS_OF_STATE = 1_000_000
+BACKENDS = ("rocksdb", "hashmap")
+"""RocksDB, which the documents measured, and the default of a job."""
 CACHES = {"0 %": ROWS_OF_STATE // 4, "50 %": ROWS_OF_STATE // 2, "100 %": ROWS_OF_STATE}
 """Rows that stay in memory, by the share of look-ups that they answer."""
 
@@ -51,29 +53,41 @@ class Run:
 
 
 def runs(size: Size) -> list[Run]:
-    """List the runs: A and B by state size, C step by step, the cache by its hits."""
-    return [*(_checkpoints(size, state_mb) for state_mb in size.state_mb), *_pressed(size), *_caches(size)]
+    """List the runs: A and B by backend and state size, A with a store's latencies, C in pairs, the cache by its hits."""
+    found = []
+    for backend in BACKENDS:
+        found += [_checkpoints(size, state_mb, backend) for state_mb in size.state_mb]
+        found += [_latencies(size, backend), *_pressed(size, backend)]
+    return found + _caches(size)
 
 
-def _checkpoints(size: Size, state_mb: int) -> Run:
-    options = ["--state-mb", str(state_mb), "--changelog", "both", "--seconds", str(size.seconds)]
-    options += ["--recoveries", str(size.recoveries), "--series", "--json"]
-    return Run(f"A and B, {state_mb} MB", "benchmarks.checkpoints", tuple(options), 2.6 * size.seconds + state_mb / 8)
+def _checkpoints(size: Size, state_mb: int, backend: str) -> Run:
+    options = ["--state-mb", str(state_mb), "--backend", backend, "--changelog", "both"]
+    options += ["--seconds", str(size.seconds), "--recoveries", str(size.recoveries), "--series", "--json"]
+    seconds = 2.6 * size.seconds + state_mb / 8
+    return Run(f"A and B, {state_mb} MB, {backend}", "benchmarks.checkpoints", tuple(options), seconds)
 
 
-def _pressed(size: Size) -> list[Run]:
-    """C: as many updates as go through, with the changelog and local copies switched on step by step.
+def _latencies(size: Size, backend: str) -> Run:
+    """A once more, with the time that each put took by the measurement of document `000`."""
+    options = ["--state-mb", str(size.state_mb[0]), "--backend", backend, "--changelog", "both", "--latencies", "s3"]
+    options += ["--seconds", str(size.seconds), "--recoveries", "0", "--json"]
+    return Run(f"A with latencies, {backend}", "benchmarks.checkpoints", tuple(options), 2.8 * size.seconds)
 
-    Batches follow each other without a pause: with a pause, small state takes all that the pause lets through."""
+
+def _pressed(size: Size, backend: str) -> list[Run]:
+    """C: as many updates as go through, first without and with the changelog, then without and with local copies.
+
+    Each pair takes turns in a single process, since the machine's speed changes more than a step costs. Batches follow
+    each other without a pause: with a pause, small state takes all that the pause lets through."""
     steps: dict[str, Sequence[str]] = {
-        "without changelog": ("--changelog", "off", "--no-local-recovery"),
-        "with changelog": ("--changelog", "on", "--no-local-recovery"),
-        "with changelog and local copies": ("--changelog", "on", "--local-recovery"),
+        "changelog": ("--changelog", "both", "--local-recovery", "off"),
+        "local copies": ("--changelog", "on", "--local-recovery", "both"),
     }
-    common = ["--state-mb", str(size.state_mb[0]), "--updates-per-s", "max", "--trigger", "0s"]
+    common = ["--state-mb", str(size.state_mb[0]), "--backend", backend, "--updates-per-s", "max", "--trigger", "0s"]
     common += ["--recoveries", "0", "--seconds", str(size.pressed_seconds), "--json"]
     return [
-        Run(f"C, {name}", "benchmarks.checkpoints", (*common, *step), size.pressed_seconds + 20)
+        Run(f"C, {name}, {backend}", "benchmarks.checkpoints", (*common, *step), 2.6 * size.pressed_seconds)
         for name, step in steps.items()
     ]
 
