@@ -3,7 +3,8 @@
     python -m benchmarks.soak --minutes 180 --json --plot soak.svg
 
 The job is that of `benchmarks.quiet`: six operators, RocksDB, local recovery, a checkpoint every `--interval`. A sample
-is taken `SAMPLES` times. The first third is left out: pools fill, and caches grow to their bounds.
+is taken `SAMPLES` times: memory, threads and descriptors of each process, objects of the driver, and the small pieces of
+memory (blocks) that Python's objects take in each TaskManager; senders report none of these. The first third is left out: pools fill, and caches grow to their bounds.
 
     per_hour                growth of each figure by the clock, by a robust line (the median of the slopes between all
                             pairs of samples)
@@ -49,6 +50,9 @@ def sample(query: hf.Query, processes: Mapping[str, psutil.Process], folder: Pat
         usage = usage_of(process)
         figures |= {f"{name} {each}": getattr(usage, each) for each in ("memory_mb", "threads", "descriptors")}
     figures["driver objects"] = len(gc.get_objects())
+    for process in query.view().processes:
+        if "processObjects" in process.metrics:
+            figures[f"{process.role} {process.number} blocks".lower()] = process.metrics["processObjects"]
     figures["local files"] = files_below(folder / "local")
     figures["stored objects"] = files_below(folder / "storage")
     figures["checkpoints"] = query.totals.completed_checkpoints

@@ -93,6 +93,9 @@ OF_TASK_MANAGERS = (
     KnownMetric("exchangeSpilledBytes", "gauge", "holdfast_exchange_spilled_bytes", "Exchanged rows in local files"),
     KnownMetric("processMemoryBytes", "gauge", "holdfast_process_memory_bytes", "Memory of TaskManagers' processes"),
     KnownMetric(
+        "processObjects", "gauge", "holdfast_process_objects", "Python's small pieces of memory in use in TaskManagers"
+    ),
+    KnownMetric(
         "lastCommittedBatch", "gauge", "holdfast_last_committed_batch", "Number of the last batch committed", "max"
     ),
     KnownMetric(

@@ -13,6 +13,7 @@ Invariants
 - Nothing in the store is deleted here; input and output live until `release`, `abort` or `deploy`.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -290,6 +291,7 @@ class TaskManager:
             "exchangeSpilledBytes": float(self._area.spilled_bytes),
             "lastCommittedBatch": float(self._committed),
             "processMemoryBytes": float(resident_bytes()),
+            "processObjects": float(sys.getallocatedblocks()),
         }
 
     def stop(self) -> None:
