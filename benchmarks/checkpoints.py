@@ -2,10 +2,11 @@
 
     python -m benchmarks.checkpoints --state-mb 1200 --updates-per-s 78000 --changelog both --seconds 300 --json
 
-A subtask keeps `--state-mb` of state, in RocksDB with a cache or in memory (`--backend hashmap`, the default of a job):
-values of 1,000 random bytes by int64 keys. All keys are put once; then random keys get new values, `--updates-per-s` of them (max: as many as go through), and a checkpoint
-is taken every `--interval`. A batch takes the updates since the last batch; it begins `--trigger` after the last batch
-began, or when that batch ends. (Without a trigger 10,000 updates/s make 300 batches a second, which keep a core busy.)
+A subtask keeps `--state-mb` of state, in RocksDB with a cache or in memory (`--backend hashmap`, the default of a
+job): values of 1,000 random bytes by int64 keys. All keys are put once; then random keys get new values,
+`--updates-per-s` of them (max: as many as go through), and a checkpoint is taken every `--interval`. A batch takes the
+updates since the last batch; it begins `--trigger` after the last batch began, or when that batch ends. (Without a
+trigger 10,000 updates/s make 300 batches a second, which keep a core busy.)
 
 Everything is real but Spark: the JobMaster with its coordinator, journal and records, the TaskManager with its uploads,
 manifests and acknowledgements, and the object store (files in `--store`), in one process (`holdfast.testing`), so that
@@ -13,8 +14,9 @@ batches, encoding and materialization share two cores and one interpreter. Where
 (/dev/shm): the disk is RocksDB's and that of local copies, as it is with a store on other machines.
 
 Two jobs, with and without a changelog (`--changelog both`), of two sizes (`--state-mb 1200 100`), or with and without
-local copies (`--local-recovery both --changelog on`), are there at once and take turns of some seconds, the other being idle: within minutes the speed of a shared machine changes by more than
-a changelog costs. Work that a turn leaves is done within three seconds, before the counted part of the other's turn.
+local copies (`--local-recovery both --changelog on`), are there at once and take turns of some seconds, the other
+being idle: within minutes the speed of a shared machine changes by more than a changelog costs. Work that a turn
+leaves is done within three seconds, before the counted part of the other's turn.
 
     p50_ms … max_ms         from the cut to the record, of checkpoints after the warm-up
     incremental_bytes_p50   stored for a checkpoint; full_bytes_max: all state that a checkpoint refers to, the largest

@@ -2,9 +2,10 @@
 
     python -m benchmarks.soak --minutes 180 --json --plot soak.svg
 
-The job is that of `benchmarks.quiet`: six operators, RocksDB, local recovery, a checkpoint every `--interval`. A sample
-is taken `SAMPLES` times: memory, threads and descriptors of each process, objects of the driver, and the small pieces of
-memory (blocks) that Python's objects take in each TaskManager; senders report none of these. The first third is left out: pools fill, and caches grow to their bounds.
+The job is that of `benchmarks.quiet`: six operators, RocksDB, local recovery, a checkpoint every `--interval`. A
+sample is taken `SAMPLES` times: memory, threads and descriptors of each process, objects of the driver, and the small
+pieces of memory (blocks) that Python's objects take in each TaskManager. The first third is left out: pools fill, and
+caches grow to their bounds.
 
     per_hour                growth of each figure by the clock, by a robust line (the median of the slopes between all
                             pairs of samples)

@@ -53,7 +53,7 @@ class Run:
 
 
 def runs(size: Size) -> list[Run]:
-    """List the runs: A and B by backend and state size, A with a store's latencies, C in pairs, the cache by its hits."""
+    """List the runs: A and B by backend and state size, A with latencies, C in pairs, the cache by its hits."""
     found = []
     for backend in BACKENDS:
         found += [_checkpoints(size, state_mb, backend) for state_mb in size.state_mb]
