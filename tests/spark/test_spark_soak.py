@@ -12,8 +12,12 @@ from benchmarks.soak import arguments, growth, plot, watch
 
 MINUTES = os.environ.get("HOLDFAST_SOAK_MINUTES", "10")
 ALLOWED = {
-    "memory_mb": 8.0, "threads": 3.0, "descriptors": 12.0,
-    "objects": 2000.0, "blocks": 20_000.0, "files": 200.0,
+    "memory_mb": 8.0,
+    "threads": 3.0,
+    "descriptors": 12.0,
+    "objects": 2000.0,
+    "blocks": 20_000.0,
+    "files": 200.0,
 }
 """Growth for 1,000 checkpoints, by the last word of a figure's name. Before it was mended, the driver took 9 MB and
 14,000 objects; copies took 2,600 files. In the first minutes RocksDB's buffers fill, and its files go up and down."""
