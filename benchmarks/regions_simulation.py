@@ -108,8 +108,8 @@ class SimulatedJob:
             BatchLimits(1 << 40, 1 << 50),
             SENDERS,
             self._clock,
-            Watermarks({}, {}),
             monotonic=self._clock.monotonic,
+            watermarks=Watermarks({}, {}),
             regional=regional,
         )
         self._planner.begin(None)

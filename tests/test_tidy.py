@@ -99,10 +99,11 @@ SUBROOMS: dict[str, str] = {
     # A start makes the master, which holds all other parts.
     "jobmaster.starting": "jobmaster jobmaster.batches jobmaster.checkpoints jobmaster.processes",
     "jobmaster": "jobmaster.batches jobmaster.checkpoints jobmaster.processes jobmaster.savepoints",
-    "jobmaster.batches": "jobmaster.checkpoints jobmaster.processes jobmaster.starting.identity",
-    "jobmaster.savepoints": "jobmaster.batches jobmaster.checkpoints jobmaster.processes jobmaster.starting.identity",
-    "jobmaster.checkpoints": "jobmaster.processes jobmaster.batches.pace",
+    "jobmaster.batches": "jobmaster.checkpoints jobmaster.loops jobmaster.processes",
+    "jobmaster.savepoints": "jobmaster.batches jobmaster.checkpoints jobmaster.processes",
+    "jobmaster.checkpoints": "jobmaster.loops jobmaster.processes",
     "jobmaster.processes": "",
+    "jobmaster.loops": "",
 }
 """The folders of rooms that are divided, and which of the same room each may import; a room's own name stands for the
 modules that lie in no folder. Single modules are exceptions."""

@@ -90,7 +90,7 @@ def test_a_task_manager_that_ends_while_it_copies_is_replaced_and_the_savepoint_
     def copy(self: TaskManager, order: CopyOrder) -> Any:
         if not killed:
             killed.append(self.index)
-            query._master._cluster.kill(self.index)
+            query._master.parts.cluster.kill(self.index)
         return before(self, order)
 
     with mock.patch.object(TaskManager, "copy", copy):

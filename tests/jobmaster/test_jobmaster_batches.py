@@ -8,6 +8,7 @@ import pytest
 from jobmaster_kit import NotedTaskManagers, plan, processed, summing_program
 
 from holdfast.availability import Refusal, SnapshotAvailability
+from holdfast.clock import ManualClock
 from holdfast.errors import BadRecord, CheckpointFailed, TaskManagerLost
 from holdfast.exchange.task import Failure, OutputResult, UnitResult
 from holdfast.graph.plan import Unit
@@ -51,7 +52,17 @@ class Running:
         routes = ExchangeRoutes("0" * 32, managers.deployed(), [0, 1], 128)
         store = open_store("memory://batches")
         self.runner = BatchRunner(
-            "0" * 32, Epoch(1), RunNumber(5), PROGRAM, senders, managers, routes, store, True, before_commit
+            "0" * 32,
+            Epoch(1),
+            RunNumber(5),
+            PROGRAM,
+            senders,
+            managers,
+            routes,
+            store,
+            ManualClock(),
+            True,
+            before_commit,
         )
         self.outcome = BatchOutcome()
 

@@ -6,6 +6,7 @@ from unittest.mock import Mock, call
 from jobmaster_kit import NotedTaskManagers, summing_program
 
 import holdfast as hf
+from holdfast.clock import ManualClock
 from holdfast.execution.events import Deploy
 from holdfast.formats.handles import Manifest, TableHandle
 from holdfast.formats.manifests import encode_manifest
@@ -35,7 +36,7 @@ class Deploying:
         job = StartedJob(made, stored, Epoch(7), summing_program(), b"program", store or fresh_store())
         self.task_managers, self.senders, self.control = NotedTaskManagers(2), Mock(), Mock()
         managers: Any = self.task_managers
-        self.deployer = Deployer(job, self.senders, managers, self.control, lambda: None)
+        self.deployer = Deployer(job, self.senders, managers, self.control, ManualClock())
 
     def deploy(self, base: Any = None, **facts: Any) -> dict[int, Any]:
         """The deployment that each TaskManager got, by number."""
@@ -105,11 +106,11 @@ def test_the_subtasks_of_a_task_manager_are_those_of_the_place_that_it_holds() -
     command = Deploy(RunNumber(9), None, LIVE, (1, 0))
     deploying.deployer.deploy(command, None, BatchNumber(1))
     assert deploying.deployer.subtasks_of([1]) == [0, 1]
-    assert deploying.deployer.runner(RunNumber(9), combine=True).routes.owners == [1, 1, 0, 0]
+    assert deploying.deployer.runner(RunNumber(9), True, lambda: None).routes.owners == [1, 1, 0, 0]
 
 
 def test_a_job_that_drops_rows_never_combines_them_since_it_counts_each() -> None:
     for on_loss, combines in ((OnLoss.REWIND, True), (OnLoss.DROP, False)):
         deploying = Deploying(on_loss=on_loss)
         deploying.deploy()
-        assert deploying.deployer.runner(RunNumber(9), combine=True).combine is combines
+        assert deploying.deployer.runner(RunNumber(9), True, lambda: None).combine is combines

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from holdfast.clock import ManualClock
 from holdfast.jobmaster.batches.planner import LOOK_PAUSE_S_MAX, BatchLimits, Planner
 from holdfast.jobmaster.batches.regional import AllOffsets
-from holdfast.jobmaster.batches.waiters import Waiters
+from holdfast.jobmaster.batches.wanted import Waiters
 from holdfast.sources.base import Enumerator, Offsets, SourcePlan
 
 

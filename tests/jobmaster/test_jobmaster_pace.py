@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast.jobmaster.batches.pace import RESTING_AFTER_S, RESTING_TICK_S, batch_due_in_s, idle_wait_s, tick_s
+from holdfast.jobmaster.batches.pace import batch_due_in_s, idle_wait_s
+from holdfast.jobmaster.loops.rule_loop import RESTING_AFTER_S, RESTING_TICK_S, tick_s
 
 
 @pytest.mark.parametrize(

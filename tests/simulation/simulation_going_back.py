@@ -173,7 +173,7 @@ class Carrying:
             self._check_kept(number, record, started.life.retained)
         if query is None or started.records_since_update < RECORDS_UNTIL_NEW:
             return
-        config = query._master._updating.now
+        config = query._master.parts.updating.now
         require_equal(record.settings, in_words(config), f"settings in record {number}")
         retained = config.retained + self._taken[started]
         require(len(record.retains) < retained, f"record {number} retains {record.retains}, retained={config.retained}")

@@ -33,7 +33,7 @@ from holdfast.functions.windows.panes import PaneOperator
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts
 from holdfast.jobmaster.checkpoints.outages import Outages
 from holdfast.jobmaster.checkpoints.recorder import Recorder
-from holdfast.jobmaster.master import JobMaster
+from holdfast.jobmaster.commands import Commands
 from holdfast.journal import rules
 from holdfast.materialize.base import Base, Bases
 from holdfast.materialize.keyed_state import KeyedState
@@ -247,9 +247,10 @@ def _closes_again_what_the_last_batch_closed() -> AbstractContextManager[Any]:
 
 
 def _goes_back_to_an_older_checkpoint() -> AbstractContextManager[Any]:
-    return mock.patch.object(
-        JobMaster, "_base_chosen", lambda self, promise: self._tell(ev.BaseChosen(self._base.number))
-    )
+    def base_chosen(self: Commands, promise: Any) -> None:
+        self._parts.facts.tell(ev.BaseChosen(self.base))
+
+    return mock.patch.object(Commands, "_base_chosen", base_chosen)
 
 
 def _cuts_where_somebody_refuses() -> AbstractContextManager[Any]:

@@ -292,7 +292,7 @@ class World:
         While TaskManagers die again and again no checkpoint is tried, so a failed checkpoint may wait for longer.
         """
         if outage in self.store.outages and started.query is not None and not (started.over or started.life.has_storm):
-            waited_s, limit_s = started.query._master.outages.waited_s, 3 * started.life.outage_timeout_s
+            waited_s, limit_s = started.query._master.parts.outages.waited_s, 3 * started.life.outage_timeout_s
             require(waited_s < limit_s, f"a query waited for its store for {waited_s:.0f} s")
 
     def run_until(self, condition: Condition, what: str | Callable[[], str], limit_s: float = LIFE_S_MAX) -> None:

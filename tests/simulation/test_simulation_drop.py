@@ -17,6 +17,8 @@ from simulation_runtime import Stalled
 
 from holdfast.jobmaster.batches.losses import CommittedRows, LossLedger
 
+SEEDS_MAX = 20
+"""Seeds among which some job loses a TaskManager; most do."""
 SEEDS = range(6) if "HOLDFAST_SEED" not in os.environ else [int(os.environ["HOLDFAST_SEED"])]
 
 
@@ -36,11 +38,13 @@ def test_rows_in_are_rows_counted_and_rows_said_to_be_lost() -> None:
 def test_broadcast_state_is_the_same_everywhere_in_a_job_that_drops() -> None:
     """All batches change it, so that nobody joins: everybody goes back, and nothing is lost."""
     kills = 0
-    for seed in range(2):
+    for seed in range(SEEDS_MAX):
         query = simulate_dropping(seed, ruled=True).starts[-1].query
         assert query is not None and not query.losses
         kills += len(query.restarts)
-    assert kills, "nobody was lost, so that nothing was shown"
+        if kills:
+            return
+    raise AssertionError("nobody was lost, so that nothing was shown")
 
 
 @pytest.mark.long

@@ -70,7 +70,7 @@ def test_a_query_that_ends_leaves_no_threads_and_no_spilled_rows(storage: str, t
     spilled: list[float] = []
     query = start(job, hf.processing_time(0))
     query.processAllAvailable()
-    for each in query._master._cluster._hosted.values():  # type: ignore[attr-defined]
+    for each in query._master.parts.cluster._hosted.values():  # type: ignore[attr-defined]
         spilled.append(each.task_manager.metrics()["exchangeSpilledBytes"])
     assert any(spilled), "the job was to spill"
     assert not list((tmp_path / "spill").rglob("*.arrows")), "what was released is gone while the query runs"

@@ -58,7 +58,7 @@ def kill_task_manager(query: hf.Query, number: int) -> None:
 
 def senders(query: hf.Query) -> dict[int, psutil.Process]:
     """The workers of the senders that serve now, by their incarnations."""
-    serving = list(query._master._senders._serving.values())
+    serving = list(query._master.parts.senders._serving.values())
     return {each.process.incarnation: worker_at(each.address) for each in serving}
 
 

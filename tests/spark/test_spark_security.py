@@ -119,7 +119,7 @@ def listening_of(process: psutil.Process) -> set[tuple[str, int]]:
 def test_the_secret_is_neither_stored_nor_shown_and_no_part_of_it_names_a_spark_job(spark, running, tmp_path):
     query, _, _ = running
     query.processAllAvailable()
-    secret = query._master._cluster._secret
+    secret = query._master.parts.cluster._secret
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     groups = [jobs.apply(index).jobGroup() for index in range(jobs.size())]
     names = [group.get() for group in groups if group.isDefined() and group.get().startswith("holdfast-test-")]

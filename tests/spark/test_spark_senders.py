@@ -118,7 +118,7 @@ def test_a_sender_that_hangs_is_named_before_its_limit_and_another_one_does_its_
     query = job.start()
     pid = held.process()
     [hung] = [incarnation for incarnation, process in senders(query).items() if process.pid == pid]
-    [number] = [each.number for each, _ in query._master._senders.addresses() if each.incarnation == hung]
+    [number] = [each.number for each, _ in query._master.parts.senders.addresses() if each.incarnation == hung]
     said = f"the cluster has been running the tasks of batch 1, push 0 for {{}} s (at work: sender {number})"
     until(lambda: f"{said.format(4)}, longer than process_timeout='4s'" in caplog.text)
     held.go()
@@ -130,7 +130,7 @@ def test_a_sender_that_hangs_is_named_before_its_limit_and_another_one_does_its_
 
 def serving(query: hf.Query) -> list[int]:
     """The incarnations of the senders that serve now."""
-    return sorted(each.process.incarnation for each in list(query._master._senders._serving.values()))
+    return sorted(each.process.incarnation for each in list(query._master.parts.senders._serving.values()))
 
 
 def _runs(pid: int) -> bool:

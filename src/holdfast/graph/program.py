@@ -249,6 +249,11 @@ class Program:
     parts: dict[str, DeclaredPart] = field(default_factory=dict)
     """All sources, operators and sinks as declared, by name."""
 
+    @property
+    def all_sinks(self) -> dict[str, Sink]:
+        """All sinks by name, with the sink of the dead letters."""
+        return self.sinks if self.dead_letters is None else {**self.sinks, DEAD_LETTERS: self.dead_letters}
+
     @cached_property
     def source_legs(self) -> tuple[Leg, ...]:
         """The legs that read sources."""

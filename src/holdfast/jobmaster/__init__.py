@@ -1,5 +1,8 @@
-"""The driver's side of a job: `master` holds its parts and takes a user's calls.
+"""The driver's side of a job.
 
-The rooms, of which each may import the later ones: `starting`, then `master`, then `batches` and `savepoints`, then
-`checkpoints`, then `processes`. `program_end` ends running queries with their program.
+Files in reading order: `master` (a user's calls), `assembly` (the parts), `commands` (of the execution machine),
+`reports` (of the control loop), `gateway` (calls of processes), `updating` (settings), `view`, `ending`, `program_end`.
+
+The rooms, of which each may import the later ones: `starting`, then these files, then `batches` and `savepoints`, then
+`checkpoints`, then `processes` and `loops`.
 """

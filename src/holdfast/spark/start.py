@@ -14,8 +14,8 @@ from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.graph.regions import explained
 from holdfast.ids import Epoch
+from holdfast.jobmaster.batches.declared import settings_of
 from holdfast.jobmaster.batches.deployment import Layout
-from holdfast.jobmaster.batches.parts import settings_of
 from holdfast.jobmaster.program_end import end_with_program
 from holdfast.jobmaster.starting.from_savepoint import savepoint_of
 from holdfast.jobmaster.starting.start import ClusterContext, Start, open_stored_job, start_job, task_manager_settings

@@ -7,8 +7,8 @@ from holdfast.code_shipping import pickled
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.program import Program
 from holdfast.job import Job
+from holdfast.jobmaster.batches.declared import settings_of
 from holdfast.jobmaster.batches.deployment import Layout
-from holdfast.jobmaster.batches.parts import settings_of
 from holdfast.jobmaster.processes.cluster import Cluster
 from holdfast.jobmaster.starting.from_savepoint import savepoint_of
 from holdfast.jobmaster.starting.start import ClusterContext, Start, open_stored_job, start_job

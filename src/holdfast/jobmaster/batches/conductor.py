@@ -10,12 +10,12 @@ while a batch runs.
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 
+from holdfast.clock import Clock
 from holdfast.execution import events as ev
 from holdfast.execution.machine import Machine
-from holdfast.jobmaster.batches.pace import tick_s
+from holdfast.jobmaster.loops.rule_loop import RuleLoop
 from holdfast.observe.event_log import EventLog, ObservedRules
 from holdfast.printable import logger
 
@@ -61,54 +61,48 @@ class Interruption:
 
 
 class Conductor:
-    """Loop with two threads. It begins with `start` and ends after a command `End`; `execute` is called on the loop's
-    thread."""
+    """Loop with two threads. It begins with `start` and ends after a command `End`. Facts may come before."""
 
-    def __init__(self, name: str, machine: Machine, execute: Callable[[ev.Command], None], event_log: EventLog) -> None:
+    def __init__(
+        self,
+        name: str,
+        machine: Machine,
+        clock: Clock,
+        event_log: EventLog,
+    ) -> None:
         self.interruption = Interruption()
-        self._rules = ObservedRules("execution", machine, event_log)
-        self._execute = execute
-        self._events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        rules = ObservedRules[ev.Event, ev.Command]("execution", machine, event_log)
+        self._loop = RuleLoop(f"holdfast-{name}", rules, clock, TICK_S, lambda error: self.post(ev.Failed(error)))
         self._work: queue.SimpleQueue[Workload | None] = queue.SimpleQueue()
-        self._has_ended = False
-        self._loop_thread = threading.Thread(target=self._loop, name=f"holdfast-{name}", daemon=True)
         self._work_thread = threading.Thread(target=self._work_off, name=f"holdfast-{name}-work", daemon=True)
 
-    def start(self) -> None:
-        self._loop_thread.start()
+    def start(self, execute: Callable[[ev.Command], None]) -> None:
+        """Begin; `execute` is called on the loop's thread."""
+        self._execute = execute
+        self._loop.start(self._carry_out, self._take, lambda now_s: self._loop.handle(ev.Tick(now_s)))
         self._work_thread.start()
 
     def post(self, event: ev.Event) -> None:
         """Tell the machine a fact. Any thread may call this."""
-        self._events.put(event)
+        self._loop.post(event)
 
     def begin(self, work: Workload) -> None:
         """Give the work thread a task; the machine is told the event that the task returns."""
         self.interruption.begin()
         self._work.put(work)
 
-    def _loop(self) -> None:
-        now_s = last_s = time.monotonic()
-        while not self._has_ended:
-            try:
-                event: ev.Event | None = self._events.get(timeout=tick_s(TICK_S, now_s - last_s))
-            except queue.Empty:
-                event = None
-            now_s = time.monotonic()
-            last_s = last_s if event is None else now_s
-            self._handle(ev.Tick(now_s))
-            if event is not None:
-                self._handle(event)
-        self._work.put(None)
+    def _take(self, event: ev.Event) -> None:
+        """Tell the machine the time before each fact: it knows no other time."""
+        self._loop.tick()
+        self._loop.handle(event)
 
-    def _handle(self, event: ev.Event) -> None:
-        for command in self._rules.handle(event):
-            self._has_ended = self._has_ended or isinstance(command, ev.End)
-            try:
-                self._execute(command)
-            except Exception as error:
-                log.exception("a command could not be carried out: %s", command)
-                self.post(ev.Failed(error))
+    def _carry_out(self, command: ev.Command) -> None:
+        try:
+            self._execute(command)
+        finally:
+            if isinstance(command, ev.End):
+                self._loop.stop()
+                self._work.put(None)
 
     def _work_off(self) -> None:
         while (work := self._work.get()) is not None:

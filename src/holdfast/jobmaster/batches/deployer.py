@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from holdfast import failpoints
 from holdfast.changelog_config import ChangelogSettings
 from holdfast.checkpoint.updates import LiveSettings, SettingValue
+from holdfast.clock import Clock
 from holdfast.execution.calls import Step
 from holdfast.execution.events import Deploy
 from holdfast.formats.handles import TableHandle
@@ -97,13 +98,13 @@ class Deployer:
         senders: Senders,
         task_managers: TaskManagers,
         control: Control,
-        before_commit: Callable[[], None],
+        clock: Clock,
     ) -> None:
         self._job = job
         self._senders = senders
         self._task_managers = task_managers
         self._control = control
-        self._before_commit = before_commit
+        self._clock = clock
         self._holders: Sequence[int] = ()
 
     def deploy(self, command: Deploy, base: CheckpointRecord | None, first_batch: BatchNumber) -> None:
@@ -186,7 +187,7 @@ class Deployer:
         """End the work on a run. Any thread may call this."""
         self._senders.cancel(run)
 
-    def runner(self, run: RunNumber, combine: bool) -> BatchRunner:
+    def runner(self, run: RunNumber, combine: bool, before_commit: Callable[[], None]) -> BatchRunner:
         """Make the runner of a batch under that run number."""
         job, layout = self._job, self._job.settings.layout
         owners = [self._holders[place] for place in layout.owners]
@@ -199,8 +200,9 @@ class Deployer:
             self._task_managers,
             ExchangeRoutes(job.stored.job_id, self._task_managers.deployed(), owners, layout.max_parallelism),
             job.store,
+            self._clock,
             combine and not self._drops,
-            self._before_commit,
+            before_commit,
             self._drops,
             job.settings.regions,
         )

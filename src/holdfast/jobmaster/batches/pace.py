@@ -35,18 +35,6 @@ class AskingAgain:
         return True
 
 
-RESTING_AFTER_S = 1.0
-"""Seconds without a fact after which a loop rests: its timers are all far from due by then, or bound long waits."""
-RESTING_TICK_S = 0.25
-"""Bound in seconds on the delay of a resting loop's timers. A lower value costs a quiet job more wake-ups; facts wake a
-loop at once in any case."""
-
-
-def tick_s(usual_s: float, since_s: float) -> float:
-    """Return how long a loop waits for a fact before it looks at its timers, `since_s` after the last fact."""
-    return usual_s if since_s < RESTING_AFTER_S else max(usual_s, RESTING_TICK_S)
-
-
 def batch_due_in_s(since_s: float, interval_s: float, checkpoint_under_way: bool) -> float:
     """Time until the next batch of `processing_time(interval)`, `since_s` after the last began: starts are at least the
     interval apart."""

@@ -13,7 +13,6 @@ Looking for new data may be much work (a folder of a hundred thousand files), so
 grows with the time that looks take (`LOOK_SHARE`), except when somebody waits for the data available now.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -87,9 +86,9 @@ class Planner:
         limits: BatchLimits,
         senders: int,
         clock: Clock,
+        monotonic: Callable[[], float],
         watermarks: Watermarks | None = None,
         timed: bool = False,
-        monotonic: Callable[[], float] = time.monotonic,
         regional: RegionalPlanning | None = None,
     ) -> None:
         self._enumerators = enumerators

@@ -8,7 +8,6 @@ This module does not retry: an error leaves the batch uncommitted, and the execu
 TaskManagers.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 
 from holdfast import failpoints
 from holdfast.availability import Refusal
+from holdfast.clock import Clock
 from holdfast.errors import TaskManagerLost
 from holdfast.exchange.task import LevelRequest, UnitResult, stage_dead_letters, stream_attempt
 from holdfast.execution.calls import Step
@@ -113,8 +113,8 @@ class BatchOutcome:
     def add(self, sink: str, committables: Iterable[bytes]) -> None:
         self.committables.setdefault(sink, []).extend(committables)
 
-    def time(self, phase: str, started_s: float) -> None:
-        self.durations_ms[phase] = self.durations_ms.get(phase, 0.0) + (time.monotonic() - started_s) * 1000
+    def took(self, phase: str, seconds: float) -> None:
+        self.durations_ms[phase] = self.durations_ms.get(phase, 0.0) + seconds * 1000
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ class BatchRunner:
     task_managers: TaskManagers
     routes: ExchangeRoutes
     store: ObjectStore
+    clock: Clock
     combine: bool
     """True if senders may combine rows."""
     before_commit: Callable[[], None]
@@ -141,24 +142,24 @@ class BatchRunner:
     def execute(self, plan: Plan, outcome: BatchOutcome) -> None:
         """Process and stage everything. `outcome` is filled step by step, so that a failed batch's files are known."""
         arrived: dict[int, list[SentUnit]] = {}
-        started_s = time.monotonic()
+        started_s = self.clock.monotonic()
         self._run_level(plan, 0, self._source_units(plan), arrived, outcome)
-        outcome.time("push", started_s)
+        outcome.took("push", self.clock.monotonic() - started_s)
         for level in range(1, self.program.levels + 1):
             failpoints.hit("jobmaster.process.before")
-            started_s = time.monotonic()
+            started_s = self.clock.monotonic()
             pulled = self._process(plan, level, arrived.pop(level, []), outcome)
             failpoints.hit("jobmaster.process.after")
-            outcome.time("process", started_s)
-            started_s = time.monotonic()
+            outcome.took("process", self.clock.monotonic() - started_s)
+            started_s = self.clock.monotonic()
             self._run_level(plan, level, pulled, arrived, outcome)
-            outcome.time("pull", started_s)
+            outcome.took("pull", self.clock.monotonic() - started_s)
 
     def commit(self, plan: Plan, outcome: BatchOutcome) -> None:
         """Commit the processed batch. If that fails, `outcome.committing` is true if some TaskManagers may have
         committed."""
         failpoints.hit("jobmaster.commit.before")
-        started_s = time.monotonic()
+        started_s = self.clock.monotonic()
         if self.program.levels:
             self.before_commit()
             outcome.committing = True
@@ -166,7 +167,7 @@ class BatchRunner:
             outcome.metrics = {index: answer.metrics for index, answer in answers.items()}
             outcome.refusals = [each for answer in answers.values() for each in answer.refusals]
             failpoints.hit("jobmaster.commit.after")
-        outcome.time("commit", started_s)
+        outcome.took("commit", self.clock.monotonic() - started_s)
 
     def _on_all(self, step: Step, about: str, call: Callable[[int, TaskManagerGateway], T]) -> dict[int, T]:
         """Call everybody who holds a place; where the batch may go on without them, those who are there."""

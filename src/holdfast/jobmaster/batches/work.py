@@ -16,17 +16,15 @@ from holdfast.formats.history import LostRows
 from holdfast.graph.plan import Plan
 from holdfast.ids import BatchNumber
 from holdfast.jobmaster.batches.conductor import Interruption
+from holdfast.jobmaster.batches.declared import log_restored, position_of
 from holdfast.jobmaster.batches.deployer import Deployer, MasterSettings
-from holdfast.jobmaster.batches.final_checkpoint import FinalCheckpoint
 from holdfast.jobmaster.batches.losses import CommittedRows, LossLedger
-from holdfast.jobmaster.batches.news import SourceNews
 from holdfast.jobmaster.batches.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, AskingAgain, batch_due_in_s, idle_wait_s
-from holdfast.jobmaster.batches.parts import log_restored, position_of
 from holdfast.jobmaster.batches.planner import Planner
 from holdfast.jobmaster.batches.progress import Progress, Standing
 from holdfast.jobmaster.batches.regional import AllOffsets
 from holdfast.jobmaster.batches.runner import BatchOutcome, BatchRunner
-from holdfast.jobmaster.batches.waiters import Waiters
+from holdfast.jobmaster.batches.wanted import FinalCheckpoint, SourceNews, Waiters
 from holdfast.jobmaster.checkpoints.control import Control
 from holdfast.jobmaster.checkpoints.outages import BATCHES, PLANNING, RESTORES, Outages, is_outage
 from holdfast.jobmaster.checkpoints.promises import RestartCheckpoint
@@ -192,7 +190,7 @@ class WorkQueue:
         assert self._plan is not None and self._plan.batch == command.batch, f"{command} was not planned"
         self._outcome = BatchOutcome()
         try:
-            self._runner = self._deployer.runner(command.run, command.combine)
+            self._runner = self._deployer.runner(command.run, command.combine, self._before_commit)
             self._runner.execute(self._plan, self._outcome)
             self._planner.check(self._outcome.failed_splits)
         except errors.QueryFailed as error:
@@ -231,7 +229,7 @@ class WorkQueue:
         self._progress.batch(plan, outcome, duration_s, standing)
         return ev.BatchCommitted(command.run, command.batch, outcome.broadcast)
 
-    def before_commit(self) -> None:
+    def _before_commit(self) -> None:
         """Wait before a commit, without a changelog, until the cut is done everywhere: it captures the tables as they
         are."""
         if self._settings.changelog.enabled:

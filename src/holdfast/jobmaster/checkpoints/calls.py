@@ -9,7 +9,6 @@ checkpoint's news repeats it. News that hangs would hold up the next cut, so it 
 on the control thread, but for `under_way`.
 """
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -92,7 +91,7 @@ class CheckpointCalls:
 
     def _begin(self, step: Step, checkpoint_id: CheckpointId, asked: Round) -> None:
         self._under_way = [each for each in self._under_way if not each.asked.done.done()]
-        self._under_way.append(_Calls(step, checkpoint_id, time.monotonic(), asked))
+        self._under_way.append(_Calls(step, checkpoint_id, self._clock.monotonic(), asked))
         self._task_managers.begin(asked, Lane.CHECKPOINTS)
 
     def _cut_answered(
@@ -112,7 +111,7 @@ class CheckpointCalls:
 
     def report_slow(self) -> None:
         """Report cuts and news that have no answer yet to the execution machine, each once."""
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic()
         for each in self._under_way:
             if now_s - each.began_s < QUICK_S:
                 return

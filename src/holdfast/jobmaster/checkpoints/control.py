@@ -9,14 +9,14 @@ The rules are in `checkpoint/`, slow work goes to `side_threads`, those who wait
 for a batch, and no batch waits for the loop.
 """
 
-import contextlib
-import queue
+import math
 import threading
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from holdfast import failpoints
 from holdfast.availability import Refusal
@@ -33,17 +33,16 @@ from holdfast.clock import Clock
 from holdfast.errors import PublishFailed, StorageError
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
-from holdfast.jobmaster.batches.pace import tick_s
 from holdfast.jobmaster.checkpoints.calls import CheckpointCalls
-from holdfast.jobmaster.checkpoints.gatherer import Gatherer
 from holdfast.jobmaster.checkpoints.history import History
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts
 from holdfast.jobmaster.checkpoints.job_time import JobTime
 from holdfast.jobmaster.checkpoints.outages import CHECKPOINTS, Outages, says_outage
 from holdfast.jobmaster.checkpoints.promises import Promises, RestartCheckpoint
 from holdfast.jobmaster.checkpoints.publisher import Publisher
-from holdfast.jobmaster.checkpoints.recorder import Recorder
-from holdfast.jobmaster.checkpoints.side_threads import Side, SideThreads
+from holdfast.jobmaster.checkpoints.recorder import Gatherer, Recorder
+from holdfast.jobmaster.loops.rule_loop import RuleLoop
+from holdfast.jobmaster.loops.side_threads import Side, SideThreads
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
@@ -58,23 +57,29 @@ log = logger(__name__)
 
 TICK_S = 0.1
 """Bound in seconds on the delay of the coordinator's timers, but for its trigger. A lower value costs more wake-ups."""
-TICK_S_MIN = 0.01
-"""Bound in seconds on the delay of a trigger that comes due by the clock."""
 Requested = events.ConfigChanged | events.TriggerRequested | events.CloseRequested | SavepointRequested | HoldNewest
 
 
-@dataclass
-class Listeners:
-    """Functions by which the control loop reports to the JobMaster. All are called on the loop's thread and return at
-    once."""
+class Listener(Protocol):
+    """Takes the reports of the control loop. All are called on the loop's thread and return at once."""
 
-    completed: Callable[[CheckpointStats, Position], None]
-    not_completed: Callable[[CheckpointStats], None]
-    failover: Callable[[str], None]
-    failed: Callable[[Exception], None]
-    planning: Callable[[frozenset[str]], None]
-    died: Callable[[list[Incarnation], Outstanding], None]
-    tick: Callable[[float, Callable[[], Outstanding]], None]
+    def completed(self, stats: CheckpointStats, position: Position) -> None: ...
+
+    def not_completed(self, stats: CheckpointStats) -> None: ...
+
+    def failover(self, reason: str) -> None:
+        """The coordinator wants a restart."""
+        ...
+
+    def planning(self, paused_by: frozenset[str]) -> None:
+        """No further batch is to be planned while `paused_by` names anybody."""
+        ...
+
+    def died(self, dead: list[Incarnation], outstanding: Outstanding) -> None:
+        """Nobody may own objects of these incarnations."""
+        ...
+
+    def tick(self, now_s: float, outstanding: Callable[[], Outstanding]) -> None: ...
 
 
 class Control:
@@ -90,19 +95,19 @@ class Control:
         facts: JobFacts,
         clock: Clock,
         time: JobTime,
-        listeners: Listeners,
+        failed: Callable[[Exception], None],
         outages: Outages,
         event_log: EventLog,
     ) -> None:
-        self._rules = ObservedRules[Event, Command]("checkpoints", coordinator, event_log)
+        rules = ObservedRules[Event, Command]("checkpoints", coordinator, event_log)
+        self._loop = RuleLoop("holdfast-control", rules, clock, TICK_S, failed)
         self._coordinator = coordinator
         self._task_managers = task_managers
         self._publishers = publishers
         self._clock = clock
         self._time = time
-        self._listeners = listeners
+        self._failed = failed
         self._outages = outages
-        self._events: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
         self._names = KnownNames()
         self._promises = Promises()
         self._calls = CheckpointCalls(task_managers, clock, facts.epoch, self.post)
@@ -116,26 +121,29 @@ class Control:
         self._closing = threading.Event()
         layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
         self.history = History(store, facts.epoch, clock, facts.job_id)
-        self._recorder = Recorder(
-            journal, store, facts, layouts, self.post, listeners.failed, self._closing, outages, clock
-        )
+        self._recorder = Recorder(journal, store, facts, layouts, self.post, failed, self._closing, outages, clock)
         self._disposer = Disposer(store, publishers, self.post)
         self._gatherer = Gatherer(store, facts.job_id, facts.epoch, self.post)
-        self._sides = SideThreads(self._guarded)
-        self._thread = threading.Thread(target=self._loop, name="holdfast-control", daemon=True)
+        self._sides = SideThreads(self._loop.guarded)
 
     # --- from other threads -------------------------------------------------------------------------------------------
 
-    def open(self, base: events.BaseRecord | None, records: Mapping[JournalNumber, CheckpointRecord]) -> None:
+    def open(
+        self,
+        base: events.BaseRecord | None,
+        records: Mapping[JournalNumber, CheckpointRecord],
+        listener: Listener,
+    ) -> None:
         """Start the loop after the storage was taken over. `records`: the base and the records retained beside it."""
+        self._listener = listener
         for number, record in records.items():
             self._recorder.found(number, record)
         self._sides.submit(Side.DELETIONS, self.history.load)
-        self._thread.start()
+        self._loop.start(self._execute, self._handle, self._tick, self._due_in_s)
         self.post(events.CoordinatorStarted(self._clock.monotonic(), self._clock.now(), base, self._time.now()))
 
     def post(self, event: Event) -> None:
-        self._events.put(event)
+        self._loop.post(event)
 
     def request_checkpoint(self) -> "Future[JournalNumber | None]":
         """Request a checkpoint of everything committed so far; the future fails with `CheckpointFailed`."""
@@ -161,8 +169,8 @@ class Control:
         """Keep the newest record until `let_go`; the future has its number."""
         return self._request(HoldNewest(uuid.uuid4().hex))
 
-    def record(self, number: JournalNumber) -> CheckpointRecord | None:
-        """Return a record that is in the journal."""
+    def record(self, number: JournalNumber | None) -> CheckpointRecord | None:
+        """Return a record that is in the journal; None for None."""
         return self._recorder.record(number)
 
     def pause_planning(self, who: str) -> "Future[None]":
@@ -172,23 +180,23 @@ class Control:
         `CheckpointFailed`.
         """
         promise = self._promises.standstill(who)
-        self._events.put(partial(self._pause, who, self._paused.add))
+        self._loop.call(partial(self._pause, who, self._paused.add))
         if self._closing.is_set():
             self._promises.fail_all()
         return promise
 
     def resume_planning(self, who: str) -> None:
         """Plan batches again, unless others want a pause, too."""
-        self._events.put(partial(self._pause, who, self._paused.discard))
+        self._loop.call(partial(self._pause, who, self._paused.discard))
 
     def stands_still(self, paused_by: frozenset[str]) -> None:
         """Note that planning is paused and no batch is under way; earlier commits were noted before."""
         if paused_by:
-            self._events.put(partial(self._promises.stands_still, paused_by))
+            self._loop.call(partial(self._promises.stands_still, paused_by))
 
     def _pause(self, who: str, note: Callable[[str], None]) -> None:
         note(who)
-        self._listeners.planning(frozenset(self._paused))
+        self._listener.planning(frozenset(self._paused))
 
     def _request(self, event: Requested) -> "Future[JournalNumber | None]":
         promise = self._promises.checkpoint(event.request_id)
@@ -215,7 +223,7 @@ class Control:
             self._handle(events.CommitBegan())
             self._calls.cuts_done(promise)
 
-        self._events.put(begin)
+        self._loop.call(begin)
         return promise
 
     def begin_failover(self, reason: str, goes_on: bool) -> "Future[RestartCheckpoint]":
@@ -227,7 +235,7 @@ class Control:
             self._promises.await_base(promise)
             self._handle(events.FailoverBegan(reason, goes_on))
 
-        self._events.put(begin)
+        self._loop.call(begin)
         return promise
 
     def check_not_fenced(self) -> None:
@@ -244,9 +252,9 @@ class Control:
             self._handle(events.TaskManagersChanged(run, dict(live)))
             dead = self._task_managers.take_dead(set(live.values()))
             if dead:
-                self._listeners.died(dead, self._coordinator.outstanding())
+                self._listener.died(dead, self._coordinator.outstanding())
 
-        self._events.put(note)
+        self._loop.call(note)
 
     def run_changed(self, run: RunNumber) -> None:
         """Note that TaskManagers take calls of that run from now on; checkpoints are not affected."""
@@ -259,14 +267,14 @@ class Control:
     def await_publication(self) -> "Future[None]":
         """Return a promise that every recorded group is published; it fails with `CheckpointFailed`."""
         promise = self._promises.publication()
-        self._events.put(self._note_published)
+        self._loop.call(self._note_published)
         if self._closing.is_set():
             self._promises.fail_all()
         return promise
 
     def published(self) -> bool:
         """True if every recorded group is published."""
-        return self._events.empty() and not any(self._coordinator.backlog.values())
+        return self._loop.is_idle and not any(self._coordinator.backlog.values())
 
     @property
     def newest_record(self) -> CheckpointRecord | None:
@@ -301,7 +309,7 @@ class Control:
                 )
             )
 
-        self._events.put(note)
+        self._loop.call(note)
         return True
 
     def decline(self, decline: Decline) -> bool:
@@ -320,12 +328,10 @@ class Control:
         """Stop feeding events. Work of other threads ends by itself or is abandoned."""
         self._closing.set()
         self._sides.stop()
-        self._events.put(None)
-        if self._thread.is_alive():
-            self._thread.join(timeout=10)
+        has_ended = self._loop.close()
         self._sides.close()
-        if self._thread.ident is not None:
-            self.history.save(ended=not self._thread.is_alive() and self._recorder.is_at_rest)
+        if self._loop.has_begun:
+            self.history.save(ended=has_ended and self._recorder.is_at_rest)
         for publisher in self._publishers.values():
             publisher.close()
         self._calls.close()
@@ -333,50 +339,22 @@ class Control:
 
     # --- on the control thread ----------------------------------------------------------------------------------------
 
-    def _loop(self) -> None:
-        last_tick_s, last_fact_s = 0.0, self._clock.monotonic()
-        while not self._closing.is_set():
-            pause_s = self._pause_s(last_fact_s)
-            with contextlib.suppress(queue.Empty):
-                item = self._events.get(timeout=pause_s)
-                if item is None:
-                    return
-                self._guarded(item if callable(item) else partial(self._handle, item))
-                last_fact_s = self._clock.monotonic()
-            now_s = self._clock.monotonic()
-            if now_s - last_tick_s >= pause_s:
-                last_tick_s = now_s
-                self._guarded(self._tick)
+    def _due_in_s(self) -> float:
+        """Time until the trigger comes due by the wall clock."""
+        return math.inf if self._next_due_s is None else self._next_due_s - self._clock.now()
 
-    def _pause_s(self, last_fact_s: float) -> float:
-        """Time until the coordinator looks at the clock again, unless a fact comes before."""
-        pause_s = tick_s(TICK_S, self._clock.monotonic() - last_fact_s)
-        if self._next_due_s is None:
-            return pause_s
-        return min(pause_s, max(TICK_S_MIN, self._next_due_s - self._clock.now()))
-
-    def _guarded(self, step: Callable[[], None]) -> None:
-        """Run a step so that the loop outlives its errors; the query does not."""
-        try:
-            step()
-        except Exception as error:
-            log.exception("the control loop failed")
-            self._listeners.failed(error)
-
-    def _tick(self) -> None:
+    def _tick(self, now_s: float) -> None:
         self._task_managers.check_heartbeats()
         self._calls.report_slow()
-        now_s = self._clock.monotonic()
         self._handle(events.CoordinatorTick(now_s, self._clock.now(), self._time.now()))
-        self._listeners.tick(now_s, self._coordinator.outstanding)
+        self._listener.tick(now_s, self._coordinator.outstanding)
         self.backlog = dict(self._coordinator.backlog)
         if self.history.is_due():
             self._sides.submit(Side.DELETIONS, self.history.save)
 
     def _handle(self, event: Event) -> None:
         self._note_outage(event)
-        for command in self._rules.handle(event):
-            self._execute(command)
+        self._loop.handle(event)
         self.refused_by = self._coordinator.refused_by
         self._next_due_s = self._coordinator.next_due_s(self._clock.now())
         self._note_published()
@@ -400,7 +378,7 @@ class Control:
                 case events.NotifyCompleted():
                     self._outages.answered(CHECKPOINTS)
         except StorageError as error:
-            self._listeners.failed(error)
+            self._failed(error)
 
     def _execute(self, command: Command) -> None:
         match command:
@@ -436,7 +414,7 @@ class Control:
             case events.Resolve():
                 self._promises.resolve(command)
             case events.Failover():
-                self._listeners.failover(command.reason)
+                self._listener.failover(command.reason)
             case events.RestoreFrom():
                 base = RestartCheckpoint(command.number, self._recorder.record(command.number))
                 self._promises.base_chosen(base)
@@ -447,17 +425,17 @@ class Control:
                 self._sides.submit(Side.GATHERING, self._gatherer.gather, command)
             case events.PausePlanning():
                 self._paused.add(command.sink)
-                self._listeners.planning(frozenset(self._paused))
+                self._listener.planning(frozenset(self._paused))
             case events.ResumePlanning():
                 self._paused.discard(command.sink)
-                self._listeners.planning(frozenset(self._paused))
+                self._listener.planning(frozenset(self._paused))
 
     def _not_completed(self, stats: CheckpointStats) -> None:
         self.history.add(stats)
-        self._listeners.not_completed(stats)
+        self._listener.not_completed(stats)
 
     def _notify_completed(self, command: events.NotifyCompleted) -> None:
         failpoints.hit("jobmaster.completed")
         stats = self._calls.completed(command)
         self.history.add(stats)
-        self._listeners.completed(stats, command.position)
+        self._listener.completed(stats, command.position)

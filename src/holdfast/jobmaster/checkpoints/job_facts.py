@@ -1,17 +1,24 @@
 """Facts that every record of a job repeats, and records made from them and a checkpoint's own part."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+import pyarrow as pa
 
 from holdfast.behind import Behind, recorded
 from holdfast.checkpoint.events import Group, Position, RecordAgain, StoreAndRecord
 from holdfast.checkpoint.updates import in_words
-from holdfast.graph.program import SinkWatermark
+from holdfast.functions.operator import OperatorSpec
+from holdfast.graph.program import Program, SinkWatermark
 from holdfast.ids import ClockReading, Epoch, JobId, JournalNumber
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, PartIdentity
+from holdfast.state.changes import stored_schema
 from holdfast.watermarks import END_US
+
+DIGEST_DIGITS = 16
+"""Hexadecimal digits of a description's digest. More digits make equal digests of different descriptions rarer."""
 
 
 @dataclass(frozen=True)
@@ -113,3 +120,33 @@ def _behind(position: Position, number: JournalNumber, before: tuple[JournalNumb
         return recorded(position.behind, position.offsets, number, number, {}, {})
     older = before[1]
     return recorded(position.behind, position.offsets, number, before[0], older.behind, older.offsets)
+
+
+def identities(program: Program) -> dict[str, OperatorIdentity]:
+    """Identities of this program's operators, as records store them."""
+    return {
+        name: OperatorIdentity(
+            tuple(spec.declared_keys),
+            {table: schema.serialize().to_pybytes() for table, schema in stored_schemas(spec).items()},
+        )
+        for name, spec in program.operators.items()
+    }
+
+
+def part_identities(program: Program) -> dict[str, PartIdentity]:
+    """Identities of all sources, operators and sinks of this program, as records store them."""
+    return {
+        name: PartIdentity(
+            part.role,
+            part.kind,
+            part.keys,
+            part.inputs,
+            hashlib.sha256(part.details.encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST_DIGITS],
+        )
+        for name, part in program.parts.items()
+    }
+
+
+def stored_schemas(spec: OperatorSpec) -> dict[str, pa.Schema]:
+    """Schema of each table's rows as stored."""
+    return {table: stored_schema(schema.keys, schema.values) for table, schema in spec.table_schemas().items()}

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from holdfast import failpoints
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
+from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.clock import Clock
 from holdfast.errors import Fenced, ObjectNotFound, StorageError
-from holdfast.ids import CheckpointId, JournalNumber
+from holdfast.ids import CheckpointId, Epoch, JournalNumber
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts
 from holdfast.jobmaster.checkpoints.outages import RECORDS, Outages
 from holdfast.journal.codec import encode_committables
@@ -24,6 +25,7 @@ from holdfast.journal.fence import exists
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.printable import logger
+from holdfast.sinks.gathered import gather, gathered_name
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
@@ -207,3 +209,30 @@ class Recorder:
         for number in numbers:
             self._records.pop(number, None)
         self._post(events.RecordsExpired(numbers))
+
+
+class Gatherer:
+    """Stores committables that take too much memory, as the coordinator orders: they become a single object.
+
+    `post` takes the outcome of each command. A thread of its own makes the calls, so that neither records nor deletions
+    delay them.
+    """
+
+    def __init__(self, store: ObjectStore, job_id: str, epoch: Epoch, post: Callable[[Event], None]) -> None:
+        self._store = store
+        self._job_id = job_id
+        self._epoch = epoch
+        self._post = post
+
+    def gather(self, command: Gather) -> None:
+        folder = names.staging_folder(self._job_id, self._epoch, command.run)
+        name = gathered_name(folder, command.sink, command.gathering)
+        failpoints.hit("jobmaster.gather.before")
+        try:
+            committable = gather(command.committables, name, self._store)
+        except (StorageError, OSError) as error:
+            log.warning("committables of sink %r stay in memory for now: %s", command.sink, error)
+            self._post(GatherFailed(command.sink, command.gathering))
+            return
+        failpoints.hit("jobmaster.gather.after")
+        self._post(Gathered(command.sink, command.gathering, committable))

@@ -8,13 +8,13 @@ TaskManagers those of a few checkpoints would have Python's garbage collector lo
 import itertools
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from holdfast.clock import Clock
 from holdfast.execution import events
 from holdfast.execution.calls import Step
 from holdfast.ids import ProcessId
@@ -85,8 +85,9 @@ class Round:
 class CallReporter:
     """Reporter of calls. Thread-safe."""
 
-    def __init__(self, tell: Callable[[events.Event], None]) -> None:
+    def __init__(self, tell: Callable[[events.Event], None], clock: Clock) -> None:
         self._tell = tell
+        self._clock = clock
         self._numbers = itertools.count(1)
 
     def pending(self, asked: Round, step: Step, about: str, began_s: float) -> None:
@@ -100,7 +101,7 @@ class CallReporter:
     def under_way(self, step: Step, about: str) -> Iterator[None]:
         """Report a call that concerns no single process, for the time of the context."""
         number = next(self._numbers)
-        self._tell(events.CallBegan(number, step, about, time.monotonic()))
+        self._tell(events.CallBegan(number, step, about, self._clock.monotonic()))
         try:
             yield
         finally:

@@ -4,7 +4,6 @@ Code shared with senders (starts, incarnations, registrations, heartbeats, ends)
 the execution machine which TaskManagers serve, have ended or do not answer, and which calls take long.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import wait as wait_for
 from enum import Enum
@@ -54,7 +53,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
             return cluster.gateway(ExchangeRoute(process.number, process.incarnation, address))
 
         super().__init__(Role.TASK_MANAGER, count, cluster, clock, connect, self._ended, heartbeat_timeout_s)
-        self.calls = CallReporter(tell)
+        self.calls = CallReporter(tell, clock)
         self._tell = tell
         self._threads: dict[tuple[ProcessId, Lane], CallThread] = {}
         self._open: dict[ProcessId, dict[Round, None]] = {}
@@ -187,7 +186,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
 
     def _ask(self, processes: Sequence[ProcessId], step: Step, about: str, call: GatewayCall[T]) -> Round:
         """Call them side by side, and wait for every answer."""
-        began_s = time.monotonic()
+        began_s = self._clock.monotonic()
         asked = self.begin(Round(processes, call), Lane.BATCHES)
         wait_for([asked.done], QUICK_S)
         self.calls.pending(asked, step, about, began_s)
@@ -205,7 +204,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
 
     def copy(self, number: int, order: CopyOrder) -> list[CopiedObject]:
         """Have a TaskManager copy objects, beside its other work. Raises `TaskManagerLost` once it has ended."""
-        process, began_s = self._serves(number).process, time.monotonic()
+        process, began_s = self._serves(number).process, self._clock.monotonic()
         asked = self.begin(Round([process], lambda _, gateway: gateway.copy(order)), Lane.COPIES)
         self.calls.pending(asked, Step.COPY, f"the savepoint {order.target}", began_s)
         wait_for([asked.done])

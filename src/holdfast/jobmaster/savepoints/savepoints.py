@@ -29,7 +29,6 @@ from holdfast.jobmaster.checkpoints.control import Control
 from holdfast.jobmaster.checkpoints.found import objects_of
 from holdfast.jobmaster.savepoints.copying import Copiers, SpreadCopy
 from holdfast.jobmaster.savepoints.progress import SavepointProgress
-from holdfast.jobmaster.starting.identity import publishing
 from holdfast.journal.codec import StoredSavepoint, encode_savepoint
 from holdfast.journal.records import CheckpointRecord
 from holdfast.journal.savepoints import find_savepoint
@@ -112,7 +111,7 @@ class SavepointWriter:
 
     def _opened(self, url: str, storage_options: Mapping[str, str]) -> SavepointTarget:
         program = self._job.program
-        refuse_long(url, names.longest(program.sources, publishing(program)), "savepoint")
+        refuse_long(url, names.longest(program.sources, program.all_sinks), "savepoint")
         return open_target(url, storage_options)
 
     def write(self, url: str, storage_options: Mapping[str, str], timeout_s: float | None = None) -> Savepoint:

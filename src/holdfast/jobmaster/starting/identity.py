@@ -5,52 +5,21 @@ Stored state that is no longer declared is refused unless the user names it in `
 positions would be lost silently.
 """
 
-import hashlib
 from collections.abc import Collection, Mapping
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.operator import OperatorSpec
-from holdfast.graph.program import DEAD_LETTERS, Program
+from holdfast.graph.program import Program
+from holdfast.jobmaster.checkpoints.job_facts import part_identities, stored_schemas
 from holdfast.jobmaster.starting.unnamed import check_unnamed
-from holdfast.journal.records import CheckpointRecord, OperatorIdentity, PartIdentity
+from holdfast.journal.records import CheckpointRecord, OperatorIdentity
 from holdfast.recovery.schema import check_kinds, check_schema
-from holdfast.sinks.base import Sink
-from holdfast.state.changes import stored_schema
 from holdfast.state.keys import check_key_types
 from holdfast.storage import names
 from holdfast.storage.reading import read_schema
 from holdfast.storage.urls import refuse_long
-
-DIGEST_DIGITS = 16
-"""Hexadecimal digits of a description's digest. More digits make equal digests of different descriptions rarer."""
-
-
-def identities(program: Program) -> dict[str, OperatorIdentity]:
-    """Identities of this program's operators, as records store them."""
-    return {
-        name: OperatorIdentity(
-            tuple(spec.declared_keys),
-            {table: schema.serialize().to_pybytes() for table, schema in _stored_schemas(spec).items()},
-        )
-        for name, spec in program.operators.items()
-    }
-
-
-def part_identities(program: Program) -> dict[str, PartIdentity]:
-    """Identities of all sources, operators and sinks of this program, as records store them."""
-    return {
-        name: PartIdentity(
-            part.role,
-            part.kind,
-            part.keys,
-            part.inputs,
-            hashlib.sha256(part.details.encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST_DIGITS],
-        )
-        for name, part in program.parts.items()
-    }
 
 
 def check_keys(program: Program) -> None:
@@ -68,7 +37,7 @@ def check_names(program: Program, storage: str) -> None:
 
     Raises `JobRefused` with the limit.
     """
-    sinks = publishing(program)
+    sinks = program.all_sinks
     for kind, declared in (("source", program.sources), ("sink", sinks)):
         for name in declared:
             try:
@@ -86,25 +55,15 @@ def check_names(program: Program, storage: str) -> None:
         raise JobRefused(str(error)) from None
 
 
-def publishing(program: Program) -> dict[str, Sink]:
-    """All sinks by name, with the sink of the dead letters."""
-    return program.sinks if program.dead_letters is None else {**program.sinks, DEAD_LETTERS: program.dead_letters}
-
-
 def without_dropped_output(base: CheckpointRecord, program: Program) -> CheckpointRecord:
     """Remove from a record the groups of sinks that the job no longer has: the user gave their output up."""
-    kept = publishing(program)
+    kept = program.all_sinks
     return msgspec.structs.replace(base, groups={sink: refs for sink, refs in base.groups.items() if sink in kept})
-
-
-def _stored_schemas(spec: OperatorSpec) -> dict[str, pa.Schema]:
-    """Schema of each table's rows as stored."""
-    return {table: stored_schema(schema.keys, schema.values) for table, schema in spec.table_schemas().items()}
 
 
 def check_dropped(base: CheckpointRecord | None, program: Program, drop_state: Collection[str]) -> None:
     """Check that each name in `drop_state` is of this job, or of the stored one. Raises `JobRefused`."""
-    known = {*program.sources, *program.operators, *publishing(program)}
+    known = {*program.sources, *program.operators, *program.all_sinks}
     if base is not None:
         known |= {*base.operators, *base.offsets, *base.groups, *base.parts, *base.given_up}
     for name in drop_state:
@@ -120,7 +79,7 @@ def check_identity(base: CheckpointRecord, program: Program, drop_state: Collect
     _refuse_missing("operator", "state", base.operators, program.operators, drop_state)
     _refuse_missing("source", "positions", base.offsets, program.sources, drop_state)
     waiting = [sink for sink, groups in base.groups.items() if groups]
-    _refuse_missing("sink", "unpublished output", waiting, publishing(program), drop_state)
+    _refuse_missing("sink", "unpublished output", waiting, program.all_sinks, drop_state)
     check_unnamed(base.parts, program.parts, part_identities(program), drop_state)
     for name, stored in base.operators.items():
         if name in program.operators and name not in drop_state:
@@ -149,7 +108,7 @@ def _check_operator(name: str, stored: OperatorIdentity, program: Program) -> No
         )
     what = f"the checkpoint's record, operator {name!r}"
     before = {table: read_schema(what, schema) for table, schema in stored.tables.items()}
-    declared = _stored_schemas(spec)
+    declared = stored_schemas(spec)
     check_kinds(before, declared, name)
     for table, schema in declared.items():
         if table in before:

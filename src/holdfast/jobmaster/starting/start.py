@@ -36,7 +36,6 @@ from holdfast.jobmaster.starting.identity import (
     check_identity,
     check_keys,
     check_names,
-    publishing,
     without_dropped_output,
 )
 from holdfast.jobmaster.starting.set_back import check_not_set_back, epochs_above, last_numbers, pass_over
@@ -143,7 +142,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     check_names(start.program, start.store.url)
     check_keys(start.program)
     _check_regions(start)
-    refuse_shared_targets(start.store.url, start.storage_options, publishing(start.program))
+    refuse_shared_targets(start.store.url, start.storage_options, start.program.all_sinks)
     number, newest = _newest_checkpoint(start.store)
     check_job(start.store.url, job, newest)
     base = _chosen(start, number, newest)
@@ -279,13 +278,13 @@ def _chosen(start: Start, number: JournalNumber | None, newest: CheckpointRecord
             return savepoint.record
         if savepoint.is_in(newest):
             return newest
-        sinks = publishing(start.program)
+        sinks = start.program.all_sinks
         return agreed(number, newest, number_of(savepoint), savepoint.record, sinks, settings.publish_again)
     wanted = settings.start_from
     if not goes_back(number, newest, wanted) or wanted is None or number is None or newest is None:
         return newest
     retained = read_retained(start.store, newest)
-    return chosen(number, newest, retained, wanted, publishing(start.program), settings.publish_again)
+    return chosen(number, newest, retained, wanted, start.program.all_sinks, settings.publish_again)
 
 
 def _without_dropped_output(taken: TakenOver, program: Program) -> TakenOver:
@@ -327,7 +326,7 @@ def _prepare_sinks(start: Start, job: StoredJob) -> dict[str, tuple[Sink, SinkCo
     """Prepare all sinks; return them with their contexts."""
     program = start.program
     prepared: dict[str, tuple[Sink, SinkContext]] = {}
-    for name, sink in publishing(program).items():
+    for name, sink in program.all_sinks.items():
         schema = DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else program.sink_schemas[name]
         keys, has_watermark = program.sink_keys.get(name, ()), name in program.sink_watermarks
         context = SinkContext(job.job_id, name, start.store, keys, has_watermark)

@@ -1,13 +1,24 @@
-"""Waiting of threads for the end of a query, or until all data available at their call is processed and published."""
+"""Wishes that the batch loop serves: the end of a query, everything available, news and a final checkpoint.
+
+`QueryEnd` and `Waiters` serve threads that wait for the end of a query, or until all data available at their call is
+processed and published. `SourceNews` tells sources of checkpoints. `FinalCheckpoint` ends `available_now`.
+"""
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from holdfast.availability import listed
+from holdfast.checkpoint.events import Position
+from holdfast.clock import Clock
+from holdfast.errors import CheckpointFailed
 from holdfast.ids import JournalNumber
+from holdfast.jobmaster.batches.planner import Planner
 from holdfast.jobmaster.batches.regional import AllOffsets
+from holdfast.jobmaster.checkpoints.control import Control
 from holdfast.printable import logger
+from holdfast.settings import AvailableNow, QueryTrigger
 
 log = logger(__name__)
 
@@ -124,3 +135,89 @@ class Waiters:
                 waiter.promise.set_result(None)
             else:
                 waiter.promise.set_exception(error)
+
+
+class SourceNews:
+    """Passes news of checkpoints to sources: on the batch loop's thread, which owns the enumerators, and at the end.
+
+    Any thread calls `completed`, the batch loop `tell`; `end` is called once after the loop has ended.
+    """
+
+    def __init__(
+        self, job: str, planner: Planner, request_checkpoint: Callable[[], "Future[JournalNumber | None]"]
+    ) -> None:
+        self._request_checkpoint = request_checkpoint
+        self._requested: Future[JournalNumber | None] | None = None
+        self._job = job
+        self._planner = planner
+        self._lock = threading.Lock()
+        self._newest: Position | None = None
+
+    def completed(self, position: Position) -> None:
+        """Note that a checkpoint at that position was recorded; `tell` follows, unless a newer checkpoint comes
+        first."""
+        with self._lock:
+            self._newest = position
+
+    def tell(self) -> None:
+        """Tell the news, and request the checkpoint that planning waits for, under any policy; request it again after a
+        failure."""
+        with self._lock:
+            newest, self._newest = self._newest, None
+        if newest is not None:
+            self._planner.completed(newest)
+        if self._planner.awaits_record and (self._requested is None or self._requested.done()):
+            self._requested = self._request_checkpoint()
+
+    def end(self, newest: Position | None) -> None:
+        """Tell of the newest record, since the next start may come late or never. An error is only logged."""
+        if newest is None:
+            return
+        try:
+            self._planner.completed(newest)
+        except Exception as error:
+            log.warning("%s: a source could not be told of the last checkpoint: %s", self._job, error)
+
+
+class FinalCheckpoint:
+    """Requests the final checkpoint of `available_now` when there is nothing to process, and again after a failure.
+
+    It does not wait, since refusals need further batches.
+    """
+
+    def __init__(self, trigger: QueryTrigger, control: Control, clock: Clock) -> None:
+        self._timeout = trigger.timeout if isinstance(trigger, AvailableNow) else None
+        self._timeout_s = trigger.timeout_s if isinstance(trigger, AvailableNow) else None
+        self._control = control
+        self._clock = clock
+        self._began_s: float | None = None
+        self._promise: Future[JournalNumber | None] | None = None
+
+    def is_taken(self) -> bool:
+        """True if everything processed so far is recorded; otherwise request a checkpoint, unless a request is pending.
+
+        Raises
+        ------
+        CheckpointFailed
+            The checkpoint was not taken within the trigger's timeout; names those who refuse it, or the cause of the
+            failure.
+        """
+        if self._promise is None:
+            self._promise = self._control.request_checkpoint()
+            self._began_s = self._clock.monotonic() if self._began_s is None else self._began_s
+        if self._promise.done():
+            promise, self._promise = self._promise, None
+            error = promise.exception()
+            if error is None:
+                return True
+            if not isinstance(error, CheckpointFailed) or not error.soft:
+                log.warning("the final checkpoint failed, trying again: %s", error)
+            self._check(str(error))
+        else:
+            self._check(listed(self._control.refused_by) or "it is still under way")
+        return False
+
+    def _check(self, reason: str) -> None:
+        limit_s = self._timeout_s
+        if limit_s is not None and self._began_s is not None and self._clock.monotonic() - self._began_s > limit_s:
+            raise CheckpointFailed(f"no final checkpoint within {self._timeout}: {reason}")

@@ -1,14 +1,9 @@
-"""Parts of a JobMaster that are made from the job's declarations, or from a checkpoint."""
+"""Settings and parts that are made from the declarations of a job, or from a checkpoint."""
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.coordinator import Coordinator
-from holdfast.checkpoint.events import Event, Position
+from holdfast.checkpoint.events import Position
 from holdfast.checkpoint.updates import differences
-from holdfast.cleanup.janitor import EpochJanitor
-from holdfast.cleanup.remains import Remains
-from holdfast.cleanup.schedule import CleanupSchedule
 from holdfast.clock import Clock
 from holdfast.execution.failing import FailingSplits
 from holdfast.graph.program import DEAD_LETTERS
@@ -16,20 +11,13 @@ from holdfast.jobmaster.batches.deployer import MasterSettings, StartedJob
 from holdfast.jobmaster.batches.deployment import Layout
 from holdfast.jobmaster.batches.planner import BatchLimits, Planner
 from holdfast.jobmaster.batches.regional import RegionalPlanning
-from holdfast.jobmaster.checkpoints.control import Control, Listeners
-from holdfast.jobmaster.checkpoints.job_facts import JobFacts
+from holdfast.jobmaster.checkpoints.job_facts import JobFacts, identities, part_identities
 from holdfast.jobmaster.checkpoints.job_time import JobTime
-from holdfast.jobmaster.checkpoints.outages import Outages
 from holdfast.jobmaster.checkpoints.publisher import Publisher
-from holdfast.jobmaster.processes.taskmanagers import TaskManagers
-from holdfast.jobmaster.starting.identity import identities, part_identities
-from holdfast.journal.fence import TakenOver
-from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
-from holdfast.observe.event_log import EventLog
 from holdfast.printable import logger
 from holdfast.settings import AvailableNow, CheckpointConfig, QueryTrigger
-from holdfast.sinks.base import PublishContext, Sink
+from holdfast.sinks.base import PublishContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
 from holdfast.sources.objects import SourceObjects
@@ -40,9 +28,6 @@ if TYPE_CHECKING:
     from holdfast.job import Job
 
 log = logger(__name__)
-
-RECORD_ATTEMPTS_MAX = 2
-"""Attempts at a record before it counts as waiting for the store; it is tried on after that."""
 
 
 def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSettings:
@@ -88,13 +73,9 @@ def facts_of(job: StartedJob, base: CheckpointRecord | None, time: JobTime) -> J
 
 def publishers_of(job: StartedJob) -> dict[str, Publisher]:
     program = job.program
-    sinks: dict[str, Sink] = dict(program.sinks)
-    schemas = dict(program.sink_schemas)
-    if program.dead_letters is not None:
-        sinks[DEAD_LETTERS] = program.dead_letters
-        schemas[DEAD_LETTERS] = DEAD_LETTER_SCHEMA
+    schemas = {**program.sink_schemas, DEAD_LETTERS: DEAD_LETTER_SCHEMA}
     publishers = {}
-    for name, sink in sinks.items():
+    for name, sink in program.all_sinks.items():
         keys = program.sink_keys.get(name, ())
         context = PublishContext(job.stored.job_id, name, job.store, schemas[name], keys)
         publishers[name] = Publisher(sink, context, job.store)
@@ -116,7 +97,8 @@ def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clo
     regional = None
     if regions is not None:
         regional = RegionalPlanning(FailingSplits(regions, settings.failover, by_attempt=to_end), senders)
-    planner = Planner(enumerators, settings.limits, senders, time, watermarks, timed, regional=regional)
+    limits, monotonic = settings.limits, clock.monotonic
+    planner = Planner(enumerators, limits, senders, time, monotonic, watermarks, timed, regional)
     planner.go_by(settings.checkpoint.trigger)
     return planner
 
@@ -136,39 +118,7 @@ def log_settings(job: str, base: CheckpointRecord | None, config: CheckpointConf
         log.info("%s: checkpoint settings differ from those of the last checkpoint: %s", job, ", ".join(found))
 
 
-def sweeper_of(
-    job: StartedJob,
-    publishers: Mapping[str, Publisher],
-    objects: SourceObjects,
-    post: Callable[[Event], None],
-    clock: Clock,
-    stopping: Callable[[], bool],
-) -> CleanupSchedule:
-    janitor = EpochJanitor(job.store, job.epoch, publishers)
-    remains = Remains(job.store, job.stored.job_id, job.epoch, publishers, objects)
-    return CleanupSchedule(janitor, remains, post, clock, stopping)
-
-
 def position_of(base: CheckpointRecord | None) -> Position | None:
     if base is None:
         return None
     return Position(base.batch_time_us, base.offsets, base.source_objects, base.watermarks, base.behind)
-
-
-def control_of(
-    job: StartedJob,
-    taken: TakenOver,
-    task_managers: TaskManagers,
-    publishers: dict[str, Publisher],
-    clock: Clock,
-    time: JobTime,
-    listeners: Listeners,
-    outages: Outages,
-    event_log: EventLog,
-) -> Control:
-    older = [number for number, _ in taken.older]
-    journal = Journal(job.store, taken.epoch, taken.base_number, older=older, attempts_max=RECORD_ATTEMPTS_MAX)
-    coordinator, facts = Coordinator(job.settings.checkpoint, job.kept), facts_of(job, taken.base, time)
-    return Control(
-        coordinator, journal, job.store, task_managers, publishers, facts, clock, time, listeners, outages, event_log
-    )

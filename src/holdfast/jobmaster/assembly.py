@@ -1,0 +1,184 @@
+"""The parts of a JobMaster, made in an order in which each part finds the parts that it uses.
+
+    loops (their queues take facts from now on) ─► cluster ─► processes ─► checkpoints ─► sources, planner ─► batches
+
+A part that is told of others' facts before those others exist posts to a loop, which begins last.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from holdfast import errors
+from holdfast.checkpoint import events
+from holdfast.checkpoint.coordinator import Coordinator
+from holdfast.cleanup.janitor import EpochJanitor
+from holdfast.cleanup.remains import Remains
+from holdfast.cleanup.schedule import CleanupSchedule
+from holdfast.clock import Clock
+from holdfast.execution import events as ev
+from holdfast.execution.machine import Machine
+from holdfast.ids import Epoch
+from holdfast.jobmaster.batches.conductor import Conductor
+from holdfast.jobmaster.batches.declared import facts_of, planner_of, publishers_of
+from holdfast.jobmaster.batches.deployer import Deployer, StartedJob
+from holdfast.jobmaster.batches.losses import LossLedger
+from holdfast.jobmaster.batches.planner import Planner
+from holdfast.jobmaster.batches.progress import Progress
+from holdfast.jobmaster.batches.wanted import QueryEnd, SourceNews, Waiters
+from holdfast.jobmaster.batches.work import WorkQueue
+from holdfast.jobmaster.checkpoints.control import Control
+from holdfast.jobmaster.checkpoints.job_time import JobTime
+from holdfast.jobmaster.checkpoints.outages import Outages
+from holdfast.jobmaster.gateway import MasterGateway
+from holdfast.jobmaster.processes.cluster import Cluster
+from holdfast.jobmaster.processes.senders import Senders
+from holdfast.jobmaster.processes.taskmanagers import TaskManagers
+from holdfast.jobmaster.savepoints.savepoints import SavepointWriter
+from holdfast.jobmaster.updating import Updating
+from holdfast.journal.fence import TakenOver
+from holdfast.journal.journal import Journal
+from holdfast.observe.event_log import EventLog
+from holdfast.protocol.taskmanager import JobMasterGateway
+from holdfast.sources.objects import SourceObjects
+
+ClusterMaker = Callable[[JobMasterGateway], Cluster]
+
+RECORD_ATTEMPTS_MAX = 2
+"""Attempts at a record before it counts as waiting for the store; it is tried on after that."""
+
+
+class Facts:
+    """Facts for the execution machine, from all parts. Any thread may call this."""
+
+    def __init__(self, conductor: Conductor, cluster: Cluster, outages: Outages) -> None:
+        self._conductor = conductor
+        self._cluster = cluster
+        self._outages = outages
+        self.is_fenced = False
+        """True once another JobMaster was found to have taken over."""
+
+    def tell(self, event: ev.Event) -> None:
+        """Tell the machine a fact. A Spark session that was stopped is told first."""
+        if isinstance(event, ev.Lost):
+            self.look_at_cluster()
+        self._outages.note_loss(event)
+        self._conductor.post(event)
+
+    def failed(self, error: Exception) -> None:
+        """Tell of an error that ends the query."""
+        self.is_fenced = self.is_fenced or isinstance(error, errors.Fenced)
+        self.tell(ev.Failed(error))
+
+    def failover(self, reason: str) -> None:
+        """Ask for a restart from the newest checkpoint."""
+        self.tell(ev.FailoverAsked(reason, is_outage=self._outages.message is not None))
+
+    def look_at_cluster(self) -> bool:
+        """True if the cluster can run processes; if its session was stopped, the query ends."""
+        try:
+            self._cluster.check()
+        except errors.SessionStopped as error:
+            self.tell(ev.Failed(error))
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class MasterParts:
+    """All parts of a JobMaster."""
+
+    job: StartedJob
+    taken: TakenOver
+    clock: Clock
+    time: JobTime
+    updating: Updating
+    event_log: EventLog
+    outages: Outages
+    machine: Machine
+    conductor: Conductor
+    gateway: MasterGateway
+    cluster: Cluster
+    facts: Facts
+    task_managers: TaskManagers
+    senders: Senders
+    control: Control
+    planner: Planner
+    losses: LossLedger
+    progress: Progress
+    news: SourceNews
+    waiters: Waiters
+    work: WorkQueue
+    savepoints: SavepointWriter
+    sweeper: CleanupSchedule
+    ended: QueryEnd
+    closing: threading.Event
+    """Set once the end of this start begins."""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.job.settings.name
+
+
+def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: TakenOver) -> MasterParts:
+    """Make the parts of a JobMaster. Nothing runs before `JobMaster.start`."""
+    settings, layout, name = job.settings, job.settings.layout, job.settings.name
+    closing, ended = threading.Event(), QueryEnd()
+    event_log = EventLog(clock.now)
+    updating = Updating(name, job.live, bool(job.program.watermarks))
+    outages = Outages(name, job.store.url, clock, lambda: updating.now.outage_limit)
+    time = JobTime(name, clock, taken.base, settings.takes_wall)
+
+    machine = Machine(settings.failover, settings.on_loss)
+    conductor = Conductor(name, machine, clock, event_log)
+    gateway = MasterGateway(name, layout.standby)
+    cluster = make_cluster(gateway)
+    facts = Facts(conductor, cluster, outages)
+    silence_s = settings.heartbeat_timeout_s
+    task_managers = TaskManagers(cluster, layout.processes, layout.task_managers, clock, facts.tell, silence_s)
+    senders = Senders(cluster, job.program, clock, facts.tell, silence_s, settings.regions)
+
+    publishers = publishers_of(job)
+    older = [number for number, _ in taken.older]
+    journal = Journal(job.store, taken.epoch, taken.base_number, older=older, attempts_max=RECORD_ATTEMPTS_MAX)
+    rules, recorded = Coordinator(settings.checkpoint, job.kept), facts_of(job, taken.base, time)
+    control = Control(
+        rules, journal, job.store, task_managers, publishers, recorded, clock, time, facts.failed, outages, event_log
+    )
+    gateway.open(task_managers, senders, control)
+
+    objects = SourceObjects(job.store, job.epoch, lambda gone: control.post(events.ObjectsFound(gone)))
+    planner = planner_of(job, objects, cluster.senders, clock, time)
+    losses = LossLedger()
+    gauges = partial(_gauges, job.epoch, control, outages, task_managers, losses)
+    progress = Progress(name, job.program, clock, gauges, lambda: planner.behind)
+    news = SourceNews(name, planner, control.request_checkpoint)
+    waiters = Waiters(planner.reached, control.request_checkpoint, control.published, planner.begin_looks)
+    deployer = Deployer(job, senders, task_managers, control, clock)
+    interruption = conductor.interruption
+    work = WorkQueue(
+        settings, cluster, clock, planner, control, deployer, losses, waiters, news, progress, outages, interruption
+    )
+    savepoints = SavepointWriter(job, control, [task_managers, senders], clock, ended.is_set)
+    janitor = EpochJanitor(job.store, job.epoch, publishers)
+    remains = Remains(job.store, job.stored.job_id, job.epoch, publishers, objects)
+    sweeper = CleanupSchedule(janitor, remains, control.post, clock, closing.is_set)
+    return MasterParts(
+        job, taken, clock, time, updating, event_log, outages, machine, conductor, gateway, cluster, facts,
+        task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, sweeper, ended, closing,
+    )  # fmt: skip
+
+
+def _gauges(
+    epoch: Epoch, control: Control, outages: Outages, task_managers: TaskManagers, losses: LossLedger
+) -> Mapping[str, float]:
+    """Metrics of the JobMaster itself that stand for this moment."""
+    lost = (*control.history.losses(), *losses.not_final)
+    return {
+        "unpublishedGroups": float(sum(control.backlog.values())),
+        "outageMs": outages.waited_s * 1000,
+        "lostRows": float(sum(each.rows for each in lost if each.epoch == epoch)),
+        "standbyTaskManagers": float(task_managers.standby),
+    }

@@ -1,0 +1,53 @@
+"""The calls of processes to the JobMaster: registrations, heartbeats, acknowledgements and declines."""
+
+from typing import Any
+
+from holdfast.ids import ProcessId, Role
+from holdfast.jobmaster.checkpoints.control import Control
+from holdfast.jobmaster.processes.processes import Processes
+from holdfast.jobmaster.processes.senders import Senders
+from holdfast.jobmaster.processes.taskmanagers import TaskManagers
+from holdfast.printable import logger
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration
+
+log = logger(__name__)
+
+
+class MasterGateway:
+    """Implements `JobMasterGateway`. A cluster is made with it, and the parts behind it with the cluster: `open` brings
+    them, before the first process is started."""
+
+    def __init__(self, job: str, standby: int) -> None:
+        self._job = job
+        self._standby = standby
+        self._weak_point: str | None = None
+
+    def open(self, task_managers: TaskManagers, senders: Senders, control: Control) -> None:
+        self._task_managers, self._senders, self._control = task_managers, senders, control
+
+    def register(self, registration: Registration) -> bool:
+        accepted = self.processes(registration.process).register(registration)
+        self.look_at_placement()
+        return accepted
+
+    def heartbeat(self, process: ProcessId) -> bool:
+        return self.processes(process).heartbeat(process)
+
+    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
+        return self._control.acknowledge(acknowledgement)
+
+    def decline(self, decline: Decline) -> bool:
+        return self._control.decline(decline)
+
+    def processes(self, process: ProcessId) -> Processes[Any]:
+        """The processes of the same role."""
+        return self._senders if process.role is Role.SENDER else self._task_managers
+
+    def look_at_placement(self) -> None:
+        """Warn of the executor whose loss the standbys could not make up for, once all serve and on a change."""
+        if self._standby == 0 or self._task_managers.standby < self._standby:
+            return
+        found = self._task_managers.weak_point()
+        if found is not None and found != self._weak_point:
+            log.warning("%s: %s", self._job, found)
+        self._weak_point = found
