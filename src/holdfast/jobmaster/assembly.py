@@ -167,7 +167,8 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     sweeper = CleanupSchedule(janitor, remains, control.post, clock, closing.is_set)
     return MasterParts(
         job, taken, clock, time, updating, event_log, outages, machine, conductor, gateway, cluster, facts,
-        task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, sweeper, ended, closing,
+        task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, sweeper, ended,
+        closing,
     )  # fmt: skip
 
 
