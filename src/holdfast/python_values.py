@@ -95,7 +95,7 @@ def shown_values(array: pa.Array) -> list[Any]:
 
 def payload_of(row: Mapping[str, Any]) -> str:
     """Return a row of `shown_rows`, possibly with further values, as JSON for a dead letter."""
-    return msgspec.json.encode(_finite(dict(row)), enc_hook=str).decode()
+    return msgspec.json.encode(finite(dict(row)), enc_hook=str).decode()
 
 
 def unrepresentable(rows: pa.RecordBatch) -> dict[int, str]:
@@ -342,10 +342,10 @@ def _escaped(leaf: pa.Array) -> pa.Array:
     return pa.array([None if value is None else value.decode(errors="backslashreplace") for value in values])
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Return a value with numbers that JSON does not have as text."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: finite(one) for name, one in value.items()}
+    return [finite(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,6 +1,8 @@
 """Any PySpark stream reader as a source, by its methods alone."""
 
+import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -10,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows as ReadMaxRowsOfSpark
 from sources_kit import enumerator, read_one
 
 from holdfast.errors import BadRecord, JobRefused
+from holdfast.python_values import shown_values
 from holdfast.sources.pyspark_reader import DataSourceReaderSource
 
 SCHEMA = pa.schema([("split", pa.string()), pa.field("n", pa.int64(), nullable=False)])
@@ -159,6 +162,45 @@ def test_rows_that_do_not_fit_are_reported_and_the_others_keep_their_positions()
     for batch in source.read(read):
         for index, row in enumerate(batch.rows.to_pylist()):
             assert row["n"] == batch.position + index
+
+
+def test_the_payload_of_an_unfit_row_has_times_as_all_dead_letters_do_and_any_value():
+    class Strange:
+        def __str__(self) -> str:
+            return "strange"
+
+    class Timed(Reader):
+        def read(self, partition):
+            late = pa.array([253402300800000000, 0], pa.timestamp("us", "UTC"))
+            columns = [late, pa.array([0, 0], pa.date32()), pa.array([None, 1]), pa.array([1.0, 2.0])]
+            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema([f.with_nullable(True) for f in schema]))
+            at = datetime(2026, 3, 4, 5, 6, 7, 80, tzinfo=UTC)
+            yield (at, at.date(), "no number", float("nan"))
+            yield (None, Strange(), {(1, 2): at}, b"\xff")
+            yield {"at": at}
+
+    schema = pa.schema(
+        [
+            ("at", pa.timestamp("us", "UTC")),
+            ("day", pa.date32()),
+            pa.field("n", pa.int64(), nullable=False),
+            ("x", pa.float64()),
+        ]
+    )
+    reader = Timed()
+    source = DataSourceReaderSource(reader, schema, name="timed")
+    planner = enumerator(source)
+    start = planner.initial()
+    reader.ends = {"a": 5, "b": 0}
+    [read] = planner.plan(start, planner.latest(), 10, 10).reads
+    rows, bad = read_one(source, read)
+    assert [row[2] for row in rows] == [1]
+    at = shown_values(pa.array([datetime(2026, 3, 4, 5, 6, 7, 80, tzinfo=UTC)], pa.timestamp("us", "UTC")))[0]
+    payloads = [json.loads(row.payload, parse_constant=pytest.fail) for row in bad]
+    assert payloads[1] == [at, "2026-03-04", "no number", "NaN"]
+    assert payloads[2][:2] == [None, "strange"] and "2026" in payloads[2][2]
+    assert payloads[3] == {"at": at}
+    assert payloads[0] == ["253402300800000000", "1970-01-01", None, 1.0]
 
 
 def test_a_reader_may_give_record_batches():

@@ -8,7 +8,7 @@ from an offset that the reader gave to the next.
 import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -17,7 +17,7 @@ import pyarrow as pa
 from holdfast.availability import SnapshotAvailability, answered
 from holdfast.code_shipping import pickled
 from holdfast.errors import BadRecord, JobRefused
-from holdfast.python_values import exact_rows
+from holdfast.python_values import exact_rows, finite, shown_values
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import (
     BadRow,
@@ -256,7 +256,7 @@ def _salvage(rows: list[Any], schema: pa.Schema) -> Iterator[tuple[pa.RecordBatc
     if isinstance(found, pa.RecordBatch):
         yield found, None
     elif len(rows) == 1:
-        yield _columns([], schema), UnfitRow(found, _shown(rows[0]))
+        yield _columns([], schema), UnfitRow(found, _shown(rows[0], schema))
     else:
         half = len(rows) // 2
         yield from _salvage(rows[:half], schema)
@@ -282,5 +282,19 @@ def _columns(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch | str:
     return f"column {nulls[1]!r} is null" if nulls else batch
 
 
-def _shown(row: Any) -> str:
-    return json.dumps(row, default=str)
+def _shown(row: Any, schema: pa.Schema) -> str:
+    """Return a row as JSON for a dead letter. Times are written as in the dead letters of all sources."""
+    if not isinstance(row, tuple | list):
+        return json.dumps(_shown_value(row, pa.null()), default=str)
+    kinds = chain((field.type for field in schema), repeat(pa.null()))
+    return json.dumps([_shown_value(*each) for each in zip(row, kinds, strict=False)], default=str)
+
+
+def _shown_value(value: Any, kind: pa.DataType) -> Any:
+    """Return a value as `shown_rows` does, in the column's type, in its own, or else as text."""
+    for given in ({"type": kind}, {}):
+        try:
+            return finite(shown_values(pa.array([value], **given))[0])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            continue
+    return str(value)
