@@ -11,7 +11,7 @@ marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate check format \
-        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments docs freeze clean
+        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments docs dist freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -71,6 +71,8 @@ check: setup  ## Style, types, import direction, sizes
 	$(RUN) ruff check --no-cache $(CODE)
 	$(RUN) ruff format --no-cache --check $(CODE)
 	$(RUN) mypy
+	$(RUN) mypy --strict examples/typed_job.py
+	$(RUN) basedpyright examples/typed_job.py
 	$(PYTEST) -q tests/test_tidy.py
 
 format: setup  ## Rewrite the code in the project's style
@@ -127,6 +129,9 @@ bench-kafka: setup  ## JSON messages from a local Kafka broker into a keyed coun
 
 docs: setup  ## The documentation site, in build/site; without a warning, or not at all
 	@$(RUN) python scripts/build_site.py
+
+dist: setup  ## Wheel, sdist and bill of materials of the last commit, checked, in dist/
+	@$(RUN) python scripts/dist.py
 
 freeze: setup  ## Print what is installed, as constraints.txt holds it
 	@.venv/bin/python -m pip list --format=freeze --exclude-editable --exclude pip

@@ -20,7 +20,10 @@ BUILD = ROOT / "build"
 PAGES = BUILD / "pages"
 FROM_ROOT = {
     "README.md": "index.md",
-    **{f"{name}.md": f"{name.lower()}.md" for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY", "SUPPORT")},
+    **{
+        f"{name}.md": f"{name.lower()}.md"
+        for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY", "SUPPORT")
+    },
 }
 """Pages of the repository's root, and where the site has them."""
 
