@@ -1,4 +1,4 @@
-"""What is published: the same bytes each time, the files of the package alone; the image and the manifests are valid."""
+"""Wheel and sdist: the same bytes each time, the files of the package alone; image and manifests are valid."""
 
 import json
 import re

@@ -19,7 +19,7 @@ for _ in range(3):
 
 @pytest.mark.long
 def test_a_program_that_reads_through_python_files_ends_in_order(tmp_path: Path) -> None:
-    """Without the pause at the end, about one program of 20 was aborted."""
+    """One program of some 20 was aborted before there was a pause at the end."""
     write_deltalake(tmp_path, pa.table({"a": [1, 2, 3]}))
     for _ in range(100):
         subprocess.run([sys.executable, "-c", READ_AND_END, tmp_path], check=True, timeout=60)
