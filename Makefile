@@ -11,7 +11,7 @@ marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate check format \
-        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments docs dist freeze clean
+        bench-count bench-start bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments docs dist freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -84,6 +84,9 @@ bench-count: setup  ## Throughput of a keyed count, end to end, as one JSON line
 
 bench-scale: setup  ## What the driver costs with 1 to 64 TaskManagers, as one JSON line
 	@$(RUN) python -m benchmarks.scale --json $(BENCH)
+
+bench-start: setup  ## What start() costs, first, second and again, as one JSON line (BENCH="--against ../older")
+	@$(RUN) python -m benchmarks.start --json $(BENCH)
 
 bench-latency: setup  ## From new data to committed state, and until published, as one JSON line
 	@$(RUN) python -m benchmarks.latency --json $(BENCH)

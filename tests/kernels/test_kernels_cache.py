@@ -10,7 +10,7 @@ import pytest
 from numba import njit
 
 from holdfast.kernels import cache, processors
-from holdfast.kernels.cache import KernelCache, compiled
+from holdfast.kernels.cache import KernelCache, NotCompiled, compiled, nothing_compiled
 from holdfast.kernels.shelf import Shelf
 
 
@@ -57,6 +57,15 @@ SHELF.only(Path("/proc/none"))
 from holdfast.state.hashing import mix
 print(mix(1))
 """
+
+
+def test_where_nothing_is_to_be_compiled_only_kernels_that_are_there_are_loaded(tmp_path: Path) -> None:
+    shelf = Shelf(lambda: iter([tmp_path]))
+    with nothing_compiled(), pytest.raises(NotCompiled, match="add"):
+        kernel(shelf)(1)
+    assert kernel(shelf)(1) == 4
+    with nothing_compiled():
+        assert kernel(shelf)(1) == 4
 
 
 def test_levels_of_processors_are_those_whose_features_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ cannot be kept is compiled by each process that calls it.
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -56,6 +57,23 @@ def compiled() -> Compiled:
     return Compiled(_count.kernels, _count.seconds)
 
 
+class NotCompiled(Exception):
+    """A kernel is not there in compiled form, where nothing is to be compiled."""
+
+
+_refusing: list[bool] = []
+
+
+@contextmanager
+def nothing_compiled() -> Iterator[None]:
+    """Load kernels inside the context, and compile none: raises `NotCompiled` for those that are not found."""
+    _refusing.append(True)
+    try:
+        yield
+    finally:
+        _refusing.pop()
+
+
 class KernelCache(NullCache):  # type: ignore[misc]
     """The compiled forms of a kernel, one for each combination of its arguments' types."""
 
@@ -71,6 +89,8 @@ class KernelCache(NullCache):  # type: ignore[misc]
             return None
         target_context.refresh()
         found = self._found(types, target_context)
+        if found is None and _refusing:
+            raise NotCompiled(f"{self._function.__qualname__}({types})")
         if found is None:
             self._locks[types] = self._shelf.lock(self._name(types, own_processor()))
             found = self._found(types, target_context)  # another process may have compiled it meanwhile

@@ -1,8 +1,8 @@
 """The process that Spark forks its Python workers from, with everything loaded that a new worker would load.
 
 Spark's own daemon imports next to nothing before it forks, so each TaskManager and sender spends its first one to two
-seconds of processor time on imports and compiled kernels. In a session whose `spark.python.daemon.module` is
-"holdfast.spark.daemon" each executor does that once, and its workers begin with it.
+seconds of processor time on imports and compiled kernels. With `spark.python.daemon.module` "holdfast.spark.daemon",
+which `start()` sets itself on `local[…]`, each executor does that once, and its workers begin with it.
 
     daemon: imports, kernels ──fork──► TaskManager, sender, worker of a short job: the program, a connection, a port
 
@@ -20,6 +20,7 @@ import holdfast.spark.staying
 import holdfast.spark.tasks
 import holdfast.storage.obstore_store
 import holdfast.taskmanager.main
+from holdfast.kernels.cache import nothing_compiled
 from holdfast.printable import logger
 from holdfast.taskmanager.warming import warm_kernels
 
@@ -27,14 +28,17 @@ _log = logger(__name__)
 
 
 def load() -> None:
-    """Load the public API, which users' modules import, and the kernels.
+    """Load the public API, which users' modules import, and the kernels that this machine has.
+
+    No kernel is compiled here: a worker can ask the JobMaster for it, and say what it waits for.
 
     Afterwards the garbage collector leaves alone, and so does not copy, the memory that workers share.
     """
     for name in holdfast.__all__:
         getattr(holdfast, name)
     try:
-        warm_kernels()
+        with nothing_compiled():
+            warm_kernels()
     except Exception as error:
         _log.info("kernels are loaded by each worker: %s", error)
     gc.collect()

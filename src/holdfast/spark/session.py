@@ -6,10 +6,12 @@ off in the clone, because a stage must run as planned.
 """
 
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -21,6 +23,8 @@ from holdfast.printable import logger
 log = logger(__name__)
 
 TASKS_LOOKED_AT_MAX = 10
+DAEMON_MODULE, DAEMON = "spark.python.daemon.module", "holdfast.spark.daemon"
+DAEMON_HINT = f'make the session with .config("{DAEMON_MODULE}", "{DAEMON}") if executors have Holdfast installed'
 _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
@@ -56,6 +60,30 @@ def use_drivers_python(spark: SparkSession) -> None:
     context = spark.sparkContext
     if context.master.partition("[")[0] == "local" and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
+
+
+def use_warm_daemon(spark: SparkSession) -> None:
+    """Have Python workers fork from a process that has loaded Holdfast, unless a setting names another.
+
+    On `local[…]` Spark reads the setting with each new worker. Executors elsewhere have read it when they started, so
+    only the program can make it, together with the session.
+    """
+    context = spark.sparkContext
+    if context.getConf().get(DAEMON_MODULE) is not None:
+        return
+    if context.master.partition("[")[0] != "local" or not _is_own_python(context.pythonExec):
+        log.info("each Python worker loads Holdfast anew: %s", DAEMON_HINT)
+        return
+    try:
+        context._jsc.sc().conf().set(DAEMON_MODULE, DAEMON)
+    except (Py4JError, OSError, AttributeError) as error:
+        log.info("each Python worker loads Holdfast anew, since Spark took no setting (%s): %s", error, DAEMON_HINT)
+
+
+def _is_own_python(command: str) -> bool:
+    """True if the command starts the Python of this process's environment."""
+    found = shutil.which(command)
+    return found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()
 
 
 def end_progress_bar(spark: SparkSession) -> None:

@@ -30,7 +30,14 @@ from holdfast.spark.cluster import SparkCluster
 from holdfast.spark.memory import check_memory
 from holdfast.spark.probe import probe_executors
 from holdfast.spark.savepoint_copies import copy_on_executors
-from holdfast.spark.session import clone_session, driver_host, end_progress_bar, has_ended, use_drivers_python
+from holdfast.spark.session import (
+    clone_session,
+    driver_host,
+    end_progress_bar,
+    has_ended,
+    use_drivers_python,
+    use_warm_daemon,
+)
 from holdfast.spark.shipping import shipped_by_value
 from holdfast.spark.slots import await_slots, resident_senders, slots, slots_beside_others
 from holdfast.spark.tasks import Shipment
@@ -72,6 +79,7 @@ def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
 
 def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     use_drivers_python(spark)
+    use_warm_daemon(spark)
     end_progress_bar(spark)
     check_reachable(job.storage, job.storage_options)
     session = clone_session(spark)
