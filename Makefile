@@ -46,7 +46,7 @@ postgres: setup
 # The tidy test is part of `make check`. Four workers on two cores, because tests also wait: for servers, timers,
 # disks. They share one Kafka broker: a broker for each worker takes longer to start than all tests with Kafka.
 test-pure: .venv/kernels postgres  ## The tests without Spark
-	@$(RUN) python -m examples.kafka.broker --quick $(PYTEST) -n 4 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore tests/test_tidy.py
+	@$(RUN) python -m examples.kafka.broker --quick $(PYTEST) -n 4 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore-glob "tests/test_tidy*"
 
 # Classes that a JVM of Spark's loads, kept so that each test with a session of its own starts in a third of the time.
 .venv/spark.jsa: .venv/set-up tests/quick_jvm.py
@@ -73,7 +73,7 @@ check: setup  ## Style, types, import direction, sizes
 	$(RUN) mypy
 	$(RUN) mypy --strict examples/typed_job.py
 	$(RUN) basedpyright examples/typed_job.py
-	$(PYTEST) -q tests/test_tidy.py
+	$(PYTEST) -q tests/test_tidy.py tests/test_tidy_rooms.py
 
 format: setup  ## Rewrite the code in the project's style
 	$(RUN) ruff format $(CODE)

@@ -20,4 +20,7 @@
     takeover records, unknown names           nobody                                  never
 
 `schedule.py` says when sweeps and clean-ups of older epochs run.
+
+Files in reading order: `disposer` (as the coordinator orders), `targets`, `remains` (leftovers of this epoch),
+`janitor` with `observation` and `plan` (older epochs), `schedule` (when).
 """

@@ -13,6 +13,8 @@
 
 Exit code 0: all is well; 1: a problem was found and printed; 2: the command line was not understood. Output for scripts
 goes to stdout (`--json`: a single document), progress to stderr. The rules are in `maintenance/` and `stored_state/`.
+
+Files in reading order: `common`, `state`, `control`, `kernels`, `__main__`.
 """
 
 from datetime import UTC, datetime

@@ -9,4 +9,6 @@
 
 A compiled kernel is code, and so nothing of it lies in a job's storage: whoever may write there may not run code.
 Processes of a job ask its JobMaster, over connections that the job's secret protects.
+
+Files in reading order: `identity`, `shelf`, `places`, `processors`, `cache`.
 """

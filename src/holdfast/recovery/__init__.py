@@ -1,0 +1,5 @@
+"""Recovery: from handles to a table, at any parallelism.
+
+Files in reading order: `restore`, `schema` (does the stored state fit), `whole` (tables that all subtasks read),
+`downloads` with `spans` (objects, ahead of the replay), `local` with `spares` (copies on the machine's disk).
+"""

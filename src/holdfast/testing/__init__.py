@@ -4,6 +4,8 @@ source = TestSource([[{"k": 1}], Abort(), [{"k": 1}], Eof()], "k BIGINT")
 job = hf.Job(None, name="test", storage="memory://test")
 ...
 holdfast.testing.run(job)
+
+Files in reading order: `run`, `local`, `source`, `stores`, `scheduler`, `usual_jobs`.
 """
 
 from holdfast.clock import ManualClock

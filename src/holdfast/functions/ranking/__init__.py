@@ -1,0 +1,5 @@
+"""The greatest rows: of a window, of a key, and the last row of a key.
+
+Files in reading order: `declaring` (as a user declares it), `greatest` with `kernels` (the greatest rows of groups),
+`window_top`, `keyed_top`, `last`.
+"""

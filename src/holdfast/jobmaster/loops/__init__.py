@@ -1,1 +1,4 @@
-"""Threads of the JobMaster: `rule_loop` runs pure rules, `side_threads` does the slow work of a loop."""
+"""Threads of the JobMaster: one runs pure rules, others do the slow work of a loop.
+
+Files in reading order: `rule_loop`, `side_threads`.
+"""
