@@ -27,7 +27,8 @@ from holdfast.exchange.combining import CombiningSender
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.sender import UnitAttempt
-from holdfast.functions.aggregates.declared import AggregateSpec, count
+from holdfast.functions.aggregates.declared import count
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import OperatorInput
 from holdfast.graph.keygroups import default_max_parallelism, key_group_range
 from holdfast.graph.program import OperatorTarget, Program

@@ -13,7 +13,8 @@ from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.process.declared import ProcessSpec
 from holdfast.functions.process.known_rows import known_rows
-from holdfast.graph.build import Declarations, build_program, without_spark
+from holdfast.graph.build import build_program, without_spark
+from holdfast.graph.declarations import Declarations
 from holdfast.graph.nodes import ReadNode
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained

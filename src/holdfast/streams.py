@@ -18,7 +18,7 @@ from holdfast.functions.ranking.declaring import LastSettings, TopSettings
 from holdfast.functions.rows.policies import LatePolicy, RowHandling
 from holdfast.functions.windows.declared import AnyWindow
 from holdfast.functions.windows.declaring import AggregateSettings, FunctionSettings, WindowSettings
-from holdfast.graph.build import InputDeclaration, OperatorDeclaration, SinkDeclaration
+from holdfast.graph.declarations import InputDeclaration, OperatorDeclaration, SinkDeclaration
 from holdfast.graph.describing import described, ways
 from holdfast.graph.late import late_rows
 from holdfast.graph.nodes import Node, ReadNode, StepDeclaration, StepNode, TransformDeclaration, over_reads, united

@@ -13,7 +13,8 @@ from functions_windows_kit import commit, restored
 
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec
+from holdfast.functions.aggregates.declared import Aggregate
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import BatchContext, EventTime, Operator, OperatorInput
 from holdfast.functions.windows.aggregate import WindowSpec
 

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates.declared import AggregateSpec
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import BatchContext, OperatorInput
 
 NAN = math.nan

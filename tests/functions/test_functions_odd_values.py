@@ -11,7 +11,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import HoldfastError
-from holdfast.functions.aggregates.declared import AggregateSpec
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import BatchContext, OperatorInput, OperatorResult
 from holdfast.functions.process.declared import Context, ProcessFunction, ProcessSpec
 from holdfast.state.columns import Column

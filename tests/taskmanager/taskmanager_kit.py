@@ -14,7 +14,8 @@ from holdfast.exchange.local import LocalSender
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
-from holdfast.functions.aggregates.declared import AggregateSpec, count
+from holdfast.functions.aggregates.declared import count
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import (
     BatchContext,
     NewTable,

@@ -17,8 +17,8 @@ from holdfast.errors import HoldfastError, StaleCall, TaskManagerLost
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.sender import ExchangeSender, UnitAttempt
-from holdfast.functions.aggregates.declared import AggregateSpec
 from holdfast.functions.aggregates.declared import sum as sum_of
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import OperatorInput
 from holdfast.graph.program import OperatorTarget
 from holdfast.ids import ProcessId, Role

@@ -4,22 +4,22 @@ Declarations form a DAG by construction: a stream only exists after its origin.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.arrays import plain_schema
-from holdfast.errors import JobRefused, SettingsError
+from holdfast.errors import JobRefused
 from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
-from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, AnyWindow
+from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START
+from holdfast.graph.declarations import Declarations, InputDeclaration, OperatorDeclaration, SinkDeclaration
 from holdfast.graph.declared_parts import declared_parts
 from holdfast.graph.legs import Output, lay_legs
-from holdfast.graph.nodes import Node, ReadNode, reads_of
+from holdfast.graph.nodes import ReadNode, reads_of
 from holdfast.graph.program import (
     BATCH_TIME,
-    DEAD_LETTERS,
     LATE,
     Leg,
     OperatorOrigin,
@@ -35,104 +35,8 @@ from holdfast.graph.resolving import AnalyseTransform, Resolved, Resolver, toget
 from holdfast.schema import CHANGE_TYPE
 from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
-from holdfast.sources.base import Source
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.watermarks import WatermarkSpec
-
-
-@dataclass(frozen=True)
-class InputDeclaration:
-    """A keyed stream as an operator's input: its rows, its key columns and perhaps a window.
-
-    `window_place`: number of key columns before the window.
-    """
-
-    node: Node
-    key_columns: tuple[str, ...]
-    window: AnyWindow | None = None
-    window_place: int = 0
-    timed: bool = False
-    """True if each row needs an event time."""
-    plain: bool = False
-    """True if `window_start` among the keys is a column like any other, and not the previous window."""
-    reads: tuple[str, ...] | None = None
-    """The columns that the operator reads besides its keys, so that others need not reach it; None: all of them."""
-    computed: dict[str, pc.Expression] = field(default_factory=dict)
-    """Columns that are made of others on their way to the operator."""
-    broadcast: str = ""
-    """Name of the broadcast state that the rows make in every subtask; empty: rows are divided by key."""
-
-    @property
-    def shown_keys(self) -> tuple[str, ...]:
-        """The keys as they were declared."""
-        keys = tuple(map(repr, self.key_columns))
-        window = () if self.window is None else (str(self.window),)
-        return (*keys[: self.window_place], *window, *keys[self.window_place :])
-
-    def as_broadcast(self, name: str) -> "InputDeclaration":
-        """Make the same input go to every subtask. Raises `SettingsError`."""
-        if self.window is not None:
-            raise SettingsError(
-                f"process(broadcast={{{name!r}: …}}) is keyed by {self.window}; key it by columns alone"
-            )
-        return replace(self, broadcast=name, plain=True)
-
-
-@dataclass(frozen=True)
-class OperatorDeclaration:
-    """An operator whose `specify` makes its spec from its name and its inputs, in the order of `inputs`."""
-
-    name: str
-    inputs: tuple[InputDeclaration, ...]
-    specify: Callable[[str, tuple[OperatorInput, ...]], OperatorSpec]
-
-    @property
-    def reads(self) -> tuple[ReadNode, ...]:
-        """The reads that the rows of all inputs come from."""
-        return reads_of(*(each.node for each in self.inputs))
-
-    @property
-    def keyed_reads(self) -> tuple[ReadNode, ...]:
-        """The reads that rows which are divided by key come from: event time follows these."""
-        return reads_of(*(each.node for each in self.inputs if not each.broadcast))
-
-
-@dataclass(frozen=True)
-class SinkDeclaration:
-    name: str
-    sink: Sink
-    node: Node
-
-
-@dataclass
-class Declarations:
-    """Everything declared so far, in order, by name."""
-
-    sources: dict[str, Source] = field(default_factory=dict)
-    operators: dict[str, OperatorDeclaration] = field(default_factory=dict)
-    sinks: dict[str, SinkDeclaration] = field(default_factory=dict)
-    unnamed: dict[str, str] = field(default_factory=dict)
-    """Kinds of those that the user gave no name, by the names that they have instead."""
-
-    def name_for(self, given: str | None, kind: str) -> str:
-        """Return the given name, or kind plus declaration order; refuse a name that is taken or cannot be part of a
-        path."""
-        taken = {*self.sources, *self.operators, *self.sinks}
-        if given is None:
-            number = 1
-            while f"{kind}-{number}" in taken:
-                number += 1
-            self.unnamed[f"{kind}-{number}"] = kind
-            return f"{kind}-{number}"
-        if not given or not all(c.isalnum() or c in "-_." for c in given) or given.startswith("."):
-            raise JobRefused(
-                f"name {given!r}: letters, digits, '-', '_' and '.' are allowed, and it may not begin with '.'"
-            )
-        if given == DEAD_LETTERS:
-            raise JobRefused(f"name {given!r} is that of the dead letters' own sink; choose another")
-        if given in taken:
-            raise JobRefused(f"name {given!r} is used twice in this job; give each source, operator and sink its own")
-        return given
 
 
 def without_spark(fn: Callable[[Any], Any], schema: pa.Schema) -> pa.Schema:

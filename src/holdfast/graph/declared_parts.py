@@ -6,20 +6,17 @@ of declarations alone, so that another version of Holdfast describes the same jo
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from holdfast.functions.operator import OperatorSpec
+from holdfast.graph.declarations import Declarations, OperatorDeclaration
 from holdfast.graph.describing import described_in_any_order
 from holdfast.graph.nodes import Node, ReadNode, reads_of
 from holdfast.graph.program import DeclaredPart, SourceOrigin
 
-if TYPE_CHECKING:
-    from holdfast.functions.operator import OperatorSpec
-    from holdfast.graph.build import Declarations, OperatorDeclaration
 
-
-def declared_parts(declared: "Declarations", operators: "Mapping[str, OperatorSpec]") -> dict[str, DeclaredPart]:
+def declared_parts(declared: Declarations, operators: Mapping[str, OperatorSpec]) -> dict[str, DeclaredPart]:
     """Describe all parts of a job by name: sources, then operators, then sinks, each in the order of declaration."""
     readers = _readers(declared)
 
@@ -43,7 +40,7 @@ def declared_parts(declared: "Declarations", operators: "Mapping[str, OperatorSp
     return sources | keyed | sinks
 
 
-def _operator(declared: "OperatorDeclaration", spec: "OperatorSpec") -> str:
+def _operator(declared: OperatorDeclaration, spec: OperatorSpec) -> str:
     rows = [described_in_any_order(each.node) for each in declared.inputs]
     keys = [f"{'broadcast' if each.broadcast else 'key_by'}({', '.join(each.shown_keys)})" for each in declared.inputs]
     inputs = [f"{given} → {by}" for given, by in zip(rows, keys, strict=True)]
@@ -53,11 +50,11 @@ def _operator(declared: "OperatorDeclaration", spec: "OperatorSpec") -> str:
     return f"{made_by}of {' with '.join(inputs)}, giving {_columns(spec.output_schema)}; state {', '.join(tables)}"
 
 
-def _nodes(declared: "OperatorDeclaration") -> list[Node]:
+def _nodes(declared: OperatorDeclaration) -> list[Node]:
     return [each.node for each in declared.inputs]
 
 
-def _readers(declared: "Declarations") -> dict[str, set[str]]:
+def _readers(declared: Declarations) -> dict[str, set[str]]:
     """Return the nearest parts behind each that the user named: the other names move with the order."""
     found: dict[str, set[str]] = {}
     reads = {name: each.reads for name, each in declared.operators.items()}

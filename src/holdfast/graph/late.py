@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from holdfast.errors import JobRefused
-from holdfast.graph.build import OperatorDeclaration
+from holdfast.graph.declarations import OperatorDeclaration
 from holdfast.graph.nodes import Node, ReadNode, StepNode, over_reads
 from holdfast.graph.program import LATE, OperatorOrigin
 from holdfast.graph.projecting import Omission

@@ -17,12 +17,13 @@ Columns of the table are fetched anew for each chunk, since `StateTable.lookup` 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.aggregates import kernels
+from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.rows.columns import (
     NO_MASK,
     AnyArray,
@@ -39,9 +40,6 @@ from holdfast.functions.rows.columns import (
 from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
-
-if TYPE_CHECKING:
-    from holdfast.functions.aggregates.declared import BoundAggregate
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Accumulator(ABC):
     open_columns: tuple[str, ...] = ()
     """State columns that must read zero where they are null, before rows are added."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         self.bound = bound
         self.table = table
         self.name = bound.state_column
@@ -113,7 +111,7 @@ class Accumulator(ABC):
 class Count(Accumulator):
     """`count()` and `count(c)`."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self.counters = (self.name,)
 
@@ -151,7 +149,7 @@ def add_counts(chunk: Chunk, name: str, counts: IntArray) -> None:
 
 
 class FloatSum(Accumulator):
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self.open_columns = (self.name,)
 
@@ -173,7 +171,7 @@ def doubles(decimals: pa.Array) -> pa.Array:
 class Mean(Accumulator):
     """A sum in double precision and a count; null while the count is 0."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self.count_name = f"{self.name}.count"
         self.counters = (self.name, self.count_name)
@@ -222,7 +220,7 @@ class Extreme(Accumulator):
 class First(Accumulator):
     """`first` of fixed-width types; a flag tells a key whose first value was null from a key without a first row."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self.counters = (f"{self.name}.seen",)
 
@@ -294,7 +292,7 @@ FOLDS: dict[str, Fold] = {"min": fold_least, "max": fold_greatest, "first": fold
 class ObjectFold(Accumulator):
     """`min`, `max`, `first`, `last` of types that are Python objects in the table."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         if bound.aggregate.function == "first":
             self.counters = (f"{self.name}.seen",)

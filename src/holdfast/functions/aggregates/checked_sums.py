@@ -9,7 +9,7 @@ is tried again without them. A chunk without overflow pays an addition and a com
 from abc import abstractmethod
 from collections.abc import Sequence
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,10 @@ import pyarrow.compute as pc
 
 from holdfast.functions.aggregates import kernels
 from holdfast.functions.aggregates.accumulators import Accumulator, Chunk, room
+from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.rows.columns import AnyArray, BoolArray, IntArray, cells_at, fixed_array, object_array, validity
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
-
-if TYPE_CHECKING:
-    from holdfast.functions.aggregates.declared import BoundAggregate
 
 EXACT = Context(prec=80)
 """Enough for any sum of two decimals of 38 digits; the default context rounds to 28."""
@@ -59,7 +57,7 @@ class IntegerSum(CheckedSum):
     least = -(2**63)
     greatest = 2**63 - 1
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self.open_columns = (self.name,)
         self._out: AnyArray = room(0, np.int64)
@@ -97,7 +95,7 @@ def _numbers(chunk: Chunk, name: str) -> IntArray:
 class DecimalSum(CheckedSum):
     """Decimals are Python objects in the table; added exactly, row by row."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self.greatest = 10**self.type.precision - 1
         self.least = -self.greatest

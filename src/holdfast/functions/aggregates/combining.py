@@ -26,7 +26,7 @@ from holdfast.ids import FIRST_BATCH
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
-    from holdfast.functions.aggregates.declared import AggregateSpec
+    from holdfast.functions.aggregates.spec import AggregateSpec
 
 SAMPLE_ROWS = 1 << 12
 """Rows of a batch by which a sender decides whether to combine; smaller batches are not worth combining."""

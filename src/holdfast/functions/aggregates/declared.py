@@ -30,14 +30,9 @@ from typing import Any, Literal, TypeAlias, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates.combining import AggregateCombiner
-from holdfast.functions.aggregates.operator import AggregateOperator
+from holdfast.errors import SettingsError
 from holdfast.functions.aggregates.precision import precision_for
-from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
 from holdfast.functions.rows.columns import RESERVED_PREFIX, has_kernels
-from holdfast.functions.rows.policies import BadRecords
-from holdfast.state.table import StateTable
 
 AggregateFunction = Literal[
     "count",
@@ -233,7 +228,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests) or pa.types.is_fixed_size_binary(kind)
 
 
-def _is_plain(kind: pa.DataType) -> bool:
+def is_plain(kind: pa.DataType) -> bool:
     """Types whose values have an order and a state column."""
     return has_kernels(kind) or pa.types.is_decimal(kind) or _is_text(kind)
 
@@ -243,15 +238,15 @@ def _is_nested(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _fits(function: AggregateFunction, kind: pa.DataType) -> bool:
+def fits(function: AggregateFunction, kind: pa.DataType) -> bool:
     if function in ("sum", "mean", "stddev", "variance"):
         return _is_number(kind)
     if function in ("min", "max", "collect_set", "count_distinct", "approx_count_distinct"):
-        return _is_plain(kind)
-    return function == "count" or _is_plain(kind) or _is_nested(kind)
+        return is_plain(kind)
+    return function == "count" or is_plain(kind) or _is_nested(kind)
 
 
-_EXPECTED: dict[str, str] = {
+EXPECTED: dict[str, str] = {
     "sum": "an integer of up to 64 bits with a sign or 32 without, a float, a double or a decimal",
     "mean": "an integer of up to 64 bits with a sign or 32 without, a float, a double or a decimal",
     "min": "a number, boolean, date, time, timestamp, string or binary",
@@ -354,126 +349,3 @@ def check_aggregates(aggregates: Mapping[str, Aggregate], emit: str) -> None:
             raise SettingsError(f"aggregate {name!r} is {aggregate!r}; expected an aggregate such as hf.count()")
         if not name or name.startswith(RESERVED_PREFIX) or "." in name:
             raise SettingsError(f"aggregate name {name!r}: it may not be empty, begin with '__' or contain '.'")
-
-
-@dataclass(frozen=True)
-class AggregateSpec(OperatorSpec):
-    """`KeyedStream.aggregate` as declared. Raises `SettingsError` or `JobRefused` when made.
-
-    Parameters
-    ----------
-    aggregates : mapping
-        Output name → aggregate, in output order.
-    emit : {"changes", "every"}
-        A row for each key touched in the batch, at its end, in order of first touch; or a row for each input row.
-    bad_records : {"fail", "dead_letter"}
-        The treatment of a row whose sum overflows.
-    combine : bool
-        With `emit="changes"`: whether senders may combine the rows of a key before they send them.
-    """
-
-    name: str
-    input: OperatorInput
-    aggregates: Mapping[str, Aggregate]
-    emit: Emit = "changes"
-    bad_records: BadRecords = "fail"
-    combine: bool = True
-
-    def __post_init__(self) -> None:
-        check_aggregates(self.aggregates, self.emit)
-        if self.bad_records not in ("fail", "dead_letter"):
-            raise SettingsError(f"bad_records is {self.bad_records!r}; allowed are 'fail' and 'dead_letter'")
-        for column in self.input.key_columns:
-            self._field(column, "its key")
-        for name, aggregate in self.aggregates.items():
-            self._check(name, aggregate)
-
-    def _field(self, column: str, user: str) -> pa.Field:
-        found = self.input.schema.get_all_field_indices(column)
-        if len(found) == 1:
-            return self.input.schema.field(found[0])
-        what = "there is no such column" if not found else f"there are {len(found)} columns of that name"
-        raise JobRefused(
-            f"operator {self.name!r}: {user} reads column {column!r}, but {what} in its input "
-            f"({', '.join(self.input.schema.names)})"
-        )
-
-    def _check(self, name: str, aggregate: Aggregate) -> None:
-        if name in self.key_columns:
-            raise JobRefused(f"operator {self.name!r}: aggregate {name!r} has the name of a key column; rename it")
-        if aggregate.column is not None:
-            kind = self._field(aggregate.column, f"aggregate {name!r}").type
-            if not _fits(aggregate.function, kind):
-                raise JobRefused(
-                    f"operator {self.name!r}: aggregate {name!r} is {aggregate}, and column {aggregate.column!r} has "
-                    f"type {kind}; expected {_EXPECTED[aggregate.function]}: cast the column before key_by"
-                )
-        if aggregate.other is not None:
-            self._check_other(name, aggregate, self._field(aggregate.other, f"aggregate {name!r}").type)
-        for field in self._bind(name, aggregate).state_fields():
-            if field.name in self.key_columns:
-                raise JobRefused(
-                    f"operator {self.name!r}: aggregate {name!r} keeps state named {field.name!r}, which is also a key "
-                    "column; rename one of them"
-                )
-
-    def _check_other(self, name: str, aggregate: Aggregate, kind: pa.DataType) -> None:
-        condition = aggregate.function == "count"
-        if not (pa.types.is_boolean(kind) if condition else _is_plain(kind)):
-            expected = "boolean" if condition else "a type with an order"
-            raise JobRefused(
-                f"operator {self.name!r}: aggregate {name!r} is {aggregate}, and column {aggregate.other!r} has type "
-                f"{kind}; expected {expected}"
-            )
-
-    @property
-    def bound(self) -> tuple[BoundAggregate, ...]:
-        """The aggregates with their types, in output order."""
-        return tuple(self._bind(name, aggregate) for name, aggregate in self.aggregates.items())
-
-    def _bind(self, name: str, aggregate: Aggregate) -> BoundAggregate:
-        kind = self.input.schema.field(aggregate.column).type if aggregate.column else pa.int64()
-        other = None if aggregate.other is None else self.input.schema.field(aggregate.other).type
-        return BoundAggregate(name, aggregate, kind, other)
-
-    @property
-    def inputs(self) -> tuple[OperatorInput, ...]:
-        return (self.input,)
-
-    @property
-    def key_schema(self) -> pa.Schema:
-        return self.input.key_schema
-
-    @property
-    def value_schema(self) -> pa.Schema:
-        return pa.schema([field for bound in self.bound for field in bound.state_fields()])
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        return pa.schema([*self.key_schema, *(bound.output_field for bound in self.bound)])
-
-    @property
-    def combined_schema(self) -> pa.Schema:
-        """Columns of combined rows besides the key columns: all state, and the extremes of sums."""
-        extremes = [each for bound in self.bound for each in bound.running_extremes]
-        return pa.schema([*self.value_schema, *(field for bound in extremes for field in bound.state_fields())])
-
-    def combiner(self, combine: bool = True, closed_us: int | None = None) -> Combiner | None:
-        if (
-            not combine
-            or not self.combine
-            or self.emit != "changes"
-            or set(self.combined_schema.names) & set(self.key_columns)
-        ):
-            return None
-        return AggregateCombiner(self)
-
-    @property
-    def calls_no_user(self) -> bool:
-        return True
-
-    def table_schemas(self) -> dict[str, TableSchema]:
-        return {"state": TableSchema(self.key_schema, self.value_schema)}
-
-    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
-        return AggregateOperator(self, max_parallelism, new_table)

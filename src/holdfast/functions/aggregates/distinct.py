@@ -7,12 +7,13 @@ A set is a NumPy array of physical values in the table, and a list in Arrow. A s
 Python list until a batch adds to it.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.aggregates.accumulators import Chunk
+from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.aggregates.more_accumulators import Collection
 from holdfast.functions.aggregates.pair_set import PairSet
 from holdfast.functions.rows.columns import IntArray, object_array
@@ -22,14 +23,11 @@ from holdfast.state.keys import decode_integers, encode_columns
 from holdfast.state.physical import Slots, validity_of, values_of
 from holdfast.state.table import StateTable
 
-if TYPE_CHECKING:
-    from holdfast.functions.aggregates.declared import BoundAggregate
-
 
 class DistinctValues(Collection):
     """Distinct values in the operator. Running values come from the loop over rows of `Collection`."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self._element = pa.schema([pa.field("element", bound.input_type)])
 
@@ -96,7 +94,7 @@ class DistinctValues(Collection):
 class GatheredValues(DistinctValues):
     """Distinct values in a sender: the pairs of all rows, until their keys are sent."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self._pairs = PairSet()
 

@@ -4,13 +4,14 @@ Collections are Python lists in the table: a batch that adds to a list writes it
 for keys with some thousand values at most.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.aggregates import more_kernels
 from holdfast.functions.aggregates.accumulators import Accumulator, Chunk, doubles, room
+from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.rows.columns import (
     NO_MASK,
     bits,
@@ -25,14 +26,11 @@ from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
-if TYPE_CHECKING:
-    from holdfast.functions.aggregates.declared import BoundAggregate
-
 
 class Moments(Accumulator):
     """`stddev` and `variance`; the state column has the mean."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self.counters = (self.name, f"{self.name}.m2", f"{self.name}.count")
         self._root = bound.aggregate.function == "stddev"
@@ -62,7 +60,7 @@ class Moments(Accumulator):
 class By(Accumulator):
     """`max_by` and `min_by`. If any of the columns holds Python objects, a Python loop does the work."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self._by = f"{self.name}.by"
         self._by_input = self._by if combined else bound.aggregate.other
@@ -117,7 +115,7 @@ def _above(a: Any, b: Any) -> bool:
 class Collection(Accumulator):
     """`collect_list`, `collect_set` and `count_distinct`."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self._distinct = bound.aggregate.function != "collect_list"
         self._counts = bound.aggregate.function == "count_distinct"

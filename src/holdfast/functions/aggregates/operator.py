@@ -27,7 +27,7 @@ from holdfast.python_values import shown_rows
 from holdfast.state.physical import Slots
 
 if TYPE_CHECKING:
-    from holdfast.functions.aggregates.declared import AggregateSpec
+    from holdfast.functions.aggregates.spec import AggregateSpec
 
 
 class AggregateOperator(Operator):

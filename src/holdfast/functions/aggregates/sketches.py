@@ -4,28 +4,26 @@ Sketches of all keys of a chunk are opened together, and stored again; there is 
 sketches of two sets of rows make the sketch of all these rows: so senders combine, and panes become windows.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.aggregates import sketch_kernels
 from holdfast.functions.aggregates.accumulators import Accumulator, Chunk
+from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.rows.columns import NO_MASK, AnyArray, IntArray, fixed_array, object_array
 from holdfast.functions.rows.grouping import distinct_slots
 from holdfast.state.keys import encode_columns
 from holdfast.state.physical import Slots, validity_of, variable_bytes_of
 from holdfast.state.table import StateTable
 
-if TYPE_CHECKING:
-    from holdfast.functions.aggregates.declared import BoundAggregate
-
 OPEN_BYTES_MAX = 1 << 25
 """Registers that are open at a time. A higher value takes more memory for many keys."""
 
 
 class Sketch(Accumulator):
-    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+    def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self._precision = bound.precision
         self._at_once = max(1, OPEN_BYTES_MAX >> self._precision)

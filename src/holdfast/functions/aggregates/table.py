@@ -4,7 +4,6 @@ Invariant: a key becomes present when the first row is applied to it, with count
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +22,13 @@ from holdfast.functions.aggregates.accumulators import (
     ObjectFold,
 )
 from holdfast.functions.aggregates.checked_sums import CheckedSum, DecimalSum, IntegerSum
+from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.aggregates.distinct import DistinctValues, GatheredValues
 from holdfast.functions.aggregates.more_accumulators import By, Collection, Moments
 from holdfast.functions.aggregates.sketches import Sketch
 from holdfast.functions.rows.columns import has_kernels
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
-
-if TYPE_CHECKING:
-    from holdfast.functions.aggregates.declared import BoundAggregate
 
 MORE: dict[str, type[Accumulator]] = {
     **dict.fromkeys(("stddev", "variance"), Moments),
@@ -42,9 +39,7 @@ MORE: dict[str, type[Accumulator]] = {
 _FIXED: dict[str, type[Accumulator]] = {"min": Extreme, "max": Extreme, "first": First, "last": Last}
 
 
-def accumulator(
-    bound: "BoundAggregate", table: StateTable, combined: bool = False, sending: bool = False
-) -> Accumulator:
+def accumulator(bound: BoundAggregate, table: StateTable, combined: bool = False, sending: bool = False) -> Accumulator:
     """The accumulator for an aggregate and the type of its column; `sending`: of a sender."""
     function = bound.aggregate.function
     if function in ("collect_set", "count_distinct") and has_kernels(bound.input_type):
@@ -70,7 +65,7 @@ class Accumulators:
     """The accumulators of several aggregates over a table, for input rows or for combined rows."""
 
     def __init__(
-        self, bounds: Sequence["BoundAggregate"], table: StateTable, combined: bool = False, sending: bool = False
+        self, bounds: Sequence[BoundAggregate], table: StateTable, combined: bool = False, sending: bool = False
     ) -> None:
         self._all = [accumulator(bound, table, combined, sending) for bound in bounds]
         self.sums = [one for one in self._all if isinstance(one, CheckedSum)]
@@ -120,7 +115,7 @@ RUNNING_BYTES = 8 << 20
 class AggregateTable:
     """A state table with the accumulators of some aggregates. The caller begins, commits and undoes the table."""
 
-    def __init__(self, bounds: Sequence["BoundAggregate"], table: StateTable) -> None:
+    def __init__(self, bounds: Sequence[BoundAggregate], table: StateTable) -> None:
         self.table = table
         self.gathers = any(pa.types.is_nested(bound.result_type) for bound in bounds)
         """True if results are lists, whose sizes nothing bounds."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.errors import SettingsError
-from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec, check_aggregates
+from holdfast.functions.aggregates.declared import Aggregate, check_aggregates
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, TableSchema
 from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, Window
 from holdfast.functions.windows.sending import PANE_FIELD, WindowSender

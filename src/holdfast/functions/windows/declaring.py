@@ -9,7 +9,8 @@ from typing import Literal, cast
 import pyarrow as pa
 
 from holdfast.errors import SettingsError
-from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec
+from holdfast.functions.aggregates.declared import Aggregate
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.rows.policies import LatePolicy, RowHandling

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.errors import SettingsError
-from holdfast.functions.aggregates.declared import AggregateSpec
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, TableSchema
 from holdfast.functions.windows.aggregate import WindowedAggregates
 from holdfast.functions.windows.declared import PANE, SessionWindow
