@@ -1,5 +1,7 @@
 """Uploaded objects are deleted by their owner alone, and failed deletions are repeated."""
 
+from collections.abc import Sequence
+
 from obstore.store import MemoryStore
 
 from holdfast.storage.obstore_store import ObstoreStore
@@ -10,26 +12,35 @@ from holdfast.uploads.uploader import Uploader
 
 
 def test_an_object_that_no_acknowledgement_named_is_deleted_when_its_last_user_lets_go():
-    ownership = Ownership()
+    deleted: list[Sequence[str]] = []
+    ownership = Ownership(deleted.append)
     ownership.hold("o", users=2)
-    assert ownership.release(["o"]) == []
-    assert ownership.release(["o"]) == ["o"]
-    assert ownership.release(["o"]) == []
+    ownership.release(["o"])
+    assert deleted == []
+    ownership.release(["o"])
+    assert deleted == [["o"]]
+    ownership.release(["o"])
+    assert deleted == [["o"]]
 
 
 def test_an_acknowledged_object_is_never_deleted_whoever_shares_it():
-    ownership = Ownership()
+    deleted: list[Sequence[str]] = []
+    ownership = Ownership(deleted.append)
     ownership.hold("o", users=2)
     ownership.release(["o"])
     ownership.acknowledge(["o", "of another incarnation"])
-    assert ownership.release(["o", "of another incarnation"]) == []
+    ownership.release(["o", "of another incarnation"])
+    assert deleted == []
+    assert ownership.in_use() == set()
 
 
 def test_nothing_is_deleted_once_the_job_master_is_gone():
-    ownership = Ownership()
+    deleted: list[Sequence[str]] = []
+    ownership = Ownership(deleted.append)
     ownership.hold("o")
     ownership.abandon()
-    assert ownership.release(["o"]) == []
+    ownership.release(["o"])
+    assert deleted == []
 
 
 def test_a_delete_that_failed_stays_queued_until_it_succeeds():

@@ -1,22 +1,23 @@
 """The owner of each uploaded object: this TaskManager may delete it until an acknowledgement names it.
 
-    uploaded ──hold──► used by n ──release × n──► nobody uses it ──► delete it
+    uploaded ──hold──► used by n ──release × n──► nobody uses it ──► `discard` deletes it
                           │
                      acknowledge: from now on only the JobMaster's registry or clean-up deletes it
 
-Invariants: `release` answers True at most once for an object, and never for an acknowledged object. After `abandon` it
-never does: the JobMaster is gone, and the next JobMaster decides which objects to keep.
-Names only; it deletes nothing itself. Thread-safe.
+Invariants: an object is discarded at most once, and never if an acknowledgement has named it; after `abandon` no object
+is: the JobMaster is gone, and the next JobMaster decides which objects to keep. Names only. Thread-safe; `discard` is
+called without any lock held.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 
 class Ownership:
-    """Counts the users of each object that this TaskManager uploaded."""
+    """Counts the users of each object that this TaskManager uploaded; `discard` deletes those without users."""
 
-    def __init__(self) -> None:
+    def __init__(self, discard: Callable[[Sequence[str]], None]) -> None:
+        self._discard = discard
         self._lock = threading.Lock()
         self._users: dict[str, int] = {}
         self._acknowledged: set[str] = set()
@@ -39,10 +40,15 @@ class Ownership:
         with self._lock:
             self._acknowledged.update(name for name in names if name in self._users)
 
-    def release(self, names: Iterable[str]) -> list[str]:
-        """Take away a user of each object. Returns the objects to delete now; others' objects are ignored."""
+    def release(self, names: Iterable[str]) -> None:
+        """Take away a user of each object; objects of other TaskManagers are ignored.
+
+        Objects without users that no acknowledgement named are discarded.
+        """
         with self._lock:
-            return [name for name in names if self._let_go(name)]
+            unwanted = [name for name in names if self._let_go(name)]
+        if unwanted:
+            self._discard(unwanted)
 
     def in_use(self) -> set[str]:
         """Names of the objects that have users."""

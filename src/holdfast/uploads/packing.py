@@ -16,6 +16,9 @@ from holdfast.formats.blocks import BLOCK_BYTES, Merge
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import OBJECT_HEADER, ChangeSet, EncodedPiece, LogId, encode_pieces
 
+Release = Callable[[list[str]], None]
+"""Lets go of stored objects that a request which failed had pieces in."""
+
 
 class PersistRequest:
     """Change sets of a log to store, and the future of the pieces that hold them.
@@ -49,17 +52,15 @@ class PersistRequest:
         with self._lock:
             self._unfinished += 1
 
-    def arrived(self, pieces: Sequence[LogPiece], release: Callable[[list[str]], None]) -> None:
+    def arrived(self, pieces: Sequence[LogPiece], release: Release) -> None:
         """An object with these pieces was stored, or encoding has ended (no pieces)."""
         self._finish(pieces, None, release)
 
-    def failed(self, error: BaseException, release: Callable[[list[str]], None]) -> None:
+    def failed(self, error: BaseException, release: Release) -> None:
         """An object with pieces of it could not be stored, or encoding failed."""
         self._finish((), error, release)
 
-    def _finish(
-        self, pieces: Sequence[LogPiece], error: BaseException | None, release: Callable[[list[str]], None]
-    ) -> None:
+    def _finish(self, pieces: Sequence[LogPiece], error: BaseException | None, release: Release) -> None:
         with self._lock:
             self._pieces.extend(pieces)
             self._error = self._error or error
@@ -93,13 +94,18 @@ class PackedObject:
         data, self.buffers = b"".join(self.buffers), []
         return data
 
-    def pieces_of(self, request: PersistRequest, name: str) -> list[LogPiece]:
-        return [piece.at(name, offset) for piece, offset in self.pieces[request]]
+    def stored(self, name: str, release: Release) -> None:
+        """Tell each request that its pieces lie in the object of that name."""
+        for request, pieces in self.pieces.items():
+            request.arrived([piece.at(name, offset) for piece, offset in pieces], release)
+
+    def failed(self, error: BaseException, release: Release) -> None:
+        """Tell each request that its pieces could not be stored."""
+        for request in self.pieces:
+            request.failed(error, release)
 
 
-def pack(
-    requests: Sequence[PersistRequest], object_bytes_max: int, release: Callable[[list[str]], None]
-) -> Iterator[PackedObject]:
+def pack(requests: Sequence[PersistRequest], object_bytes_max: int, release: Release) -> Iterator[PackedObject]:
     """Encode requests in order into objects of at most `object_bytes_max`; yield each object as soon as it is full.
 
     A request that cannot be encoded fails alone. Every request has been told that encoding ended when this ends.

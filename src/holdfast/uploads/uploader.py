@@ -1,18 +1,18 @@
 """The DSTL's way to the store: each TaskManager has an uploader, which all its logs and materializations share.
 
-    writer ─persist─► Gathering ─► merge, encode, pack ─► attempts ─► the request's future
-                                   (lane "encode")        (lane "upload")
+    writer ─persist─► Packer ─object─► Puts ─stored or failed─► Ownership.hold, the futures of the requests
+                      gathers, packs   attempts                       │
+                      (lane "encode")  (lane "upload")                └─ released by its last user: deleted
 
-Invariants: an object holds the pieces of a single gathering and is written once, each attempt under its own name. An
-object that no acknowledgement names is deleted when its last user lets go. Deletes and puts happen on threads of their
-own, never under a lock. Past the bound in flight encoding waits, and `available` tells makers of changes to wait. The
-uploader knows neither cuts, SQNs and truncation (`writer`) nor snapshots (`materialize/`). It takes a store that does
-not retry: the uploader itself is the layer that does.
+Invariants: an object is written once, each attempt under its own name. An object that no acknowledgement names is
+deleted when its last user lets go. Deletes and puts happen on threads of their own, never under a lock. Past the bound
+in flight encoding waits, and `available` tells makers of changes to wait. The uploader knows neither cuts, SQNs and
+truncation (`writer`) nor snapshots (`materialize/`). It takes a store that does not retry: `Puts` does.
 """
 
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -30,14 +30,16 @@ from holdfast.uploads.gathering import Gathering
 from holdfast.uploads.in_flight import InFlight
 from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.ownership import Ownership
-from holdfast.uploads.packing import PackedObject, PersistRequest, pack
+from holdfast.uploads.packer import ENCODING, Packer
+from holdfast.uploads.packing import PackedObject, PersistRequest
 from holdfast.uploads.precedence import Precedence
 from holdfast.uploads.puts import DELETES, Puts, Repeats
 from holdfast.uploads.scheduling import Scheduler, ThreadScheduler, report_failure
 
 T = TypeVar("T")
 
-ENCODING, LOGS, SHARED, MATERIALIZING = "encode", "upload", "shared", "materialize"
+LOGS, SHARED, MATERIALIZING = "upload", "shared", "materialize"
+"""Lanes: the attempts at objects of logs, those at materialized objects, and materializations."""
 MATERIALIZATIONS = "materialization"
 """The beginning of the names of metrics that measure the objects of materialized tables."""
 UPLOADS_MAX = 12
@@ -106,57 +108,38 @@ class Uploader:
     ) -> None:
         self._preempt_bytes_max = preempt_bytes_max
         self._store = store
-        self._object_bytes_max = object_bytes_max
         self._new_log_object = partial(names.changelog_object, epoch, incarnation)
         self._new_shared_object = partial(names.shared_object, epoch, incarnation)
         policy = retries or RetryPolicy()
         self._scheduler = scheduler or _threads(uploads_max, materializations_max, policy.max_attempts)
-        self._ownership = Ownership()
         self._janitor = janitor or DeletionQueue(store)
         self._puts = Puts(policy, self._scheduler, self._janitor)
+        self._ownership = Ownership(self._puts.discard)
         self._copies = copies
         self._precedence = Precedence(self._scheduler)
         self._lock = threading.Lock()
         self._in_flight = InFlight(in_flight_bytes_max, object_bytes_max, uploads_max, self._scheduler.monotonic)
-        self._gathering: Gathering[LogId, PersistRequest] = Gathering(persist_delay_s, persist_bytes_max)
-        self._cancel_wait: Callable[[], None] | None = None
-        self._gathered: deque[Sequence[PersistRequest]] = deque()
-        self._packing: Iterator[PackedObject] | None = None
-        self._packing_bytes = 0
-        self._encoding = False
+        gathering: Gathering[LogId, PersistRequest] = Gathering(persist_delay_s, persist_bytes_max)
+        self._packer = Packer(
+            gathering, self._in_flight, object_bytes_max, self._scheduler, self._upload, self._ownership.release
+        )
         self._closed = False
-        self._logs: set[LogId] = set()
         self._counters: Counter[str] = Counter()
         self._batch_sizes = Histogram()
 
     def register(self, log: LogId) -> None:
         """Register a log: from now on the requests of a cut wait for it too."""
-        with self._lock:
-            if log in self._logs:
-                raise ValueError(f"log {log} is registered already: a table has a single writer")
-            self._logs.add(log)
+        self._packer.register(log)
 
     def unregister(self, log: LogId) -> None:
-        with self._lock:
-            self._logs.discard(log)
-        self._gather()
+        """Let no request wait for this log any more."""
+        self._packer.unregister(log)
 
     def persist(self, log: LogId, request: PersistRequest | None) -> None:
         """Ask for a request to be stored; None says that the log has asked and has nothing new. Does no I/O."""
-        with self._lock:
-            closed = self._closed
-            if not closed:
-                size_bytes = request.size_bytes if request else 0
-                self._gathering.ask(log, self._scheduler.monotonic(), request, size_bytes)
-        if not closed:
-            if request is not None:
-                self._in_flight.asked(request.size_bytes)
-                request.future.add_done_callback(lambda _: self._in_flight.answered())
-            self._gather()
-        elif request is not None:
-            request.failed(
-                CheckpointFailed(f"log {log}: its TaskManager is closing, nothing more is stored"), self.release
-            )
+        if not self._packer.ask(log, request) and request is not None:
+            error = CheckpointFailed(f"log {log}: its TaskManager is closing, nothing more is stored")
+            request.failed(error, self._ownership.release)
 
     @property
     def preempt_bytes_max(self) -> int:
@@ -229,9 +212,7 @@ class Uploader:
 
     def release(self, objects: Iterable[str]) -> None:
         """Take away a user of each object. Objects without users that no acknowledgement named are deleted."""
-        unwanted = self._ownership.release(objects)
-        if unwanted:
-            self.discard(unwanted)
+        self._ownership.release(objects)
 
     def discard(self, objects: Sequence[str]) -> None:
         """Delete objects that may have been stored and that nobody was told of; returns at once."""
@@ -264,56 +245,13 @@ class Uploader:
             self._janitor.abandon()
         with self._lock:
             self._closed = True
-            waiting = [*self._gathering.take(), *(request for group in self._gathered for request in group)]
-            self._gathered.clear()
-        self._gather()
+        waiting = self._packer.close()
         self._in_flight.close()
         for request in waiting:
-            request.failed(CheckpointFailed(f"log {request.log}: its TaskManager closed first"), self.release)
+            error = CheckpointFailed(f"log {request.log}: its TaskManager closed first")
+            request.failed(error, self._ownership.release)
         self._puts.close()
         self._scheduler.close()
-
-    def _gather(self) -> None:
-        """Take the gathered requests if they are due; if not, look again when they will be."""
-        with self._lock:
-            if self._cancel_wait is not None:
-                self._cancel_wait()
-                self._cancel_wait = None
-            due_s = self._gathering.due_in_s(self._scheduler.monotonic(), self._logs)
-            if due_s:
-                self._cancel_wait = self._scheduler.call_later(due_s, self._gather)
-            elif due_s is not None:
-                self._gathered.append(self._gathering.take())
-        self._encode_more()
-
-    def _encode_more(self) -> None:
-        with self._lock:
-            wanted = (self._packing is not None or self._gathered) and self._in_flight.room
-            start = wanted and not self._encoding
-            self._encoding = self._encoding or bool(wanted)
-        if start:
-            self._in_lane(ENCODING, self._encode)
-
-    def _encode(self) -> None:
-        """Makes objects and starts to upload them, as long as there is room in flight."""
-        while (packing := self._next_packing()) is not None:
-            packed = next(packing, None)
-            if packed is not None:
-                self._in_flight.started(packed.length)
-                self._upload(packed)
-                continue
-            with self._lock:
-                self._packing = None
-            self._in_flight.encoded(self._packing_bytes)
-
-    def _next_packing(self) -> Iterator[PackedObject] | None:
-        with self._lock:
-            if self._packing is None and self._gathered:
-                requests = self._gathered.popleft()
-                self._packing_bytes = sum(request.size_bytes for request in requests)
-                self._packing = pack(requests, self._object_bytes_max, self.release)
-            self._encoding = self._packing is not None and self._in_flight.room
-            return self._packing if self._encoding else None
 
     def _upload(self, packed: PackedObject) -> None:
         data = packed.take_data()
@@ -331,23 +269,25 @@ class Uploader:
         error = stored.exception()
         if error is None:
             self._ownership.hold(stored.result(), len(packed.pieces))
-        for request in packed.pieces:
-            if error is None:
-                request.arrived(packed.pieces_of(request, stored.result()), self.release)
-            else:
-                request.failed(error, self.release)
+            packed.stored(stored.result(), self._ownership.release)
+        else:
+            packed.failed(error, self._ownership.release)
         self._in_flight.ended(packed.length)
-        self._encode_more()
+        self._packer.go_on()
         if error is None and self._copies is not None:
-            # Not beside the manifest and the record of the checkpoint that waits for the object; but in the lane of the
-            # uploads, so that these wait for a disk that is slower than they are.
-            keep = partial(self._copies.keep, stored.result(), data)
-            self._precedence.free(packed.length).add_done_callback(lambda _: self._in_lane(LOGS, keep))
+            self._keep_copy(self._copies, stored.result(), data)
         self._puts.sweep()
 
-    def _in_lane(self, lane: str, call: Callable[[], None]) -> None:
-        """Run a call that raises nothing in a lane."""
-        self._scheduler.submit(lane, call).add_done_callback(report_failure)
+    def _keep_copy(self, copies: Copies, name: str, data: bytes) -> None:
+        """Keep a local copy of an object, not beside the manifest and the record of the checkpoint that waits for it.
+
+        That happens in the lane of the uploads, so that these wait for a disk that is slower than they are.
+        """
+
+        def keep(_: Future[None]) -> None:
+            self._scheduler.submit(LOGS, partial(copies.keep, name, data)).add_done_callback(report_failure)
+
+        self._precedence.free(len(data)).add_done_callback(keep)
 
 
 def _threads(uploads_max: int, materializations_max: int, attempts_max: int) -> Scheduler:

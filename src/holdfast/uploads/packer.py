@@ -1,0 +1,138 @@
+"""Gathering and packing: requests of logs become objects, as long as there is room for objects in flight.
+
+    ask ──► gathering ──due──► groups, in order ──► pack, in the lane "encode" ──► `upload`, an object at a time
+                                                      └─ pauses without room, until `go_on`
+
+Invariants: an object holds the pieces of a single group. At most one call encodes at a time, so that objects are made
+in the order of their requests. The packer knows neither names nor the store; it calls `upload` with no lock held.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from holdfast.formats.log_objects import LogId
+from holdfast.uploads.gathering import Gathering
+from holdfast.uploads.in_flight import InFlight
+from holdfast.uploads.packing import PackedObject, PersistRequest, Release, pack
+from holdfast.uploads.scheduling import Scheduler, report_failure
+
+ENCODING = "encode"
+"""The lane in which requests are encoded."""
+
+
+class Packer:
+    """Makes objects of the requests of all logs of a TaskManager.
+
+    Parameters
+    ----------
+    object_bytes_max
+        Objects are split there; only a single key group's changes can be larger.
+    upload
+        Takes each object as soon as it is full, and calls `go_on` once the object was stored or has failed.
+    release
+        Lets go of the stored objects of a request that failed.
+    """
+
+    def __init__(
+        self,
+        gathering: Gathering[LogId, PersistRequest],
+        in_flight: InFlight,
+        object_bytes_max: int,
+        scheduler: Scheduler,
+        upload: Callable[[PackedObject], None],
+        release: Release,
+    ) -> None:
+        self._gathering = gathering
+        self._in_flight = in_flight
+        self._object_bytes_max = object_bytes_max
+        self._scheduler = scheduler
+        self._upload = upload
+        self._release = release
+        self._lock = threading.Lock()
+        self._logs: set[LogId] = set()
+        self._cancel_wait: Callable[[], None] | None = None
+        self._groups: deque[Sequence[PersistRequest]] = deque()
+        """Gathered requests that nobody has begun to encode."""
+        self._packing: Iterator[PackedObject] | None = None
+        self._packing_bytes = 0
+        self._encoding = False
+        """True while a call in the lane encodes, or is about to."""
+        self._closed = False
+
+    def register(self, log: LogId) -> None:
+        """Register a log: from now on the requests of a cut wait for it too."""
+        with self._lock:
+            if log in self._logs:
+                raise ValueError(f"log {log} is registered already: a table has a single writer")
+            self._logs.add(log)
+
+    def unregister(self, log: LogId) -> None:
+        """Let no request wait for this log any more."""
+        with self._lock:
+            self._logs.discard(log)
+        self._gather()
+
+    def ask(self, log: LogId, request: PersistRequest | None) -> bool:
+        """Take a request, or note that a log has nothing new. False: the packer is closed and takes nothing."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._gathering.ask(log, self._scheduler.monotonic(), request, request.size_bytes if request else 0)
+        if request is not None:
+            self._in_flight.asked(request.size_bytes)
+            request.future.add_done_callback(lambda _: self._in_flight.answered())
+        self._gather()
+        return True
+
+    def go_on(self) -> None:
+        """Encode what waits, if there is room. Called whenever there may be room again."""
+        with self._lock:
+            wanted = (self._packing is not None or self._groups) and self._in_flight.room
+            start = wanted and not self._encoding
+            self._encoding = self._encoding or bool(wanted)
+        if start:
+            self._scheduler.submit(ENCODING, self._encode).add_done_callback(report_failure)
+
+    def close(self) -> list[PersistRequest]:
+        """Take no more requests; return those that nobody has begun to encode."""
+        with self._lock:
+            self._closed = True
+            waiting = [*self._gathering.take(), *(request for group in self._groups for request in group)]
+            self._groups.clear()
+        self._gather()
+        return waiting
+
+    def _gather(self) -> None:
+        """Take the gathered requests if they are due; if not, look again when they will be."""
+        with self._lock:
+            if self._cancel_wait is not None:
+                self._cancel_wait()
+                self._cancel_wait = None
+            due_s = self._gathering.due_in_s(self._scheduler.monotonic(), self._logs)
+            if due_s:
+                self._cancel_wait = self._scheduler.call_later(due_s, self._gather)
+            elif due_s is not None:
+                self._groups.append(self._gathering.take())
+        self.go_on()
+
+    def _encode(self) -> None:
+        while (packing := self._next_packing()) is not None:
+            packed = next(packing, None)
+            if packed is not None:
+                self._in_flight.started(packed.length)
+                self._upload(packed)
+                continue
+            with self._lock:
+                self._packing = None
+            self._in_flight.encoded(self._packing_bytes)
+
+    def _next_packing(self) -> Iterator[PackedObject] | None:
+        """The objects of the group that is being packed, or of the next; None without room, or without requests."""
+        with self._lock:
+            if self._packing is None and self._groups:
+                requests = self._groups.popleft()
+                self._packing_bytes = sum(request.size_bytes for request in requests)
+                self._packing = pack(requests, self._object_bytes_max, self._release)
+            self._encoding = self._packing is not None and self._in_flight.room
+            return self._packing if self._encoding else None
