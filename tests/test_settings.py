@@ -93,12 +93,15 @@ def test_defaults_are_flinks_where_the_meaning_is_the_same() -> None:
 
 
 def test_switching_the_changelog_off_is_short_for_a_config_without_one() -> None:
-    assert CheckpointConfig(changelog=False).changelog_settings == ChangelogConfig(enabled=False).settings()
-    assert CheckpointConfig(changelog=True).changelog_settings == ChangelogConfig().settings()
+    assert CheckpointConfig(changelog=True).changelog_settings.enabled
+    off = CheckpointConfig(changelog=False).changelog_settings
+    assert not off.enabled
+    assert (off.in_flight_bytes_max, off.upload_attempts_max) == (100 << 20, 3), "the settings of uploads hold"
 
 
 def test_a_retry_policy_takes_its_arguments_in_one_order_however_it_is_made() -> None:
-    assert RetryPolicy(5, "2s", "3ms") == RetryPolicy.fixed(5, "2s", "3ms")
+    for policy in (RetryPolicy(5, "2s", "3ms"), RetryPolicy.fixed(5, "2s", "3ms")):
+        assert (policy.max_attempts, policy.timeout_s, policy.next_attempt_delay_s) == (5, 2.0, 0.003)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates import declared as hf
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import BatchContext, Operator, OperatorInput, OperatorResult
 
 UTC = ZoneInfo("UTC")
@@ -42,9 +43,9 @@ def functions_of(kind: pa.DataType) -> list[str]:
     return [*plain, "sum", "mean"] if kind in NUMBERS else plain
 
 
-def spec_of(kind: pa.DataType, emit: str = "changes", bad_records: str = "fail", **aggregates: Any) -> hf.AggregateSpec:
+def spec_of(kind: pa.DataType, emit: str = "changes", bad_records: str = "fail", **aggregates: Any) -> AggregateSpec:
     schema = pa.schema([("k", pa.string()), ("v", kind)])
-    return hf.AggregateSpec("delays", OperatorInput(schema, ("k",)), aggregates, emit, bad_records)  # type: ignore[arg-type]
+    return AggregateSpec("delays", OperatorInput(schema, ("k",)), aggregates, emit, bad_records)  # type: ignore[arg-type]
 
 
 def batch_of(rows: Rows, kind: pa.DataType) -> pa.RecordBatch:
@@ -150,7 +151,7 @@ def test_aggregates_give_what_a_recomputation_gives(
 def test_output_has_the_keys_in_key_by_order_then_the_aggregates_in_keyword_order() -> None:
     schema = pa.schema([("v", pa.int32()), ("a", pa.string()), ("b", pa.int64(), False)])
     aggregates = {"z": hf.count(), "y": hf.sum("v"), "x": hf.mean("v"), "w": hf.max("v"), "u": hf.first("a")}
-    spec = hf.AggregateSpec("o", OperatorInput(schema, ("b", "a")), aggregates)
+    spec = AggregateSpec("o", OperatorInput(schema, ("b", "a")), aggregates)
     assert spec.output_schema == pa.schema(
         [
             pa.field("b", pa.int64(), False),
@@ -286,13 +287,11 @@ def test_names_that_collide_are_refused() -> None:
         spec_of(pa.int64(), k=hf.count())
     schema = pa.schema([("n.count", pa.string())])
     with pytest.raises(JobRefused, match=r"keeps state named 'n\.count'"):
-        hf.AggregateSpec("o", OperatorInput(schema, ("n.count",)), {"n": hf.count()})
+        AggregateSpec("o", OperatorInput(schema, ("n.count",)), {"n": hf.count()})
     with pytest.raises(JobRefused, match="2 columns of that name"):
-        hf.AggregateSpec(
-            "o", OperatorInput(pa.schema([("a", pa.int64()), ("a", pa.int64())]), ("a",)), {"n": hf.count()}
-        )
+        AggregateSpec("o", OperatorInput(pa.schema([("a", pa.int64()), ("a", pa.int64())]), ("a",)), {"n": hf.count()})
     with pytest.raises(JobRefused, match="its key reads column 'z'"):
-        hf.AggregateSpec("o", OperatorInput(schema, ("z",)), {"n": hf.count()})
+        AggregateSpec("o", OperatorInput(schema, ("z",)), {"n": hf.count()})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from holdfast.errors import BadRecord, RowsNeeded
 from holdfast.functions.aggregates import combining as module
 from holdfast.functions.aggregates import declared as hf
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import COMBINED_INPUT, BatchContext, OperatorInput, OperatorResult
 
 CONTEXT = BatchContext(batch=7, batch_time_us=0, operator="sums", subtask=0)
@@ -56,13 +57,13 @@ EXACT: tuple[hf.AggregateFunction, ...] = (
 Rows = list[tuple[tuple[Any, ...], Any]]
 
 
-def spec_of(keys: str, kind: pa.DataType, combine: bool = True, bad_records: Any = "fail") -> hf.AggregateSpec:
+def spec_of(keys: str, kind: pa.DataType, combine: bool = True, bad_records: Any = "fail") -> AggregateSpec:
     names = tuple(f"k{number}" for number in range(len(KEY_KINDS[keys])))
     schema = pa.schema(
         [*((name, kind) for name, (kind, _) in zip(names, KEY_KINDS[keys], strict=True)), pa.field("v", kind)]
     )
-    fitting = {name: hf.Aggregate(name, "v") for name in EXACT if hf._fits(name, kind)}
-    return hf.AggregateSpec(
+    fitting = {name: hf.Aggregate(name, "v") for name in EXACT if hf.fits(name, kind)}
+    return AggregateSpec(
         "sums", OperatorInput(schema, names), {"rows": hf.count(), **fitting}, "changes", bad_records, combine
     )
 
@@ -73,7 +74,7 @@ def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def sent(spec: hf.AggregateSpec, senders: list[list[Rows]]) -> list[tuple[int, pa.RecordBatch]]:
+def sent(spec: AggregateSpec, senders: list[list[Rows]]) -> list[tuple[int, pa.RecordBatch]]:
     """Combine the rows of some senders, each in batches; return the rows that arrive."""
     arrived = []
     for batches in senders:
@@ -160,13 +161,13 @@ def test_combining_stops_where_keys_no_longer_repeat_and_the_rows_that_are_left_
 
 def test_every_row_is_sent_where_every_row_is_output() -> None:
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
-    assert hf.AggregateSpec("o", OperatorInput(schema, ("k",)), {"n": hf.count()}, "every").combiner() is None
-    assert hf.AggregateSpec("o", OperatorInput(schema, ("k",)), {"n": hf.count()}, "changes").combiner() is not None
+    assert AggregateSpec("o", OperatorInput(schema, ("k",)), {"n": hf.count()}, "every").combiner() is None
+    assert AggregateSpec("o", OperatorInput(schema, ("k",)), {"n": hf.count()}, "changes").combiner() is not None
 
 
 def test_a_key_column_named_like_a_column_of_combined_rows_keeps_them_from_being_combined() -> None:
     schema = pa.schema([("s.sum.max", pa.int64()), ("v", pa.int64())])
-    assert hf.AggregateSpec("o", OperatorInput(schema, ("s.sum.max",)), {"s": hf.sum("v")}).combiner() is None
+    assert AggregateSpec("o", OperatorInput(schema, ("s.sum.max",)), {"s": hf.sum("v")}).combiner() is None
 
 
 EDGES = {

@@ -16,6 +16,7 @@ from holdfast.errors import SettingsError, UserFunctionError
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput, OperatorResult
 from holdfast.functions.process.by_row import entry_cells, row_operator
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
+from holdfast.functions.process.shared.entries import ListEntries, MapEntries
 from holdfast.functions.process.shared.states import ListState, MapState, ReducingState, ValueState
 from holdfast.settings import RocksDBState
 from holdfast.state.backends import tables_of
@@ -195,10 +196,15 @@ def test_a_function_that_reads_whole_maps_or_lists_has_those_of_the_next_keys_re
     operator, keys = operator_of(Script()), [f"{number:02}" for number in range(60)]
     for key in keys:
         run(operator, [(key, change, m, 100 + m) for m in range(40) for change in ("put", "add")])
-    cells = next(each for each in operator._cells if each.name == op)
     reads: list[int] = []
-    read_whole = cells._read_whole
-    monkeypatch.setattr(cells, "_read_whole", lambda slots: (reads.append(len(slots)), read_whole(slots)))
+    kind, method = (MapEntries, "items") if op == "items" else (ListEntries, "read")
+    read = getattr(kind, method)
+
+    def counted(entries: Any, keys: pa.RecordBatch, *more: Any) -> Any:
+        reads.append(keys.num_rows)
+        return read(entries, keys, *more)
+
+    monkeypatch.setattr(kind, method, counted)
     first = ("00", "put", 7, -7)
     answers = run(operator, [first, *((key, op, None, None) for key in keys)])
     whole = [(m, 100 + m) for m in range(40)] if op == "items" else list(range(100, 140))

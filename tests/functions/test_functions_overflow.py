@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadRecord
 from holdfast.functions.aggregates import declared as hf
+from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import BatchContext, Operator, OperatorInput, OperatorResult
 
 INT64_MAX = 2**63 - 1
@@ -21,7 +22,7 @@ Row = tuple[int, int | None, int | None, Decimal | None]
 
 
 def operator_of(emit: str, bad_records: str, **aggregates: hf.Aggregate) -> Operator:
-    spec = hf.AggregateSpec("totals", OperatorInput(SCHEMA, ("k",)), aggregates, emit, bad_records)  # type: ignore[arg-type]
+    spec = AggregateSpec("totals", OperatorInput(SCHEMA, ("k",)), aggregates, emit, bad_records)  # type: ignore[arg-type]
     return spec.create(0, 128)
 
 

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
+import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
@@ -90,8 +91,18 @@ def test_dead_letters_are_a_sink_like_any_other(spelled: Mapping[str, str]) -> N
 @pytest.mark.parametrize("other", APART)
 def test_folders_beside_each_other_are_fine(other: str, spelled: Mapping[str, str]) -> None:
     first, second = f"file://{spelled['path']}", "file://" + other.format(**spelled)
-    run(written(new_job(first), hf.ParquetSink(second), hf.MemorySink()))
+    in_memory = hf.MemorySink()
+    run(written(new_job(first), hf.ParquetSink(second), in_memory))
+    assert rows_below(second) == in_memory.rows() == [{"k": 1}]
     run(written(new_job(), hf.ParquetSink(f"{second}/p"), hf.DeltaSink(f"{second}/d")))
+    assert rows_below(f"{second}/p") == rows_below(f"{second}/d") == [{"k": 1}]
+
+
+def rows_below(url: str) -> list[dict[str, object]]:
+    """The rows of the Parquet files in a folder."""
+    folder = Path(unquote(url.removeprefix("file://")))
+    files = [path for path in folder.glob("*.parquet") if path.is_file()]
+    return [row for path in files for row in pq.read_table(path).to_pylist()]
 
 
 def test_sinks_in_memory_share_nothing_unless_they_have_one_url() -> None:

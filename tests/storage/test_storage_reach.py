@@ -1,7 +1,10 @@
 """A store that does not answer is given up soon, with a reason; a store that answers is fine, empty or not."""
 
+import os
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from uuid import uuid4
 
 import obstore
@@ -103,10 +106,26 @@ def test_local_stores_are_always_in_reach(tmp_path: object) -> None:
     check_reachable("memory://x")
 
 
-def test_s3_without_credentials_begins_with_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise GenericError("Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1ms")
+class NoIdentity(BaseHTTPRequestHandler):
+    """A proxy to a machine that has no identity in a cloud: whoever asks for one gets none."""
 
-    monkeypatch.setattr(obstore, "list", fails)
-    with pytest.raises(StorageError, match=r"^s3://bucket/x: no credentials were found: give them in storage_options"):
-        check_reachable("s3://bucket/x", {"aws_region": "us-east-1"})
+    def do_PUT(self) -> None:
+        self.send_error(404)
+
+    do_GET = do_PUT
+
+    def log_message(self, *_: object) -> None:
+        return None
+
+
+def test_s3_without_credentials_begins_with_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    with HTTPServer(("127.0.0.1", 0), NoIdentity) as proxy, ThreadPoolExecutor(1) as threads:
+        threads.submit(proxy.serve_forever, 0.01)
+        try:
+            with pytest.raises(StorageError, match=r"^s3://bucket/x: no credentials were found: give them in storage_"):
+                options = {"aws_region": "us-east-1", "proxy_url": f"http://127.0.0.1:{proxy.server_port}"}
+                check_reachable("s3://bucket/x", options)
+        finally:
+            proxy.shutdown()

@@ -171,7 +171,9 @@ def test_processes_are_shown_with_their_metrics(shown: Shown) -> None:
 
 def test_the_page_is_one_file_that_loads_nothing_from_elsewhere(shown: Shown) -> None:
     page = shown.get("")
-    assert page.startswith("<!doctype html>")
+    assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
+    assert "fetch(`/api/v1/${name}`" in page, "shows the figures of the job"
+    assert all(f'"{view}"' in page for view in ("job", "checkpoints", "state", "processes", "restarts"))
     assert "src=" not in page and "http://" not in page.replace("http://www.w3.org/2000/svg", "")
 
 
