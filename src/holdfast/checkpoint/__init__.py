@@ -1,8 +1,8 @@
 """Checkpoints: rules that decide when to cut, when a checkpoint is complete, and what follows. Pure.
 
-Files in reading order: `events` (facts in, commands out), `coordinator` on `coordination`, `triggers` (when), `demand`
-(who wants it, who refuses), `cutting`, `pending` (between cut and record), `positions`, `records` and `recording`,
-`registry` with `lineage` (who holds which object), `ledger`, `gathering` and `publication` (output), `found` (a start's
-records), `holding` (records held for savepoints), `failures`, `outcomes`, `outstanding`, `updates` (settings that
-change).
+Files in reading order: `events` (facts in, commands out), `coordinator` on `coordination`, `triggers` with
+`trigger_texts` (when), `demand` (who wants it, who refuses), `cutting`, `pending` (between cut and record),
+`positions`, `records` and `recording`, `registry` with `lineage` (who holds which object), `ledger`, `gathering` and
+`publication` (output), `found` (a start's records), `holding` (records held for savepoints), `failures`, `outcomes`,
+`outstanding`, `updates` (settings that change).
 """
