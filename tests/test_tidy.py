@@ -16,13 +16,14 @@ MAY_IMPORT: dict[str, str] = {
     # Objects that a user builds and holds; the first call of `start()` reaches down to Spark.
     "__init__": "",
     "api": "functions job query settings sinks sources stored_state streams",
-    "testing": "__init__ exchange functions graph job jobmaster journal protocol query schema settings sinks sources "
-    "storage taskmanager uploads",
+    "testing": "__init__ exchange functions graph job job_settings jobmaster journal protocol query schema settings "
+    "sinks sources storage taskmanager uploads",
     "job": "functions graph schema settings sinks sources spark stored_state streams ui",
     "streams": "functions graph schema sinks sources ui",
-    "spark": "__init__ exchange graph jobmaster journal protocol query settings sources storage "
+    "spark": "__init__ exchange graph job_settings jobmaster journal protocol query settings sources storage "
     "stored_state taskmanager",
     "query": "jobmaster observe settings ui",
+    "job_settings": "jobmaster settings ui",
     # Control: the JobMaster executes the decisions of the pure rules, and the journal remembers.
     "jobmaster": "checkpoint cleanup exchange execution formats functions graph journal observe protocol "
     "recovery settings sinks sources state storage stored_state taskmanager ui",

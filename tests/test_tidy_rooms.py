@@ -36,8 +36,7 @@ CIRCLES = {
     "functions.process.of_subtask.function_operator": OPERATORS,
     "functions.windows.aggregate functions.windows.window_operator": OPERATORS,
     "functions.windows.session functions.windows.session_operator": OPERATORS,
-    "job jobmaster.batches.parts jobmaster.batches.work jobmaster.master jobmaster.program_end "
-    "jobmaster.starting.start query spark.start streams": "a job starts itself, and the start reads the job",
+    "job job_settings spark.start streams": "a job starts itself, and the start reads the job",
     "storage.links storage.obstore_store storage.store": "opening a store loads the library only then",
 }
 """Modules that know each other, some of them for type checks or late alone, and the reason. No others may."""

@@ -14,7 +14,7 @@ from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.graph.regions import explained
 from holdfast.ids import Epoch
-from holdfast.jobmaster.batches.declared import settings_of
+from holdfast.job_settings import settings_of
 from holdfast.jobmaster.batches.deployment import Layout
 from holdfast.jobmaster.program_end import end_with_program
 from holdfast.jobmaster.starting.from_savepoint import savepoint_of

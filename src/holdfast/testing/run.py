@@ -7,7 +7,7 @@ from holdfast.code_shipping import pickled
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.program import Program
 from holdfast.job import Job
-from holdfast.jobmaster.batches.declared import settings_of
+from holdfast.job_settings import settings_of
 from holdfast.jobmaster.batches.deployment import Layout
 from holdfast.jobmaster.processes.cluster import Cluster
 from holdfast.jobmaster.starting.from_savepoint import savepoint_of

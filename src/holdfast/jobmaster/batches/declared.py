@@ -1,57 +1,26 @@
 """Settings and parts that are made from the declarations of a job, or from a checkpoint."""
 
-from typing import TYPE_CHECKING
-
 from holdfast.checkpoint.events import Position
 from holdfast.checkpoint.updates import differences
 from holdfast.clock import Clock
 from holdfast.execution.failing import FailingSplits
 from holdfast.graph.program import DEAD_LETTERS
-from holdfast.jobmaster.batches.deployer import MasterSettings, StartedJob
-from holdfast.jobmaster.batches.deployment import Layout
-from holdfast.jobmaster.batches.planner import BatchLimits, Planner
+from holdfast.jobmaster.batches.deployer import StartedJob
+from holdfast.jobmaster.batches.planner import Planner
 from holdfast.jobmaster.batches.regional import RegionalPlanning
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts, identities, part_identities
 from holdfast.jobmaster.checkpoints.job_time import JobTime
 from holdfast.jobmaster.checkpoints.publisher import Publisher
 from holdfast.journal.records import CheckpointRecord
 from holdfast.printable import logger
-from holdfast.settings import AvailableNow, CheckpointConfig, QueryTrigger
+from holdfast.settings import AvailableNow, CheckpointConfig
 from holdfast.sinks.base import PublishContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
 from holdfast.sources.objects import SourceObjects
-from holdfast.ui.site import HttpSettings
 from holdfast.watermarks import Watermarks
 
-if TYPE_CHECKING:
-    from holdfast.job import Job
-
 log = logger(__name__)
-
-
-def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSettings:
-    """The settings of a job's JobMaster, as the user declared them."""
-    limits = BatchLimits(
-        job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us, job.target_batch_duration_s
-    )
-    return MasterSettings(
-        job.name,
-        layout,
-        job.checkpoint,
-        limits,
-        job.drop_state,
-        trigger,
-        job.failover,
-        job.on_loss,
-        http=HttpSettings(job.metrics_port, job.ui_port, job.ui_host, job.ui_control),
-        heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
-        start_from=job.start_from if isinstance(job.start_from, int) else None,
-        publish_again=job.publish_again,
-        regions=job.regions,
-        takes_wall=job.clock == "wall",
-        forget_updates=job.forget_updates,
-    )
 
 
 def facts_of(job: StartedJob, base: CheckpointRecord | None, time: JobTime) -> JobFacts:

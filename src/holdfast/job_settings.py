@@ -1,0 +1,36 @@
+"""The settings of a job's JobMaster, made of the job that the user declared."""
+
+from typing import TYPE_CHECKING
+
+from holdfast.jobmaster.batches.deployer import MasterSettings
+from holdfast.jobmaster.batches.deployment import Layout
+from holdfast.jobmaster.batches.planner import BatchLimits
+from holdfast.settings import QueryTrigger
+from holdfast.ui.site import HttpSettings
+
+if TYPE_CHECKING:
+    from holdfast.job import Job
+
+
+def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSettings:
+    """The settings of a job's JobMaster, as the user declared them."""
+    limits = BatchLimits(
+        job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us, job.target_batch_duration_s
+    )
+    return MasterSettings(
+        job.name,
+        layout,
+        job.checkpoint,
+        limits,
+        job.drop_state,
+        trigger,
+        job.failover,
+        job.on_loss,
+        http=HttpSettings(job.metrics_port, job.ui_port, job.ui_host, job.ui_control),
+        heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
+        start_from=job.start_from if isinstance(job.start_from, int) else None,
+        publish_again=job.publish_again,
+        regions=job.regions,
+        takes_wall=job.clock == "wall",
+        forget_updates=job.forget_updates,
+    )
