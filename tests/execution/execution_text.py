@@ -10,6 +10,7 @@ from typing import Any
 from holdfast import errors
 from holdfast.execution import events as ev
 from holdfast.execution.calls import Step
+from holdfast.execution.failover import Cause, Why
 from holdfast.execution.machine import Machine
 from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig, OnLoss
@@ -60,7 +61,7 @@ class ExecutionScenario(Scenario):
             case "at-work":
                 return [ev.AtWork(tuple(process(word) for word in plain))]
             case "failover":
-                return [ev.FailoverAsked(" ".join(plain), "outage" in named)]
+                return [ev.FailoverAsked(Cause(Why.OUTAGE if "outage" in named else Why.ASKED, " ".join(plain)))]
             case "failed" | "work-failed":
                 return [(ev.Failed if name == "failed" else ev.WorkFailed)(error(plain[0]))]
             case "base":
@@ -132,11 +133,16 @@ def show(command: ev.Command) -> str:
         case ev.EndProcess():
             return f"EndProcess {command.process}: {command.reason}"
         case ev.Deploy():
-            why = f" restart: {command.restart}" if command.restart else ""
+            failover = command.failover
+            why = "" if failover is None or failover.goes_on else f" restart: {failover}"
             how = "" if command.rewind else " by restoring"
             in_order = command.holders == tuple(range(len(command.holders)))
             places = "" if in_order else f" places={','.join(map(str, command.holders))}"
-            joining = "" if command.joining is None else f" joining={','.join(map(str, command.joining))}"
+            joining = (
+                ""
+                if failover is None or failover.joining is None
+                else f" joining={','.join(map(str, failover.joining))}"
+            )
             return f"Deploy run={command.run} base={command.base} live={to(command.live)}{places}{joining}{how}{why}"
         case ev.AnnounceDeployed():
             return f"AnnounceDeployed run={command.run} live={to(command.live)}"
@@ -156,7 +162,7 @@ def show(command: ev.Command) -> str:
         case ev.Finish():
             return "Finish"
         case ev.AskBase():
-            return f"AskBase{', goes on' if command.goes_on else ''}: {command.reason}"
+            return f"AskBase{', goes on' if command.failover.goes_on else ''}: {command.failover}"
         case ev.Log():
             return f"Log: {command.message}"
         case ev.End():

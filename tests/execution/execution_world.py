@@ -13,6 +13,7 @@ from collections.abc import Callable
 from holdfast import errors
 from holdfast.execution import events as ev
 from holdfast.execution.calls import Step
+from holdfast.execution.failover import Cause, Why
 from holdfast.execution.machine import Machine
 from holdfast.execution.phases import Phase
 from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
@@ -172,7 +173,7 @@ class World:
         if self.rare.random() < self.cut_rate:
             self.cut()
         if self.random.random() < 0.002:
-            self.tell(ev.FailoverAsked("asked for"))
+            self.tell(ev.FailoverAsked(Cause(Why.ASKED, "asked for")))
         if self.random.random() < 0.0001:
             self.tell(ev.Failed(errors.Fenced("another one")))
 
@@ -254,7 +255,7 @@ class World:
             case ev.AnnounceDeployed():
                 self.incomplete = False
             case ev.AskBase():
-                if command.goes_on:
+                if command.failover.goes_on:
                     assert self.on_loss is OnLoss.DROP and not self.incomplete, f"{command} in a job that may not"
                     self.incomplete = True
                 else:
@@ -284,11 +285,11 @@ class World:
 
     def check_joining(self, command: ev.Deploy) -> None:
         """Replacements alone join, between two batches; everybody else holds the same as before."""
-        if command.joining is None:
+        if command.failover is None or command.failover.joining is None:
             return
         assert self.incomplete and not self.torn, f"{command} although nobody is missing"
         assert self.broadcast <= self.checkpointed, f"{command} without broadcast state of batch {self.broadcast}"
-        joining = {command.live[each] for each in command.joining}
+        joining = {command.live[each] for each in command.failover.joining}
         assert not joining & self.live, f"{command} deploys {joining & self.live} once more"
         assert set(command.live.values()) - joining == self.live - self.told_lost.keys(), (
             f"{command} changes the others"
@@ -392,7 +393,7 @@ class World:
             return
         base = command.base or 0
         assert base == self.base, f"deployed from {base}, but {self.base} was chosen"
-        if command.joining is None:
+        if command.failover is None or command.failover.joining is None:
             self.position = self.checkpoints[base]
         self.tell(ev.Deployed(RunNumber(command.run)))
 

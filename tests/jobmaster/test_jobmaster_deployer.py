@@ -8,6 +8,7 @@ from jobmaster_kit import NotedTaskManagers, summing_program
 import holdfast as hf
 from holdfast.clock import ManualClock
 from holdfast.execution.events import Deploy
+from holdfast.execution.failover import UNKNOWN, Failover
 from holdfast.formats.handles import Manifest, TableHandle
 from holdfast.formats.manifests import encode_manifest
 from holdfast.ids import BatchNumber, CheckpointId, Epoch, Incarnation, JournalNumber, RunNumber
@@ -80,7 +81,7 @@ def test_a_subtask_restores_its_own_part_of_the_handles_and_no_operator_that_is_
 
 def test_only_those_that_join_are_deployed_while_the_others_go_on() -> None:
     deploying = Deploying()
-    assert set(deploying.deploy(joining=(1,))) == {1}
+    assert set(deploying.deploy(failover=Failover((UNKNOWN,), joining=(1,)))) == {1}
     assert deploying.task_managers.live == LIVE
 
 
@@ -98,7 +99,7 @@ def test_undoing_ends_the_work_of_the_run_before_and_has_all_task_managers_undo_
     assert deploying.senders.cancel.call_args == call(9)
     assert deploying.control.run_changed.call_args == call(10)
     for gateway in deploying.task_managers.gateways.values():
-        assert gateway.abort.call_args == call(10)
+        assert gateway.undo.call_args == call(10)
 
 
 def test_the_subtasks_of_a_task_manager_are_those_of_the_place_that_it_holds() -> None:

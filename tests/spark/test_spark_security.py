@@ -13,7 +13,7 @@ from holdfast.taskmanager.security import connect, new_secret
 from waiting import until
 
 ACTIONS = [
-    *("deploy", "process", "commit", "abort", "release", "cut", "complete", "abort_checkpoint", "copy"),
+    *("deploy", "process", "commit", "undo", "release", "cut", "complete", "abort_checkpoint", "copy"),
     *("stop", "await_end", "register", "heartbeat", "acknowledge", "decline", "unknown"),
 ]
 

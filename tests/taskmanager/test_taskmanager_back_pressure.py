@@ -74,7 +74,7 @@ def test_a_batch_that_waits_for_room_is_given_up_when_the_run_ends_or_the_task_m
 
     processing = threading.Thread(target=process)
     processing.start()
-    world.task_manager.abort(2)
+    world.task_manager.undo(2)
     world.task_manager.deploy(world.deployment(run=3))
     processing.join(60)
     assert len(refused) == 1

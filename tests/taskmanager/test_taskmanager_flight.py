@@ -86,7 +86,7 @@ def test_a_batch_goes_through_push_process_pull_commit_and_cut_over_flight(serve
     served.client.abort_checkpoint(1, 2)
     stored = {each.name: each.size for each in served.store.list("dstl/")}
     assert len(served.client.copy(CopyOrder("memory://a-savepoint", {}, list(stored)))) == len(stored) > 0
-    served.client.abort(2)
+    served.client.undo(2)
     assert served.client.commit(2, 0).metrics["lastCommittedBatch"] == 0
 
 
@@ -121,7 +121,7 @@ def test_rows_with_null_keys_are_named_and_not_sent(served):
 def test_errors_come_back_as_the_class_and_words_they_were_raised_with(served):
     with pytest.raises(StaleCall, match=r"^operator 'count', subtask 0: the output of batch 9 is not held here"):
         list(served.client.output(1, 9, "count", 0))
-    served.client.abort(3)
+    served.client.undo(3)
     with pytest.raises(StaleCall, match="commit of run 2 is refused"):
         served.client.commit(2, 0)
     with pytest.raises(HoldfastError, match="KeyError: 'anything'"):
@@ -165,7 +165,7 @@ def test_calls_and_streams_for_another_incarnation_are_refused(served):
 
 
 def test_a_stream_of_an_older_run_is_refused(served):
-    served.client.abort(2)
+    served.client.undo(2)
     sender = served.sender(0, run=1)
     sender.send(COUNT, rows(1))
     with pytest.raises(StaleCall, match="run 2 has begun"):
@@ -183,7 +183,7 @@ def test_a_sender_that_gives_up_counts_for_nothing(served):
 RAW_CALLS = {
     "every action": lambda client, options: [
         _refused(lambda kind=kind: list(client.do_action((kind, b""), options)))
-        for kind in ("deploy", "process", "commit", "abort", "release", "cut", "stop", "unknown", "")
+        for kind in ("deploy", "process", "commit", "undo", "release", "cut", "stop", "unknown", "")
     ],
     "actions listed": lambda client, options: _refused(lambda: list(client.list_actions(options))),
     "flights listed": lambda client, options: _refused(lambda: list(client.list_flights(b"", options))),
@@ -270,7 +270,7 @@ def test_every_raw_flight_call_without_the_secret_is_refused(server, stranger, c
 
 def test_to_clients_with_a_wrong_secret_a_task_manager_is_no_more(served):
     with TaskManagerClient(served.route, new_secret()) as client, pytest.raises(TaskManagerLost, match="reached"):
-        client.abort(1)
+        client.undo(1)
     sender = served.sender(0, secret=new_secret())
     sender.send(COUNT, rows(1))
     with pytest.raises(TaskManagerLost, match="went away"):
@@ -343,7 +343,7 @@ def test_servers_bind_the_given_host_alone_and_a_free_port_of_the_range(tmp_path
         TaskManagerClient(ExchangeRoute(0, 1, address("127.0.0.2", taken)), SECRET) as elsewhere,
         pytest.raises(TaskManagerLost),
     ):
-        elsewhere.abort(1)
+        elsewhere.undo(1)
     first.close()
     second.close()
     world.task_manager.close()

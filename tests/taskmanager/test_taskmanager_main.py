@@ -53,7 +53,7 @@ def test_it_registers_sends_heartbeats_serves_and_ends_when_told(running):
     with running.client() as client:
         client.deploy(running.world.deployment())
         until(lambda: running.job_master.heartbeats > 3)
-        client.abort(1)
+        client.undo(1)
         client.stop()
         assert running.reason() == "stopped"
     assert [each.process for each in running.job_master.registered] == [ProcessId(Role.TASK_MANAGER, 0, 1)]

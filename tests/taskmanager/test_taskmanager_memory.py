@@ -50,7 +50,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_setting_found_allowed_and_adv
     assert found, words
     total, tables, undo = (int(number.replace(",", "")) for number in found.groups())
     assert total == tables + undo > 300_000 and undo > 0
-    world.task_manager.abort(2)
+    world.task_manager.undo(2)
     assert world.counts() == {1: 1}
     world.task_manager.close()
 

@@ -74,11 +74,11 @@ def test_rows_for_an_operator_of_another_level_are_refused(tmp_path):
 
 
 def test_calls_of_an_older_run_are_refused(world):
-    world.task_manager.abort(5)
+    world.task_manager.undo(5)
     for call in (
         lambda: world.task_manager.process(ProcessRequest(4, 0, 0, 1, Streams())),
         lambda: world.task_manager.commit(4, 0),
-        lambda: world.task_manager.abort(4),
+        lambda: world.task_manager.undo(4),
         lambda: world.task_manager.cut(4, 1, 0),
         lambda: world.task_manager.complete(4, 1),
         lambda: world.task_manager.abort_checkpoint(4, 1),
@@ -102,7 +102,7 @@ def test_a_stream_or_deployment_for_another_incarnation_or_job_is_refused(world,
 def test_a_stream_that_is_open_when_its_run_ends_is_cut_off_and_leaves_nothing(world):
     def batches():
         yield "count", 0, 0, rows(1)
-        world.task_manager.abort(2)
+        world.task_manager.undo(2)
         yield "count", 0, 0, rows(2)
 
     with pytest.raises(StaleCall):
@@ -124,7 +124,7 @@ def test_an_operator_that_raises_leaves_the_state_as_it_was_and_abort_lets_the_b
         world.process(1, world.send(1, 1, 2, 3, 4))
     assert world.counts() == before
     HOOKS.before = lambda context: None
-    world.task_manager.abort(2)
+    world.task_manager.undo(2)
     world.run = 2
     world.batch(2, 1, 2, 3, 4)
     assert world.counts() == {1: 2, 2: 2, 3: 2, 4: 1}
@@ -133,7 +133,7 @@ def test_an_operator_that_raises_leaves_the_state_as_it_was_and_abort_lets_the_b
 def test_abort_undoes_a_batch_that_was_processed_and_lets_go_of_its_rows(world):
     world.batch(0, 1)
     world.process(1, world.send(1, 1, 2))
-    world.task_manager.abort(2)
+    world.task_manager.undo(2)
     assert world.counts() == {1: 1}
     assert world.task_manager.metrics()["exchangeMemoryBytes"] == 0
     world.run = 2
@@ -157,7 +157,7 @@ def test_a_batch_that_was_not_processed_cannot_be_committed(world):
 def test_a_second_batch_cannot_begin_before_the_first_ended_nor_a_level_twice(world):
     world.process(0, world.send(0, 1))
     for batch in (0, 1):
-        with pytest.raises(HoldfastError, match="commit or abort it first"):
+        with pytest.raises(HoldfastError, match="commit or undo it first"):
             world.process(batch, [])
     world.task_manager.commit(1, 0)
     with pytest.raises(HoldfastError, match="batch 0 is committed"):
@@ -206,7 +206,7 @@ def test_state_past_the_memory_bound_fails_with_advice_and_nothing_committed(tmp
     world = OneTaskManager(tmp_path, memory_bytes=400).deployed()
     with pytest.raises(StateTooLarge, match="memory="):
         world.process(0, world.send(0, 1))
-    world.task_manager.abort(2)
+    world.task_manager.undo(2)
     assert world.counts() == {}
     world.task_manager.close()
 
@@ -236,7 +236,7 @@ def test_a_new_run_is_refused_to_older_streams_while_a_batch_of_the_old_one_stil
     processing = threading.Thread(target=world.process, args=(0, streams))
     processing.start()
     assert begun.wait(60)
-    aborting = threading.Thread(target=world.task_manager.abort, args=(2,))
+    aborting = threading.Thread(target=world.task_manager.undo, args=(2,))
     aborting.start()
     until(lambda: _is_stale(world))
     go_on.set()

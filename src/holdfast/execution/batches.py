@@ -14,6 +14,7 @@ Does not own: positions, plans, units of senders.
 from holdfast.execution import events as ev
 from holdfast.execution import reactions
 from holdfast.execution.dropping import Dropping
+from holdfast.execution.failover import Cause, Why
 from holdfast.execution.phases import Phase, Work
 from holdfast.execution.reactions import Reaction
 from holdfast.settings import FailoverConfig, OnLoss
@@ -34,7 +35,8 @@ class Batches(Dropping):
     def _plan(self) -> None:
         self._batch = None
         if self._base_is_too_old():
-            self._cause = "broadcast state has changed since the checkpoint from which a replacement would join"
+            text = "broadcast state has changed since the checkpoint from which a replacement would join"
+            self._cause = Cause(Why.LAGGING, text)
             self._restart()
             return
         places = self._joinable()
@@ -93,7 +95,7 @@ class Batches(Dropping):
         if not (self._is_over(Work.RUN, event.run, event.batch) or self._is_over(Work.COMMIT, event.run, event.batch)):
             return
         self._commands.append(ev.Abandon(event.batch))
-        reaction = reactions.to_batch(event.error)
+        reaction, cause = reactions.to_batch(event.error), Cause(Why.FAILED, str(event.error))
         if self.phase is Phase.ENDING:
             self._end()
         elif reaction is Reaction.END:
@@ -103,10 +105,10 @@ class Batches(Dropping):
         elif self.phase is Phase.DRAINING:
             self._restart()
         elif reaction is Reaction.LOST and self._places.holders:
-            self._await_loss(str(event.error), self._restart, lambda: self._try_again(event.error, reaction))
+            self._await_loss(cause, self._restart, lambda: self._try_again(event.error, reaction))
         elif event.outage is not None:
             again = (lambda: self._leave(event.error)) if event.outage.is_over else self._undo
-            self._wait(event.outage.pause_s, str(event.error), self._restart, again)
+            self._wait(event.outage.pause_s, cause, self._restart, again)
         else:
             self._try_again(event.error, reaction)
 
@@ -148,9 +150,9 @@ class Batches(Dropping):
         self._commands.append(ev.Abandon(event.batch))
         self._restart_after(f"a commit was not answered: {event.error}", event.error)
 
-    def _restart_after(self, cause: str, error: Exception) -> None:
+    def _restart_after(self, text: str, error: Exception) -> None:
         """Mark the content of the TaskManagers as unknown: only a restart helps."""
-        reaction = reactions.to_batch(error)
+        reaction, cause = reactions.to_batch(error), Cause(Why.FAILED, text)
         if self.phase in (Phase.ENDING, Phase.DRAINING):
             self._go_on(self._restart)
         elif reaction is Reaction.END:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from holdfast import errors
 from holdfast.execution import events as ev
+from holdfast.execution.failover import Cause
 from holdfast.execution.phases import WORK_OF, Phase, Work
 from holdfast.ids import BatchNumber, RunNumber
 
@@ -36,7 +37,7 @@ class Course:
         self._run = RunNumber(0)
         self._batch: BatchNumber | None = None
         self._has_run = False
-        self._cause: str | None = None
+        self._cause: Cause | None = None
         self._error: Exception | None = None
         self._noticed: Callable[[], None] = lambda: None
         self._unnoticed: Callable[[], None] = lambda: None
@@ -64,14 +65,14 @@ class Course:
     def _log(self, message: str) -> None:
         self._commands.append(ev.Log(message))
 
-    def _wait(self, seconds: float, cause: str, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
+    def _wait(self, seconds: float, cause: Cause, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
         """Something is expected: the loss of a process that did not answer, or a store that comes back."""
         self.phase = Phase.WAITING
         self._cause = cause
         self._noticed, self._unnoticed = noticed, unnoticed
         self._until_s = self._now_s + seconds
 
-    def _await_loss(self, cause: str, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
+    def _await_loss(self, cause: Cause, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
         """A process did not answer: its loss is to be noticed soon."""
         self._wait(LOSS_NOTICE_S, cause, noticed, unnoticed)
 
@@ -89,7 +90,7 @@ class Course:
         if not self._is_ending:
             self._end_with(event.error)
 
-    def _exhausted(self, count: str, cause: str) -> None:
+    def _exhausted(self, count: str, cause: Cause) -> None:
         if self._has_run:
             self._end_with(errors.RestartsExhausted(f"{count}; the last cause: {cause}"))
         else:

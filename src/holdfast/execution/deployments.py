@@ -18,6 +18,7 @@ from collections.abc import Callable
 from holdfast.execution import events as ev
 from holdfast.execution import reactions
 from holdfast.execution.course import Course
+from holdfast.execution.failover import UNKNOWN, Cause, Failover, Why
 from holdfast.execution.phases import Phase, Work
 from holdfast.execution.places import Places, choose
 from holdfast.execution.reactions import Reaction
@@ -71,9 +72,10 @@ class Deployments(Course, ABC):
         if places is None:
             return
         self._places = places
-        restart, self._cause = self._cause if self._has_run else None, None
+        cause, self._cause = self._cause if self._has_run else None, None
+        failover = None if cause is None else Failover((cause,))
         rewind = self._on_loss is not OnLoss.RESTART
-        deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders, restart, rewind)
+        deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders, failover, rewind)
         self._begin(Phase.DEPLOYING, deploy)
 
     def _on_deployed(self, event: ev.Deployed) -> None:
@@ -102,14 +104,14 @@ class Deployments(Course, ABC):
         elif self.phase is Phase.DRAINING:
             self._deploy_again()
         elif reaction is Reaction.LOST:
-            self._await_loss(str(event.error), self._deploy_again, self._deploy_again)
+            self._await_loss(Cause(Why.FAILED, str(event.error)), self._deploy_again, self._deploy_again)
         elif event.outage is not None:
-            self._cause = str(event.error)
+            self._cause = Cause(Why.OUTAGE, str(event.error))
             self._restarts.pause(event.outage.pause_s, self._now_s)
             self._gather()
         else:
-            self._cause = str(event.error)
-            self._log(self._restarts.deploy_failed(self._cause, self._now_s))
+            self._cause = Cause(Why.FAILED, str(event.error))
+            self._log(self._restarts.deploy_failed(str(event.error), self._now_s))
             self._deploy_again()
 
     def _deploy_again(self) -> None:
@@ -120,9 +122,9 @@ class Deployments(Course, ABC):
     # --- restarts -----------------------------------------------------------------------------------------------------
 
     def _on_failover_asked(self, event: ev.FailoverAsked) -> None:
-        self._give_up(event.reason, event.is_outage)
+        self._give_up(event.cause)
 
-    def _give_up(self, cause: str, is_outage: bool = False) -> None:
+    def _give_up(self, cause: Cause) -> None:
         """Mark the deployment as no longer good: restart, once the work in flight has ended."""
         if self.phase in (Phase.GATHERING, Phase.CHOOSING, Phase.DRAINING):
             self._cause = self._cause or cause
@@ -131,7 +133,7 @@ class Deployments(Course, ABC):
             self._noticed()
         elif not self._is_ending and self._work is not None:
             self._cause = cause
-            self._restarts.next_is_free = is_outage
+            self._restarts.next_is_free = cause.why is Why.OUTAGE
             self.phase = Phase.DRAINING
             self._commands += [ev.Interrupt(), ev.Cancel(self._run)]
 
@@ -142,13 +144,13 @@ class Deployments(Course, ABC):
         self._batch = None
         self._log(f"restarting from the last checkpoint: {self._cause}")
         self.phase = Phase.CHOOSING
-        self._commands.append(ev.AskBase(self._cause or "unknown"))
+        self._commands.append(ev.AskBase(Failover((self._cause or UNKNOWN,))))
 
     def _may_restart(self) -> bool:
         if self._restarts.another():
             return True
         count = f"{self._restarts.count} restarts without a completed checkpoint in between"
-        self._exhausted(count, self._cause or "unknown")
+        self._exhausted(count, self._cause or UNKNOWN)
         return False
 
     def _on_base_chosen(self, event: ev.BaseChosen) -> None:

@@ -12,11 +12,11 @@ are dropped, and their count.
 """
 
 from abc import ABC
-from dataclasses import replace
 
 from holdfast.execution import events as ev
 from holdfast.execution import reactions
 from holdfast.execution.deployments import Deployments
+from holdfast.execution.failover import Cause, Failover, Why
 from holdfast.execution.phases import Phase
 from holdfast.execution.places import Places, choose
 from holdfast.execution.reactions import Reaction
@@ -35,7 +35,7 @@ class Dropping(Deployments, ABC):
         self._config = config
         self._absent: dict[int, float] = {}
         """TaskManagers whose places nobody holds, and the time since when."""
-        self._causes: list[str] = []
+        self._causes: list[Cause] = []
         self._base_is_known = False
         self._base_batch = -1
         self._broadcast_batch = -1
@@ -47,7 +47,7 @@ class Dropping(Deployments, ABC):
         within = missing < places and missing <= places * self._config.drop_ratio_max
         return self._on_loss is OnLoss.DROP and self.phase in GOING_ON and within
 
-    def _leave_out(self, process: ProcessId, cause: str) -> None:
+    def _leave_out(self, process: ProcessId, cause: Cause) -> None:
         """Go on without a TaskManager that was lost."""
         is_first = not self._absent
         self._absent[process.number] = self._now_s
@@ -55,7 +55,7 @@ class Dropping(Deployments, ABC):
         self._log(f"{cause}; the job goes on and drops the rows for its subtasks until a replacement joins")
         if is_first:
             self._base_is_known = False
-            self._commands.append(ev.AskBase(cause, goes_on=True))
+            self._commands.append(ev.AskBase(Failover((cause,), joining=())))
 
     def _drop_base_chosen(self, event: ev.BaseChosen) -> None:
         if self._absent and not self._base_is_known:
@@ -81,8 +81,8 @@ class Dropping(Deployments, ABC):
         before, self._places = self._places, places
         joining = tuple(each for each, incarnation in places.live.items() if not before.hold(each, incarnation))
         self._joins = True
-        deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders)
-        deploy = replace(deploy, joining=joining, cause="; ".join(self._causes))
+        failover = Failover(tuple(self._causes), joining)
+        deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders, failover)
         self._begin(Phase.JOINING, deploy)
 
     def _joined(self) -> None:
@@ -96,7 +96,7 @@ class Dropping(Deployments, ABC):
     def _join_failed(self, event: ev.DeployFailed) -> None:
         self._joins = False
         reaction = reactions.to_deployment(event.error, False, event.outage is not None)
-        cause = f"a replacement could not join: {event.error}"
+        cause = Cause(Why.FAILED, f"a replacement could not join: {event.error}")
         if self.phase is Phase.ENDING:
             self._end()
         elif reaction is Reaction.END:
@@ -116,7 +116,7 @@ class Dropping(Deployments, ABC):
         for number, since_s in self._absent.items():
             if self._now_s - since_s > self._config.drop_timeout_s:
                 limit = f"drop_timeout={self._config.drop_timeout!r}"
-                self._give_up(f"TaskManager {number} was missing for longer than {limit}")
+                self._give_up(Cause(Why.MISSING, f"TaskManager {number} was missing for longer than {limit}"))
                 return
 
     def _restart(self) -> None:

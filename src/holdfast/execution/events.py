@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.execution.calls import Step
+from holdfast.execution.failover import Cause, Failover
 from holdfast.ids import NO_BATCH, BatchNumber, Incarnation, JournalNumber, ProcessId, Role, RunNumber
 
 
@@ -253,13 +254,9 @@ class CheckpointCompleted:
 
 @dataclass(frozen=True, slots=True)
 class FailoverAsked:
-    """The coordinator, or somebody else, wants the job to restart from its newest checkpoint.
+    """The coordinator, or somebody else, wants the job to restart from its newest checkpoint."""
 
-    `is_outage`: a store or a disk is away, which has a limit of its own, so the restart does not count.
-    """
-
-    reason: str
-    is_outage: bool = False
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,14 +342,10 @@ class Deploy:
     """The TaskManagers that hold places, by number."""
     holders: tuple[int, ...] = ()
     """The TaskManager that holds each place."""
-    restart: str | None = None
-    """Why everything is deployed again; None for the first deployment."""
+    failover: Failover | None = None
+    """Why it is deployed again; None for the first deployment."""
     rewind: bool = True
     """True: TaskManagers that hold the state of the base in memory may go back there; False: all restore it."""
-    joining: tuple[int, ...] | None = None
-    """The TaskManagers that hold the base from now on, while the others go on with their own state; None: all do."""
-    cause: str = ""
-    """Why they join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,13 +413,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class AskBase:
-    """Ask the coordinator for the checkpoint to restart from. It gives up the checkpoints that are pending.
+    """Ask the coordinator for the checkpoint to go back to. It gives up the checkpoints that are pending, and cuts none
+    until everything is deployed."""
 
-    `goes_on`: batches are committed meanwhile, and only replacements restore. No checkpoint is cut until then.
-    """
-
-    reason: str
-    goes_on: bool = False
+    failover: Failover
 
 
 @dataclass(frozen=True, slots=True)

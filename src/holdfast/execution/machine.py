@@ -167,9 +167,8 @@ class Machine(Batches):
             self._give_up(loss.cause)
 
     def _on_loss_explained(self, event: ev.LossExplained) -> None:
-        beginning = f"{event.process.name} ended: "
-        if self._cause is not None and self._cause.startswith(beginning):
-            self._cause = beginning + event.reason
+        if self._cause is not None:
+            self._cause = self._cause.explained(event.process, event.reason)
 
     def _is_needed(self, process: ProcessId) -> bool:
         """True unless the process was a standby: the job goes on without it."""

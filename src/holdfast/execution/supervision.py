@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from holdfast import errors
 from holdfast.execution import events as ev
 from holdfast.execution.calls import Call, Calls
+from holdfast.execution.failover import Cause, Why
 from holdfast.execution.processes import Process, ProcessTable
 from holdfast.ids import Incarnation, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig
@@ -26,7 +27,7 @@ class Loss:
     """A process was lost. `over_budget` says how often, where that is more often than the settings allow."""
 
     process: ProcessId
-    cause: str
+    cause: Cause
     over_budget: str | None
     commands: list[ev.Command]
 
@@ -88,7 +89,7 @@ class Supervision:
             return None
         reason = event.reason if found.ending is None else f"{found.ending} ({event.reason})"
         self._calls.lost(event.process)
-        cause = f"{event.process.name} ended: {reason}"
+        cause = Cause(Why.LOST, reason, event.process)
         if event.for_a_unit:
             self._processes.ended_by_a_unit(found, now_s)
             return Loss(event.process, cause, None, [])

@@ -18,6 +18,7 @@ from holdfast.cleanup.remains import Remains
 from holdfast.cleanup.schedule import CleanupSchedule
 from holdfast.clock import Clock
 from holdfast.execution import events as ev
+from holdfast.execution.failover import Cause, Why
 from holdfast.execution.machine import Machine
 from holdfast.ids import Epoch
 from holdfast.jobmaster.batches.conductor import Conductor
@@ -73,7 +74,8 @@ class Facts:
 
     def failover(self, reason: str) -> None:
         """Ask for a restart from the newest checkpoint."""
-        self.tell(ev.FailoverAsked(reason, is_outage=self._outages.message is not None))
+        why = Why.ASKED if self._outages.message is None else Why.OUTAGE
+        self.tell(ev.FailoverAsked(Cause(why, reason)))
 
     def look_at_cluster(self) -> bool:
         """True if the cluster can run processes; if its session was stopped, the query ends."""

@@ -62,7 +62,7 @@ class Commands:
                 threading.Thread(target=parts.senders.cancel, args=(command.run,), daemon=True).start()
             case ev.AskBase():
                 failpoints.hit("jobmaster.failover")
-                parts.control.begin_failover(command.reason, command.goes_on).add_done_callback(self._base_chosen)
+                parts.control.begin_failover(command.failover).add_done_callback(self._base_chosen)
             case ev.Log():
                 say = log.warning if command.warning else log.info
                 say("%s: %s", parts.name, command.message)

@@ -105,7 +105,8 @@ class ObservedRules(Generic[EventT, CommandT]):
 
 
 def _plain_values(fact: object) -> dict[str, str]:
-    """The fields of a dataclass that are numbers, texts, or errors; collections may be large, so they stay out."""
+    """The fields of a dataclass that are numbers, texts, or errors, or say themselves what they are; collections may be
+    large, so they stay out."""
     found = {}
     for name in _field_names(type(fact)):
         value = getattr(fact, name)
@@ -134,7 +135,8 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 def _is_plain(value: object) -> bool:
     is_named_tuple = isinstance(value, tuple) and hasattr(value, "_fields")
-    return is_named_tuple or isinstance(value, bool | int | float | str | Enum | Exception)
+    has_words = is_dataclass(value) and type(value).__str__ is not object.__str__
+    return is_named_tuple or has_words or isinstance(value, bool | int | float | str | Enum | Exception)
 
 
 def _shown(value: object) -> str:

@@ -251,7 +251,7 @@ class TaskManagerGateway(CopyingGateway, Protocol):
         ...
 
     def process(self, request: ProcessRequest) -> ProcessResult:
-        """Blocks until all subtasks of the level have processed. On an error nothing is committed; call `abort`."""
+        """Blocks until all subtasks of the level have processed. On an error nothing is committed; call `undo`."""
         ...
 
     def commit(self, run: RunNumber, batch: BatchNumber) -> CommitAnswer:
@@ -261,7 +261,7 @@ class TaskManagerGateway(CopyingGateway, Protocol):
         """
         ...
 
-    def abort(self, run: RunNumber) -> None:
+    def undo(self, run: RunNumber) -> None:
         """Undo the batch in flight, if any, and let go of its input and output; `run` is the new run number."""
         ...
 

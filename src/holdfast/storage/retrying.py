@@ -1,8 +1,10 @@
-"""Retries of requests to the store; no other layer retries.
+"""Retries of single requests to the store, at once and a few times, for errors that pass within a second.
 
 Only requests that can be repeated without harm are retried: reads, listings, deletes, and puts, whose names are never
 used for two contents. `create` is never retried: its caller (`journal/`) finds out the outcome. The changelog's
-uploader has its own retry policy and uses the store without this layer.
+uploader has its own retry policy and uses the store without this layer. Above both, whole steps are tried again: a
+record by `journal/patience`, publication and deletions by the coordinator, batches and restores by the execution
+machine.
 """
 
 import random

@@ -87,8 +87,8 @@ class TaskManagerClient(ProcessClient):
     def commit(self, run: RunNumber, batch: BatchNumber) -> CommitAnswer:
         return self._call("commit", (run, batch), CommitAnswer)
 
-    def abort(self, run: RunNumber) -> None:
-        self._call("abort", (run,), type(None))
+    def undo(self, run: RunNumber) -> None:
+        self._call("undo", (run,), type(None))
 
     def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         self._call("cut", (run, checkpoint_id, batch), type(None))

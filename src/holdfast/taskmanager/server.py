@@ -89,7 +89,7 @@ def _actions(task_manager: TaskManager) -> dict[str, Handler]:
         "deploy": lambda body: task_manager.deploy(_decode(body, type=Deployment)),
         "process": lambda body: task_manager.process(_decode(body, type=ProcessRequest)),
         "commit": of_numbers(task_manager.commit),
-        "abort": of_numbers(task_manager.abort),
+        "undo": of_numbers(task_manager.undo),
         "cut": of_numbers(task_manager.cut),
         "complete": of_numbers(task_manager.complete),
         "abort_checkpoint": of_numbers(task_manager.abort_checkpoint),

@@ -1,6 +1,6 @@
 """A subtask: an operator's instance, its state tables, and the transaction that a batch is on them.
 
-    idle ──process──► in batch ──commit──► idle          process raised: undone at once, waits for abort
+    idle ──process──► in batch ──commit──► idle          process raised: undone at once, waits for undo
                          └──────undo─────► idle
 
 Invariants: a batch is committed once or not at all. A commit that fails half way makes the subtask broken, and a broken

@@ -1,16 +1,16 @@
 """The TaskManager hosts subtasks, and executes the JobMaster's calls on them. Knows neither Flight nor Spark.
 
     senders ──receive──► inputs ──process──► subtasks ──► outputs ──output──► pull tasks
-                                     commit │ abort
+                                     commit │ undo
                                         cut ▼
                               checkpoints.py: manifest, acknowledgement
 
 Invariants
 - A call or a stream of a lower run than the last run seen is refused (`StaleCall`), as is a call or stream meant for
   another incarnation; a stream also once its batch was released.
-- Only one of deploy, process, commit and abort runs at a time (`_work`). `cut`, `receive`, `output`, `copy` and
+- Only one of deploy, process, commit and undo runs at a time (`_work`). `cut`, `receive`, `output`, `copy` and
   `metrics` never wait for them: a checkpoint does not wait for a batch.
-- Nothing in the store is deleted here; input and output live until `release`, `abort` or `deploy`.
+- Nothing in the store is deleted here; input and output live until `release`, `undo` or `deploy`.
 """
 
 import sys
@@ -221,11 +221,11 @@ class TaskManager:
             self._let_go(batch)
             return self._refusals
 
-    def abort(self, run: RunNumber) -> None:
-        self._see(run, "abort")
+    def undo(self, run: RunNumber) -> None:
+        self._see(run, "undo")
         self._inputs.release_runs_before(run)
         with self._work:
-            self._see(run, "abort")
+            self._see(run, "undo")
             hit("taskmanager.abort")
             if self._in_flight is not None and self._hosted is not None:
                 self._each(list(self._hosted.subtasks.values()), lambda each: each.undo())
@@ -375,7 +375,7 @@ class TaskManager:
         if self._in_flight[:2] != (request.run, request.batch) or request.level in self._in_flight.levels:
             raise HoldfastError(
                 f"TaskManager {self.index}: batch {request.batch} in run {request.run}, level {request.level} cannot "
-                f"be processed: in flight is {_named(self._in_flight)}; commit or abort it first"
+                f"be processed: in flight is {_named(self._in_flight)}; commit or undo it first"
             )
         return self._in_flight.levels
 

@@ -224,8 +224,8 @@ class _LocalGateway:
     def commit(self, run: RunNumber, batch: BatchNumber) -> CommitAnswer:
         return self._call(lambda it: it.commit(run, batch))
 
-    def abort(self, run: RunNumber) -> None:
-        self._call(lambda it: it.abort(run))
+    def undo(self, run: RunNumber) -> None:
+        self._call(lambda it: it.undo(run))
 
     def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         self._call(lambda it: it.cut(run, checkpoint_id, batch))

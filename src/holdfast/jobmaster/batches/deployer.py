@@ -142,7 +142,8 @@ class Deployer:
                 shared=shared_objects_of(subtasks, whole, bounds),
             )
 
-        joining = command.live if command.joining is None else command.joining
+        failover = command.failover
+        joining = command.live if failover is None or failover.joining is None else failover.joining
 
         def deploy(task_manager: int, gateway: TaskManagerGateway) -> None:
             if task_manager not in joining:
@@ -177,7 +178,7 @@ class Deployer:
         self.cancel(RunNumber(run - 1))
         self._control.run_changed(run)
         call = self._task_managers.on_present if self._drops else self._task_managers.on_all
-        call(Step.UNDO, f"run {run - 1}", lambda _, gateway: gateway.abort(run))
+        call(Step.UNDO, f"run {run - 1}", lambda _, gateway: gateway.undo(run))
 
     @property
     def _drops(self) -> bool:

@@ -4,17 +4,18 @@ Each method may take long, returns the event of its outcome, and raises nothing.
 method is next. This module owns the positions; only the work thread calls it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from holdfast import errors, failpoints
 from holdfast.checkpoint import events as checkpoint_events
 from holdfast.clock import Clock
 from holdfast.execution import events as ev
 from holdfast.execution import reactions
+from holdfast.execution.failover import Failover
 from holdfast.execution.reactions import Reaction
 from holdfast.formats.history import LostRows
 from holdfast.graph.plan import Plan
-from holdfast.ids import BatchNumber
+from holdfast.ids import BatchNumber, Incarnation
 from holdfast.jobmaster.batches.conductor import Interruption
 from holdfast.jobmaster.batches.declared import log_restored, position_of
 from holdfast.jobmaster.batches.deployer import Deployer, MasterSettings
@@ -94,37 +95,40 @@ class WorkQueue:
     # --- deployments --------------------------------------------------------------------------------------------------
 
     def deploy(self, command: ev.Deploy, base: RestartCheckpoint) -> ev.Event:
+        failover = command.failover
+        goes_back = failover is not None and not failover.goes_on
         try:
-            if command.restart is not None:
+            if goes_back:
                 self._cluster.check()
                 self._control.check_not_fenced()
             self._deployer.deploy(command, base.record, self._planner.next_batch)
-            if command.joining is not None:
-                self._joined(command, base)
-            if command.restart is not None:
+            if failover is not None and failover.joining is not None:
+                self._joined(command.live, failover, failover.joining, base)
+            if goes_back:
                 for repaired in self._losses.went_back():
                     log.warning("%s: processed again, so that it is not lost: %s", self._settings.name, repaired)
                 self._planner.restore(position_of(base.record))
                 log_restored(self._settings.name, base.record)
                 batch = base.batch_in(self._control.history.epoch)
-                self._progress.restarted(command.restart, command.live, batch)
+                self._progress.restarted(str(failover), command.live, batch)
         except Exception as error:
             cause = self._cause(error)
-            if command.restart is None:
+            if not goes_back:
                 return ev.DeployFailed(command.run, cause)
             return ev.DeployFailed(command.run, *self._outage(RESTORES, cause))
         self._outages.answered(RESTORES)
         return ev.Deployed(command.run)
 
-    def _joined(self, command: ev.Deploy, base: RestartCheckpoint) -> None:
+    def _joined(
+        self, live: Mapping[int, Incarnation], failover: Failover, joining: Collection[int], base: RestartCheckpoint
+    ) -> None:
         """Report the rows that are lost because replacements begin from the base while the others went on."""
-        assert command.joining is not None, f"{command} deploys everybody"
         number = -1 if base.number is None else base.number
-        loss = LostRows(self._clock.now(), self._control.history.epoch, number, command.cause)
+        loss = LostRows(self._clock.now(), self._control.history.epoch, number, str(failover))
         batch = base.batch_in(loss.epoch)
-        subtasks = self._deployer.subtasks_of(command.joining)
+        subtasks = self._deployer.subtasks_of(joining)
         loss = self._losses.joined(subtasks, batch, position_of(base.record), loss)
-        self._progress.joined(command.live)
+        self._progress.joined(live)
         log.warning("%s: exactly-once has ended: %s", self._settings.name, loss)
 
     # --- planning -----------------------------------------------------------------------------------------------------

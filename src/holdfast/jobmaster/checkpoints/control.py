@@ -31,6 +31,7 @@ from holdfast.checkpoint.updates import SettingValue
 from holdfast.cleanup.disposer import Disposer
 from holdfast.clock import Clock
 from holdfast.errors import PublishFailed, StorageError
+from holdfast.execution.failover import Failover
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
 from holdfast.jobmaster.checkpoints.calls import CheckpointCalls
@@ -226,14 +227,13 @@ class Control:
         self._loop.call(begin)
         return promise
 
-    def begin_failover(self, reason: str, goes_on: bool) -> "Future[RestartCheckpoint]":
-        """Resolve pending checkpoints and choose the newest record as the base. `goes_on`: batches are committed
-        meanwhile."""
+    def begin_failover(self, failover: Failover) -> "Future[RestartCheckpoint]":
+        """Resolve pending checkpoints and choose the newest record as the base."""
         promise: Future[RestartCheckpoint] = Future()
 
         def begin() -> None:
             self._promises.await_base(promise)
-            self._handle(events.FailoverBegan(reason, goes_on))
+            self._handle(events.FailoverBegan(str(failover), failover.goes_on))
 
         self._loop.call(begin)
         return promise
