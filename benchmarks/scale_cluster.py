@@ -159,8 +159,8 @@ class SocketTaskManager(_Caller):
     def commit(self, run: int, batch: int) -> CommitAnswer:
         return self._call("commit", (run, batch), CommitAnswer)
 
-    def abort(self, run: int) -> None:
-        self._call("abort", (run,), type(None))
+    def undo(self, run: int) -> None:
+        self._call("undo", (run,), type(None))
 
     def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
         self._call("cut", (run, checkpoint_id, batch), type(None))

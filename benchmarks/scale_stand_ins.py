@@ -96,7 +96,7 @@ class StandInTaskManager:
         }
 
     def answer(self, what: str, arguments: bytes) -> Any:
-        """Answer a call. Calls that change nothing in a stand-in (`abort`, `complete`) have an empty answer."""
+        """Answer a call. Calls that change nothing in a stand-in (`undo`, `complete`) have an empty answer."""
         answer = self._answers.get(what)
         return None if answer is None else answer(arguments)
 

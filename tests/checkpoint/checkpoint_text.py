@@ -172,7 +172,7 @@ def show(command: ev.Command) -> str:
             return f"Resolve {command.request_id} number={command.number} {command.failure or 'ok'}{soft}"
         case ev.DropStaged():
             return f"DropStaged {command.sink} {b','.join(command.committables).decode()}"
-        case ev.Failover():
+        case ev.AskFailover():
             return f"Failover: {command.reason}"
         case ev.FailQuery():
             return f"FailQuery {command.sink} {command.number}: {command.reason}"

@@ -375,7 +375,7 @@ class World:
             case ev.Resolve():
                 check_answer(self, command)
                 self.requests[command.request_id] = True
-            case ev.Failover():
+            case ev.AskFailover():
                 self.soon(lambda: self.fail_over(command.reason))
             case ev.RestoreFrom():
                 assert command.number == self.newest(), "the base is the newest record"

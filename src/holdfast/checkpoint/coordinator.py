@@ -304,4 +304,4 @@ class Coordinator(Cutting):
         reason = self._failures.verdict(self._now_s, self._config)
         if reason is not None:
             self._failover_ordered = True
-            self._commands.append(ev.Failover(reason))
+            self._commands.append(ev.AskFailover(reason))

@@ -8,7 +8,7 @@ Order
 The commands of an answer come in this order, and are to be *started* in it. None waits for the command before it unless
 a line below says so (if order is needed for safety, an event comes in between):
 
- 1. conclusions: NotifyCompleted, NotifyAborted, CheckOwnership, Resolve, DropStaged, Failover, FailQuery,
+ 1. conclusions: NotifyCompleted, NotifyAborted, CheckOwnership, Resolve, DropStaged, AskFailover, FailQuery,
     RestoreFrom
  2. ExpireRecords          subsumed records. Their names are let go only after `RecordsExpired`
  3. Publish                at most 1 at a time for each sink, in order of numbers
@@ -31,7 +31,7 @@ Which event answers which command
     DeleteObjects    ObjectsDeleted | DeleteFailed
     Gather           Gathered | GatherFailed
     CheckOwnership   Superseded; no answer if the storage still belongs to this job, or if that is unknown
-    Failover         FailoverBegan, later TaskManagersChanged
+    AskFailover      FailoverBegan, later TaskManagersChanged
     RestoreFrom      TaskManagersChanged, once everything is deployed again
 
 Every event may also come late, twice or unasked; none of these raises. Only mistakes of the JobMaster raise: see
@@ -347,7 +347,7 @@ class DropStaged:
 
 
 @dataclass(frozen=True, slots=True)
-class Failover:
+class AskFailover:
     """Start a failover: report `FailoverBegan`. Nothing is triggered meanwhile."""
 
     reason: str
@@ -473,7 +473,7 @@ Command = (
     | CheckOwnership
     | Resolve
     | DropStaged
-    | Failover
+    | AskFailover
     | FailQuery
     | RestoreFrom
     | ExpireRecords

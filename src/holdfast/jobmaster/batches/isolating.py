@@ -20,8 +20,8 @@ log = logger(__name__)
 UNITS_MAX = 100_000
 """Bound on units of a level: names of staged files have room for lower numbers."""
 
-ENDS = {SenderLost.__name__: UnitEnd.DIED, SenderHung.__name__: UnitEnd.HUNG}
-"""How a unit failed, by the name of its error; any other error was raised."""
+ENDS: dict[type[Exception], UnitEnd] = {SenderLost: UnitEnd.DIED, SenderHung: UnitEnd.HUNG}
+"""How a unit failed, by its error; any other error was raised."""
 
 ISOLATED = (Reaction.LEAVE, Reaction.RETRY)
 """Errors that may come from a split. After all others the whole batch is undone, or the query ends."""
@@ -105,7 +105,7 @@ class Isolator:
         failure, origin = result.failure, self._program.legs[result.leg].origin
         assert failure is not None and isinstance(origin, SourceOrigin)
         split = (origin.source, failure.split) if failure.split else None
-        return UnitFailure(failure.message, ENDS.get(failure.kind, UnitEnd.RAISED), split)
+        return UnitFailure(failure.message, ENDS.get(type(failure.error()), UnitEnd.RAISED), split)
 
     def _are_too_many(self, failed: int, plan: Plan) -> bool:
         """True if more of the job's regions fail or stand than may."""

@@ -413,7 +413,7 @@ class Control:
                 self._sides.submit(Side.DELETIONS, self._disposer.delete, command)
             case events.Resolve():
                 self._promises.resolve(command)
-            case events.Failover():
+            case events.AskFailover():
                 self._listener.failover(command.reason)
             case events.RestoreFrom():
                 base = RestartCheckpoint(command.number, self._recorder.record(command.number))
