@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.clock import SystemClock
-from holdfast.exchange.combining import CombiningSender
+from holdfast.exchange.combining import CombiningWriter
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.links import FlightLinks
-from holdfast.exchange.sender import UnitAttempt
+from holdfast.exchange.unit_writer import UnitAttempt
 from holdfast.functions.aggregates.declared import count
 from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import OperatorInput
@@ -104,8 +104,8 @@ def work(orders: Connection, secret: str, number: int, rows: int, keys: int, spe
 
 
 def _push(links: FlightLinks, batch: int, number: int, rows: int, keys: int, spec: AggregateSpec) -> SentUnit:
-    plain = links.open_sender(UnitAttempt(1, batch, 0, number, f"{batch}-{number}"))
-    sender = CombiningSender(plain, TARGET, spec.combiner())
+    plain = links.open_writer(UnitAttempt(1, batch, 0, number, f"{batch}-{number}"))
+    sender = CombiningWriter(plain, TARGET, spec.combiner())
     for start in range(0, rows, ROWS_PER_READ):
         made = np.arange(start, min(start + ROWS_PER_READ, rows), dtype=np.int64)
         sender.send(pa.RecordBatch.from_arrays([pa.array(made % keys)], schema=INPUT))

@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, str] = {
     "printable": "",
     "python_values": "",
     "schema": "",
-    "units": "",
+    "quantities": "",
     "watermarks": "",
 }
 """Each room of `src/holdfast` (a folder, or a module beside them), and the rooms it may import besides the leaves."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.errors import SettingsError
-from holdfast.units import Duration, Size, above_zero, duration_s, size_bytes, whole_number
+from holdfast.quantities import Duration, Size, above_zero, duration_s, size_bytes, whole_number
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,6 +19,7 @@ from holdfast.graph.nodes import ReadNode
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained
 from holdfast.hidden import hide_url
+from holdfast.quantities import duration_us
 from holdfast.settings import (
     AvailableNow,
     CheckpointConfig,
@@ -42,7 +43,6 @@ from holdfast.sources.truncations import PART
 from holdfast.stored_state.states import VALUES
 from holdfast.streams import Stream
 from holdfast.ui.notebook import html_table
-from holdfast.units import duration_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

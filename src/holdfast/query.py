@@ -15,12 +15,12 @@ from holdfast.jobmaster.batches.progress import Totals
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.savepoints.savepoints import Savepoint
 from holdfast.observe.view import JobView, LostRows, SavepointStats
+from holdfast.quantities import Duration, duration_s
 from holdfast.settings import CheckpointConfig
 from holdfast.ui import api
 from holdfast.ui.checkpoint_list import CheckpointList
 from holdfast.ui.notebook import html_table
 from holdfast.ui.screen import documents, follow
-from holdfast.units import Duration, duration_s
 
 
 class Query:

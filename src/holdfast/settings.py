@@ -22,7 +22,7 @@ from holdfast.checkpoint.triggers import (
     on_watermark,
 )
 from holdfast.errors import SettingsError
-from holdfast.units import Duration, Size, above_zero, duration_s, size_bytes, whole_number
+from holdfast.quantities import Duration, Size, above_zero, duration_s, size_bytes, whole_number
 
 __all__ = [
     "AvailableNow",

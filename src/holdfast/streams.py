@@ -24,11 +24,11 @@ from holdfast.graph.late import late_rows
 from holdfast.graph.nodes import Node, ReadNode, StepDeclaration, StepNode, TransformDeclaration, over_reads, united
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
 from holdfast.graph.projecting import Projection, Selection
+from holdfast.quantities import Duration, duration_us
 from holdfast.schema import to_arrow_schema
 from holdfast.sinks.base import Sink
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.ui.notebook import html_table
-from holdfast.units import Duration, duration_us
 from holdfast.watermarks import WatermarkSpec
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import cloudpickle
 import pyarrow as pa
 
 from holdfast.changelog_config import ChangelogConfig
-from holdfast.exchange.local import LocalSender
-from holdfast.exchange.sender import Sender, UnitAttempt
+from holdfast.exchange.local import LocalUnitWriter
+from holdfast.exchange.unit_writer import UnitAttempt, UnitWriter
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
 from holdfast.functions.aggregates.declared import count
@@ -147,9 +147,9 @@ def counting(name: str = "count") -> OperatorSpec:
     return HookedSpec(AggregateSpec(name, OperatorInput(INPUT, ("k",)), {"n": count()}), name)
 
 
-def streams_of(sender: Sender) -> Streams:
-    """The streams that a sender claims to have sent to TaskManager 0."""
-    return by_task_manager([SentUnit(sender.unit.unit, sender.unit.attempt, sender.finish())])[0]
+def streams_of(writer: UnitWriter) -> Streams:
+    """The streams that a unit claims to have sent to TaskManager 0."""
+    return by_task_manager([SentUnit(writer.unit.unit, writer.unit.attempt, writer.finish())])[0]
 
 
 def program(*specs: OperatorSpec, state: StateBackend = IN_MEMORY) -> bytes:
@@ -225,9 +225,9 @@ class OneTaskManager:
         return UnitAttempt(self.run, batch, 0, unit, attempt or f"attempt-{self.attempts}")
 
     def send(self, batch: int, *keys: int, unit: int = 0, operator: str = "count") -> list[SentStream]:
-        sender = LocalSender(self.routes(), {0: self.task_manager}, self.unit(batch, unit))
-        sender.send(OperatorTarget(operator, 0, ("k",)), rows(*keys))
-        return list(streams_of(sender))
+        writer = LocalUnitWriter(self.routes(), {0: self.task_manager}, self.unit(batch, unit))
+        writer.send(OperatorTarget(operator, 0, ("k",)), rows(*keys))
+        return list(streams_of(writer))
 
     def process(self, batch: int, streams: list[SentStream], level: int = 1) -> ProcessResult:
         return self.task_manager.process(ProcessRequest(self.run, batch, 0, level, Streams.of(streams)))

@@ -16,7 +16,7 @@ from taskmanager_kit import COUNT, HOOKS, INPUT, SECRET, NotingJobMaster, OneTas
 from holdfast.errors import HoldfastError, StaleCall, TaskManagerLost
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.links import FlightLinks
-from holdfast.exchange.sender import ExchangeSender, UnitAttempt
+from holdfast.exchange.unit_writer import FlightUnitWriter, UnitAttempt
 from holdfast.functions.aggregates.declared import sum as sum_of
 from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import OperatorInput
@@ -48,8 +48,8 @@ class Served(OneTaskManager):
         self.route = ExchangeRoute(0, self.settings.process.incarnation, self.address)
         self.client = TaskManagerClient(self.route, SECRET)
 
-    def sender(self, batch: int, secret: str = SECRET, attempt: str = "a", run: int = 1) -> ExchangeSender:
-        return ExchangeSender(self.routes(self.address), Connections(secret), UnitAttempt(run, batch, 0, 0, attempt))
+    def sender(self, batch: int, secret: str = SECRET, attempt: str = "a", run: int = 1) -> FlightUnitWriter:
+        return FlightUnitWriter(self.routes(self.address), Connections(secret), UnitAttempt(run, batch, 0, 0, attempt))
 
     def close(self) -> None:
         self.client.close()
@@ -156,7 +156,7 @@ def test_calls_and_streams_for_another_incarnation_are_refused(served):
             client.commit(1, 0)
         with pytest.raises(StaleCall, match="incarnation 7"):
             list(client.output(1, 0, "count", 0))
-    sender = ExchangeSender(
+    sender = FlightUnitWriter(
         msgspec.structs.replace(served.routes(), routes=[other]), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a")
     )
     sender.send(COUNT, rows(1))
@@ -401,7 +401,7 @@ def process(tmp_path):
 def test_a_task_manager_killed_while_rows_are_sent_is_lost_at_once_and_so_is_every_later_call(process, tmp_path):
     at = process.stdout.readline().strip()
     world = OneTaskManager(tmp_path)
-    sender = ExchangeSender(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
+    sender = FlightUnitWriter(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
     batch = rows(*range(200_000))
 
     def send_until_it_fails():
@@ -418,7 +418,7 @@ def test_a_task_manager_killed_while_rows_are_sent_is_lost_at_once_and_so_is_eve
         pytest.raises(TaskManagerLost, match="cannot be reached"),
     ):
         client.commit(1, 0)
-    another = ExchangeSender(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "b"))
+    another = FlightUnitWriter(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "b"))
     another.send(COUNT, batch)
     with pytest.raises(TaskManagerLost):
         another.finish()
@@ -427,7 +427,7 @@ def test_a_task_manager_killed_while_rows_are_sent_is_lost_at_once_and_so_is_eve
 @pytest.mark.kill
 def test_giving_up_does_not_wait_for_a_task_manager_that_takes_nothing_more(process, tmp_path):
     at = process.stdout.readline().strip()
-    sender = ExchangeSender(OneTaskManager(tmp_path).routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
+    sender = FlightUnitWriter(OneTaskManager(tmp_path).routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
     sender.send(COUNT, rows(*range(100_000)))
     process.send_signal(signal.SIGSTOP)
     batch = rows(*range(500_000))
@@ -477,7 +477,7 @@ def test_closing_a_server_does_not_wait_for_ever_for_a_call_that_hangs(tmp_path,
 def test_a_task_manager_killed_while_its_output_is_pulled_is_lost_at_once(process, tmp_path):
     at = process.stdout.readline().strip()
     world = OneTaskManager(tmp_path)
-    sender = ExchangeSender(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
+    sender = FlightUnitWriter(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
     sender.send(COUNT, rows(*range(2_000_000)))
     with TaskManagerClient(ExchangeRoute(0, 1, at), SECRET) as client:
         client.process(ProcessRequest(1, 0, 0, 1, streams_of(sender)))

@@ -23,7 +23,7 @@ from holdfast.checkpoint.triggers import (
     on_watermark,
 )
 from holdfast.errors import SettingsError
-from holdfast.units import Duration
+from holdfast.quantities import Duration
 
 CHARACTERS_MAX = 500
 """Bound on the text of a trigger; the longest that is sensible, a cron expression with lists, has some hundred."""

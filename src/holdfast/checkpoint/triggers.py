@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from holdfast.errors import SettingsError
-from holdfast.units import Duration, duration_s, duration_us
+from holdfast.quantities import Duration, duration_s, duration_us
 
 EARLY_RATIO = 0.15
 EARLY_S_MAX = 0.15

@@ -10,17 +10,17 @@ import pyarrow as pa
 
 from holdfast.equality import normalised_keys
 from holdfast.exchange import partition
-from holdfast.exchange.sender import Sender
+from holdfast.exchange.unit_writer import UnitWriter
 from holdfast.functions.operator import Combiner
 from holdfast.graph.program import OperatorTarget
 from holdfast.protocol.streams import Sent
 
 
-class CombiningSender:
-    """Sender of rows for an operator, with its combiner before it."""
+class CombiningWriter:
+    """Writes the rows of a unit to an operator, through its combiner."""
 
-    def __init__(self, sender: Sender, target: OperatorTarget, combiner: Combiner | None) -> None:
-        self._sender = sender
+    def __init__(self, writer: UnitWriter, target: OperatorTarget, combiner: Combiner | None) -> None:
+        self._writer = writer
         self._target = target
         self._combiner = combiner
 
@@ -33,15 +33,15 @@ class CombiningSender:
         if rows.num_rows and self._combiner is not None:
             self._pass_on(self._combiner.take(rows))
         elif rows.num_rows:
-            self._sender.send(self._target, rows)
+            self._writer.send(self._target, rows)
         return nulls
 
     def finish(self) -> Sent:
-        """Send pending rows and wait, as `Sender.finish`."""
+        """Send pending rows and wait, as `UnitWriter.finish`."""
         if self._combiner is not None:
             self._pass_on(self._combiner.finish())
-        return self._sender.finish()
+        return self._writer.finish()
 
     def _pass_on(self, parts: list[tuple[int, pa.RecordBatch]]) -> None:
         for number, rows in parts:
-            self._sender.send(replace(self._target, input=number), rows)
+            self._writer.send(replace(self._target, input=number), rows)

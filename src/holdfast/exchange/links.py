@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from holdfast.exchange.connections import Connections
-from holdfast.exchange.sender import ExchangeSender, UnitAttempt
+from holdfast.exchange.unit_writer import FlightUnitWriter, UnitAttempt
 from holdfast.ids import BatchNumber, RunNumber
 from holdfast.protocol.taskmanager import ExchangeRoutes
 
@@ -18,8 +18,8 @@ class FlightLinks:
         self._connections = connections
         self._route_of = {route.task_manager: route for route in routes.routes}
 
-    def open_sender(self, unit: UnitAttempt) -> ExchangeSender:
-        return ExchangeSender(self._routes, self._connections, unit)
+    def open_writer(self, unit: UnitAttempt) -> FlightUnitWriter:
+        return FlightUnitWriter(self._routes, self._connections, unit)
 
     def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         route = self._route_of[self._routes.owners[subtask]]

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from holdfast.errors import TaskManagerLost
-from holdfast.exchange.sender import Sender, UnitAttempt
+from holdfast.exchange.unit_writer import UnitAttempt, UnitWriter
 from holdfast.ids import BatchNumber, RunNumber
 from holdfast.protocol.taskmanager import ExchangeRoutes, SectionRows, StreamTag
 from holdfast.taskmanager.taskmanager import TaskManager
 
 
-class LocalSender(Sender):
+class LocalUnitWriter(UnitWriter):
     """Hands rows to TaskManagers in this process, for the testing kit."""
 
     def __init__(self, routes: ExchangeRoutes, task_managers: Mapping[int, TaskManager], unit: UnitAttempt) -> None:
@@ -42,8 +42,8 @@ class LocalLinks:
         self._routes = routes
         self._task_managers = task_managers
 
-    def open_sender(self, unit: UnitAttempt) -> LocalSender:
-        return LocalSender(self._routes, self._task_managers, unit)
+    def open_writer(self, unit: UnitAttempt) -> LocalUnitWriter:
+        return LocalUnitWriter(self._routes, self._task_managers, unit)
 
     def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         owner = self._routes.owners[subtask]

@@ -1,6 +1,6 @@
 """Body of a push or pull task: a unit of work, from its reads or subtask outputs to its target. Spark-free.
 
-    read splits ─┐                                        ┌─► senders, by key group ─► TaskManagers
+    read splits ─┐                                        ┌─► writers, by key group ─► TaskManagers
                  ├─► steps in Python, batch by batch ─────┤
     pull output ─┘   (`stepping`), for all of its targets └─► sink.stage ─► committables
 
@@ -21,12 +21,12 @@ import pyarrow as pa
 from holdfast import errors
 from holdfast.arrays import plain_rows, plain_schema
 from holdfast.exchange.changes import unknown_changes
-from holdfast.exchange.combining import CombiningSender
+from holdfast.exchange.combining import CombiningWriter
 from holdfast.exchange.dropping import DroppedRows
 from holdfast.exchange.event_times import newest_us, odd_times, pieces_between, rows_with_odd_times
 from holdfast.exchange.partition import without
-from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.exchange.stepping import LegSteps
+from holdfast.exchange.unit_writer import UnitAttempt, UnitWriter
 from holdfast.failpoints import hit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import (
@@ -54,7 +54,7 @@ SKIPPED = "skipped by query.skip"
 class Links(Protocol):
     """Connections of a task to TaskManagers: over Flight, or directly in a process."""
 
-    def open_sender(self, unit: UnitAttempt) -> Sender: ...
+    def open_writer(self, unit: UnitAttempt) -> UnitWriter: ...
 
     def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
 
@@ -310,11 +310,11 @@ def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: 
             raise AssertionError("each row has an output")
     except BaseException:
         for each in sending.values():
-            each.sender.abort()
+            each.writer.abort()
         raise
     for place, each in sending.items():
         results[place] = OutputResult(each.sent)
-    dropped = [each.sender.dropped for each in sending.values()]
+    dropped = [each.writer.dropped for each in sending.values()]
     bad = merged(bad)
     letters = [*bad, *(letter for each in dropped for letter in _dropped_letters(each, work))]
     return UnitResult(
@@ -327,7 +327,7 @@ def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: 
         bad_rows=len(bad),
         bad_reasons=counted_reasons(bad),
         event_times=origin.event_times if origin else {},
-        rows_by_subtask=tuple(entry for each in sending.values() for entry in each.sender.rows_by_subtask()),
+        rows_by_subtask=tuple(entry for each in sending.values() for entry in each.writer.rows_by_subtask()),
         gone={number: reason for each in dropped for number, reason in each.gone.items()},
     )
 
@@ -403,9 +403,9 @@ class Sending:
         combiner = spec.combiner(request.combine, request.closed.get(target.operator))
         attempt = stream_attempt(work.attempt, place)
         unit = UnitAttempt(request.run, request.batch, request.level, work.unit.unit, attempt)
-        self.sender = work.links.open_sender(unit)
+        self.writer = work.links.open_writer(unit)
         self.sent = Sent()
-        self._combining = CombiningSender(self.sender, target, combiner)
+        self._combining = CombiningWriter(self.writer, target, combiner)
         self._node = work.leg.outputs[place].node
         self._work, self._target, self._origin, self._bad = work, target, origin, bad
 
@@ -422,7 +422,7 @@ class Sending:
 
 
 def _send_others(
-    combining: CombiningSender, batch: pa.RecordBatch, refused: Mapping[int, str]
+    combining: CombiningWriter, batch: pa.RecordBatch, refused: Mapping[int, str]
 ) -> npt.NDArray[np.int64]:
     """Send the rows that are not refused; return the numbers of those whose key is null."""
     if not refused:

@@ -3,7 +3,7 @@
 from holdfast.availability import SnapshotAvailability
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import SettingsError
-from holdfast.units import Duration, duration_s
+from holdfast.quantities import Duration, duration_s
 
 
 class SoftFailureLimit:

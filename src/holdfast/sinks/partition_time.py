@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from urllib.parse import unquote
 
 from holdfast.errors import SettingsError
-from holdfast.units import Duration, above_zero, duration_s
+from holdfast.quantities import Duration, above_zero, duration_s
 
 MARKER = "_SUCCESS"
 _EXAMPLE = datetime(2026, 11, 24, 11, 30)

@@ -17,8 +17,8 @@ import msgspec
 
 from holdfast.checkpoint.trigger_texts import trigger_of
 from holdfast.errors import HoldfastError, described
+from holdfast.quantities import duration_s
 from holdfast.ui.pages import JSON, Application, Environment, StartResponse, answer, bearer, is_token
-from holdfast.units import duration_s
 
 BODY_BYTES_MAX = 64 << 10
 """Bound on a command's length in bytes."""

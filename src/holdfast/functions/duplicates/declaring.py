@@ -8,7 +8,7 @@ from holdfast.functions.duplicates.duplicates import DuplicatesSpec
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.rows.policies import LatePolicy, RowHandling
 from holdfast.functions.windows.declared import AnyWindow
-from holdfast.units import Duration, duration_us
+from holdfast.quantities import Duration, duration_us
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from holdfast.functions.joins.declared import How, JoinSpec, check_how
 from holdfast.functions.operator import OperatorInput
 from holdfast.functions.rows.policies import BadRecords, LatePolicy
 from holdfast.functions.windows.declared import Window
-from holdfast.units import Duration, duration_us, signed_duration_us
+from holdfast.quantities import Duration, duration_us, signed_duration_us
 
 
 @dataclass(frozen=True)

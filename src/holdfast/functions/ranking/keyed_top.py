@@ -74,7 +74,7 @@ class KeyedTopSpec(OperatorSpec):
         return pa.schema([*self.input.key_schema, pa.field(RANK, pa.int64(), nullable=False), *self.others])
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner | None:
-        return TopSender(self) if combine and self.combine else None
+        return KeyedTopCombiner(self) if combine and self.combine else None
 
     def table_schemas(self) -> dict[str, TableSchema]:
         keys = self.input.key_schema
@@ -88,7 +88,7 @@ class KeyedTopSpec(OperatorSpec):
         return KeyedTopOperator(self, max_parallelism, new_table)
 
 
-class TopSender(Combiner):
+class KeyedTopCombiner(Combiner):
     """Sends the `n` greatest rows of each key of the rows that it is given at a time, in their order."""
 
     def __init__(self, spec: KeyedTopSpec) -> None:

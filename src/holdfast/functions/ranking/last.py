@@ -56,7 +56,7 @@ class LastSpec(OperatorSpec):
         return self.input.schema
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner | None:
-        return LastSender(self) if combine else None
+        return LastCombiner(self) if combine else None
 
     @property
     def calls_no_user(self) -> bool:
@@ -70,7 +70,7 @@ class LastSpec(OperatorSpec):
         return LastOperator(self, max_parallelism, new_table)
 
 
-class LastSender(Combiner):
+class LastCombiner(Combiner):
     """Sends the greatest row of each key of the rows that it is given at a time."""
 
     def __init__(self, spec: LastSpec) -> None:

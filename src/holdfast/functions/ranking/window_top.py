@@ -46,14 +46,14 @@ class TopSpec(RowWindowsSpec):
     def result_fields(self) -> list[pa.Field]:
         return [field for field in self.input.schema if field.name not in self.key_columns]
 
-    def pane_sender(self) -> Combiner:
-        return WindowTopSender(self)
+    def pane_combiner(self) -> Combiner:
+        return WindowTopCombiner(self)
 
     def finish_of(self, subtask: int) -> WindowFinish:
         return TopFinish(self)
 
 
-class WindowTopSender(Combiner):
+class WindowTopCombiner(Combiner):
     """Sends those of the given rows that may be among a window's greatest: the greatest of each pane."""
 
     def __init__(self, spec: TopSpec) -> None:

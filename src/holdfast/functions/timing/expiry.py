@@ -13,7 +13,7 @@ import numpy as np
 
 from holdfast.errors import SettingsError
 from holdfast.functions.rows.columns import BoolArray, IntArray
-from holdfast.units import duration_s
+from holdfast.quantities import duration_s
 
 TtlOn = Literal["create", "write", "read"]
 

@@ -15,7 +15,7 @@ from holdfast.functions.aggregates.declared import Aggregate, check_aggregates
 from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, TableSchema
 from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, Window
-from holdfast.functions.windows.sending import PANE_FIELD, WindowSender
+from holdfast.functions.windows.sending import PANE_FIELD, WindowCombiner
 from holdfast.functions.windows.window_operator import WindowOperator
 from holdfast.functions.windows.windowed import FINAL, WindowedSpec, Windowing
 from holdfast.state.keys import grouped_by
@@ -77,7 +77,7 @@ class WindowSpec(WindowedAggregates):
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
         inner = self.kept.combiner(combine, closed_us)
-        return WindowSender(self.window, closed_us, self.lateness_us, inner)
+        return WindowCombiner(self.window, closed_us, self.lateness_us, inner)
 
     @property
     def calls_no_user(self) -> bool:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import SettingsError
+from holdfast.quantities import Duration, duration_s, signed_duration_us
 from holdfast.state.physical import Integers, values_of
-from holdfast.units import Duration, duration_s, signed_duration_us
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 PANE = "__window"

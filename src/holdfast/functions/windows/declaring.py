@@ -19,7 +19,7 @@ from holdfast.functions.windows.declared import WINDOW_START, AnyWindow, Session
 from holdfast.functions.windows.process import process_spec
 from holdfast.functions.windows.session import SessionSpec
 from holdfast.functions.windows.windowed import WindowEmit, Windowing
-from holdfast.units import Duration, duration_us
+from holdfast.quantities import Duration, duration_us
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from holdfast.functions.operator import Combiner, NewTable, Operator, TableSchema
 from holdfast.functions.windows.declared import SessionWindow, Window
 from holdfast.functions.windows.rows_operator import WindowFinish, WindowRowsOperator, rows_schemas
-from holdfast.functions.windows.sending import SessionSender, WindowSender
+from holdfast.functions.windows.sending import SessionCombiner, WindowCombiner
 from holdfast.functions.windows.session_rows_operator import SessionRowsOperator, session_rows_schemas
 from holdfast.functions.windows.windowed import WindowedSpec
 from holdfast.state.table import StateTable
@@ -18,16 +18,16 @@ class RowWindowsSpec(WindowedSpec):
     def finish_of(self, subtask: int) -> WindowFinish:
         """Make the part that turns the rows of windows into output."""
 
-    def pane_sender(self) -> Combiner | None:
+    def pane_combiner(self) -> Combiner | None:
         """The combiner of rows with panes; None: they are sent as they are. Rows of sessions always are."""
         return None
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
         if isinstance(self.window, SessionWindow):
-            return SessionSender(not self.input.key_columns)
+            return SessionCombiner(not self.input.key_columns)
         assert isinstance(self.window, Window)
-        inner = self.pane_sender() if combine and self.windowing.combine else None
-        return WindowSender(self.window, closed_us, self.lateness_us, inner)
+        inner = self.pane_combiner() if combine and self.windowing.combine else None
+        return WindowCombiner(self.window, closed_us, self.lateness_us, inner)
 
     def table_schemas(self) -> dict[str, TableSchema]:
         return session_rows_schemas(self) if isinstance(self.window, SessionWindow) else rows_schemas(self)

@@ -34,7 +34,7 @@ def with_panes(window: Window, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, In
     return rows.append_column(PANE_FIELD, pa.array(panes)), panes
 
 
-class SessionSender(Combiner):
+class SessionCombiner(Combiner):
     """Rows of sessions: as they are; where there is no other key, with a column by which they are divided."""
 
     def __init__(self, alone: bool) -> None:
@@ -49,7 +49,7 @@ class SessionSender(Combiner):
         return []
 
 
-class WindowSender(Combiner):
+class WindowCombiner(Combiner):
     """Adds panes; `inner` combines the rows that are not late, None: they are sent as they are."""
 
     def __init__(self, window: Window, closed_us: int | None, lateness_us: int, inner: Combiner | None) -> None:

@@ -9,7 +9,7 @@ from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, TableSchema
 from holdfast.functions.windows.aggregate import WindowedAggregates
 from holdfast.functions.windows.declared import PANE, SessionWindow
-from holdfast.functions.windows.sending import PANE_FIELD, SessionSender
+from holdfast.functions.windows.sending import PANE_FIELD, SessionCombiner
 from holdfast.functions.windows.session_operator import BEFORE, END, NEWEST, SESSION, SessionOperator
 from holdfast.state.keys import grouped_by
 from holdfast.state.table import StateTable
@@ -60,7 +60,7 @@ class SessionSpec(WindowedAggregates):
         return SessionAggregates(self.name, keys, self.aggregates, "changes", self.windowing.bad_records, False)
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
-        return SessionSender(not self.input.key_columns)
+        return SessionCombiner(not self.input.key_columns)
 
     def table_schemas(self) -> dict[str, TableSchema]:
         keys = pa.schema(list(self.kept.key_schema)[:-1])

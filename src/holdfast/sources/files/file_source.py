@@ -14,6 +14,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, JobRefused, SettingsError, StorageError
 from holdfast.hidden import hide_url
 from holdfast.printable import logger
+from holdfast.quantities import Size, size_bytes
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
 from holdfast.sources.files.csv_format import CsvOptions
@@ -27,7 +28,6 @@ from holdfast.sources.files.open_tree import open_tree
 from holdfast.sources.files.patterns import is_glob
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, spark_friendly
-from holdfast.units import Size, size_bytes
 
 log = logger(__name__)
 

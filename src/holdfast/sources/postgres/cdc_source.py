@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError, StorageError
+from holdfast.quantities import Duration, Size, duration_s, size_bytes
 from holdfast.sources.base import Enumerator, EnumeratorContext, Source, SourceBatch, SourceOutput, SplitRead
 from holdfast.sources.postgres.catalog import Catalog
 from holdfast.sources.postgres.cdc_enumerator import PostgresEnumerator
@@ -20,7 +21,6 @@ from holdfast.sources.spooled.segments import read_part
 from holdfast.sources.spooled.spool import SegmentReadDetail
 from holdfast.sources.truncations import parted, parted_schema
 from holdfast.storage.store import ObjectStore
-from holdfast.units import Duration, Size, duration_s, size_bytes
 
 Snapshot = Literal["initial", "chunked", "never"]
 CdcIsolation = Literal["transaction", "row"]

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
+from holdfast.quantities import Duration, Size, duration_s, size_bytes
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
 from holdfast.sources.spark_stream.epoch_head import SPLIT, EpochHead
@@ -23,7 +24,6 @@ from holdfast.sources.spooled.segments import read_part
 from holdfast.sources.spooled.spool import SegmentReadDetail, Spool
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
-from holdfast.units import Duration, Size, duration_s, size_bytes
 
 
 class StreamingDataFrameSource(Source):

@@ -1,11 +1,11 @@
-"""Sending of rows to the subtasks that own their keys: an attempt at a unit of work, to all TaskManagers.
+"""Writes the rows of an attempt at a unit of work to the subtasks that own their keys, on all TaskManagers.
 
     send(target, rows) ──► pending per target ──► divided by (TaskManager, subtask) ──► one link a TaskManager
 
 Rows of a broadcast input are not divided: each subtask gets all of them.
 
 Invariants: rows of one (operator, input, subtask) arrive in the order in which they were sent; only non-empty streams
-exist; the totals that `finish` returns were computed from exactly the batches that were sent. A sender never waits for
+exist; the totals that `finish` returns were computed from exactly the batches that were sent. A writer never waits for
 a TaskManager that is gone: it raises `TaskManagerLost`, and the JobMaster decides; or it drops the rows, where the
 routes say so. Callers retry, and decide about rows with null keys.
 """
@@ -63,8 +63,8 @@ class _Pending:
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-class Sender(ABC):
-    """Division, order and totals of sent rows, for every kind of connection."""
+class UnitWriter(ABC):
+    """Divides rows by key, and keeps their order and totals, for every kind of connection."""
 
     def __init__(self, routes: ExchangeRoutes, unit: UnitAttempt) -> None:
         self._routes = routes
@@ -215,7 +215,7 @@ class Sender(ABC):
         return StreamTag(tag, target.operator, target.input)
 
 
-class ExchangeSender(Sender):
+class FlightUnitWriter(UnitWriter):
     """Sends over Flight, with a link for each TaskManager, which is opened when the first row goes there."""
 
     def __init__(self, routes: ExchangeRoutes, connections: Connections, unit: UnitAttempt) -> None:
@@ -230,7 +230,7 @@ class ExchangeSender(Sender):
         for link in links:
             link.abort()
 
-    def __enter__(self) -> "ExchangeSender":
+    def __enter__(self) -> "FlightUnitWriter":
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.exchange import sender as module
-from holdfast.exchange.sender import Sender, UnitAttempt
+from holdfast.exchange.unit_writer import UnitAttempt, UnitWriter
 from holdfast.graph.program import OperatorTarget
 from holdfast.protocol.streams import SentStream
 from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes, SectionRows, StreamTag
@@ -15,7 +15,7 @@ TARGET = OperatorTarget("op", 0, ("k",))
 SCHEMA = pa.schema([("k", pa.int64()), ("i", pa.int64())])
 
 
-class NotingSender(Sender):
+class NotingWriter(UnitWriter):
     """Keeps messages instead of sending them, cut into sections as a TaskManager would."""
 
     def __init__(self, owners: list[int]) -> None:
@@ -61,7 +61,7 @@ def test_each_subtask_gets_its_rows_in_order_from_its_own_task_manager_and_the_t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ROWS_PER_MESSAGE_MIN", 8)
         patch.setattr(module, "ROWS_PER_MESSAGE_MAX", 16)
-        sender = NotingSender(owners)
+        sender = NotingWriter(owners)
         sent, first = [], 0
         for keys in batches:
             sent.append(rows(keys, first))
@@ -85,7 +85,7 @@ def digest(pieces: list[pa.RecordBatch]) -> int:
 
 
 def test_small_batches_wait_for_more_and_large_ones_are_cut(small_messages):
-    sender = NotingSender([0])
+    sender = NotingWriter([0])
     for _ in range(7):
         sender.send(TARGET, rows([1]))
     assert sender.messages == []
@@ -97,7 +97,7 @@ def test_small_batches_wait_for_more_and_large_ones_are_cut(small_messages):
 
 
 def test_streams_carry_the_incarnation_of_their_task_manager():
-    sender = NotingSender([1, 0])
+    sender = NotingWriter([1, 0])
     sender.send(TARGET, rows(list(range(50))))
     sender.finish()
     assert {index: tag.exchange.incarnation for index, tag, _ in sender.messages} == {0: 10, 1: 11}
@@ -105,7 +105,7 @@ def test_streams_carry_the_incarnation_of_their_task_manager():
 
 
 def test_one_subtask_is_sent_the_rows_themselves():
-    sender = NotingSender([0])
+    sender = NotingWriter([0])
     batch = rows(list(range(100)))
     sender.send(TARGET, batch)
     sender.finish()
@@ -114,7 +114,7 @@ def test_one_subtask_is_sent_the_rows_themselves():
 
 
 def test_only_rows_with_null_keys_are_left_out_and_named():
-    sender = NotingSender([0, 0])
+    sender = NotingWriter([0, 0])
     batch = pa.record_batch([pa.array([4, None, 4, None], pa.int64()), pa.array([0, 1, 2, 3])], schema=SCHEMA)
     assert sender.send(TARGET, batch).tolist() == [1, 3]
     sender.finish()
@@ -123,6 +123,6 @@ def test_only_rows_with_null_keys_are_left_out_and_named():
 
 
 def test_without_rows_there_are_no_streams():
-    sender = NotingSender([0])
+    sender = NotingWriter([0])
     sender.send(TARGET, rows([]))
     assert len(sender.finish()) == 0
