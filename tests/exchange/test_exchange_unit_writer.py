@@ -4,7 +4,7 @@ from exchange_kit import divided
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.exchange import sender as module
+from holdfast.exchange import unit_writer as module
 from holdfast.exchange.unit_writer import UnitAttempt, UnitWriter
 from holdfast.graph.program import OperatorTarget
 from holdfast.protocol.streams import SentStream
