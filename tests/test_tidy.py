@@ -17,8 +17,9 @@ MAY_IMPORT: dict[str, str] = {
     "__init__": "",
     "api": "functions job query settings sinks sources stored_state streams",
     "testing": "__init__ exchange functions graph job job_settings jobmaster journal protocol query schema settings "
-    "sinks sources storage taskmanager uploads",
-    "job": "functions graph schema settings sinks sources spark stored_state streams ui",
+    "sinks sources start_options storage taskmanager uploads",
+    "job": "functions graph schema settings sinks sources spark start_options stored_state streams ui",
+    "start_options": "settings stored_state",
     "streams": "functions graph schema sinks sources ui",
     "spark": "__init__ exchange graph job_settings jobmaster journal protocol query settings sources storage "
     "stored_state taskmanager",

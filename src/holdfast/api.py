@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.functions.soft_failures import SoftFailureLimit
     from holdfast.functions.windows.declared import session_window, window
     from holdfast.job import Job
+    from holdfast.jobmaster.savepoints.savepoints import Savepoint
     from holdfast.query import Query
     from holdfast.settings import (
         ChangelogConfig,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         on_watermark,
         processing_time,
     )
+    from holdfast.sinks.base import Sink
     from holdfast.sinks.callback import CallbackSink
     from holdfast.sinks.delta.delta_sink import DeltaSink
     from holdfast.sinks.kafka.kafka_sink import KafkaSink
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from holdfast.sinks.noop import NoopSink
     from holdfast.sinks.parquet import ParquetSink
     from holdfast.sinks.partition_time import PartitionTime
+    from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Source, SourceBatch, SourcePlan, SplitRead
     from holdfast.sources.dataframe import DataFrameSource
     from holdfast.sources.files.file_source import FileSource
     from holdfast.sources.kafka.kafka_source import KafkaSource
@@ -89,6 +92,7 @@ if TYPE_CHECKING:
     from holdfast.sources.pyspark_reader import DataSourceReaderSource
     from holdfast.sources.sequence import SequenceSource
     from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
+    from holdfast.start_options import StartOptions
     from holdfast.stored_state.read import read_state
     from holdfast.streams import KeyedStream, Stream
 
@@ -125,6 +129,10 @@ MODULES: dict[str, str] = {
     "holdfast.sources.spark_stream.stream_source": "StreamingDataFrameSource",
     "holdfast.stored_state.read": "read_state",
     "holdfast.streams": "KeyedStream Stream",
+    "holdfast.sources.base": "BadRow Enumerator EnumeratorContext Source SourceBatch SourcePlan SplitRead",
+    "holdfast.sinks.base": "Sink",
+    "holdfast.start_options": "StartOptions",
+    "holdfast.jobmaster.savepoints.savepoints": "Savepoint",
 }
 """The names of each module, with spaces between them."""
 
@@ -133,6 +141,7 @@ MODULE_OF = {name: module for module, names in MODULES.items() for name in names
 __all__ = [
     "AggregatingState",
     "BadRecord",
+    "BadRow",
     "BatchFunction",
     "BroadcastState",
     "CallbackSink",
@@ -143,6 +152,8 @@ __all__ = [
     "DataFrameSource",
     "DataSourceReaderSource",
     "DeltaSink",
+    "Enumerator",
+    "EnumeratorContext",
     "FailoverConfig",
     "Fenced",
     "FileSource",
@@ -172,12 +183,19 @@ __all__ = [
     "RestartsExhausted",
     "RetryPolicy",
     "RocksDBState",
+    "Savepoint",
     "SequenceSource",
     "SessionStopped",
     "SettingsError",
+    "Sink",
     "SnapshotAvailability",
     "SoftFailureLimit",
+    "Source",
+    "SourceBatch",
+    "SourcePlan",
     "SplitListState",
+    "SplitRead",
+    "StartOptions",
     "StateTooLarge",
     "StorageError",
     "Stream",

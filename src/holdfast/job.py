@@ -5,9 +5,7 @@ Declarations only, checked as far as they can be without data; nothing runs befo
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.operator import OperatorInput, OperatorSpec
@@ -32,7 +30,6 @@ from holdfast.settings import (
     Size,
     StateBackend,
     TaskManagerConfig,
-    checked_restore_mode,
     processing_time,
     size_bytes,
 )
@@ -40,7 +37,7 @@ from holdfast.sinks.dead_letters import DeadLetterSink
 from holdfast.sources.base import Source, SourceOutput
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.sources.truncations import PART
-from holdfast.stored_state.states import VALUES
+from holdfast.start_options import StartKeywords, StartOptions, check_port
 from holdfast.streams import Stream
 from holdfast.ui.notebook import html_table
 
@@ -108,39 +105,24 @@ class Job:
         whose function raised.
     combine
         Whether tasks may combine the rows of a key before they send them to an aggregate with `emit="changes"`.
-    drop_state
-        Names of sources, operators and sinks whose stored state is given up at this start. A name that neither the job
-        nor its storage has is refused.
-    start_from, publish_again
-        Number of a retained checkpoint (`holdfast checkpoints`) to go back to; None: the newest. Rows after it are
-        processed anew, and their output is published a second time, to which `publish_again=True` agrees, as it does
-        for a storage that was restored from a copy older than the sinks' targets. A job goes
-        back to a number once: later starts with the same number go on from where the job is. Or the URL of a savepoint.
-    forget_updates
-        True: this start takes back the settings that `query.update(…, keep=True)` kept: `checkpoint` counts alone.
-    restore_mode
-        With the URL of a savepoint: `"no_claim"` (the default) begins a new job, with an id of its own, on a storage
-        without checkpoints; `"claim"` takes the job of this storage back to the savepoint, as a number does.
     clock
         The time of the job, by which state expires, timers of processing time fire and windows of batch time close.
         `"steady"`: it follows the wall clock, but no jump of it beyond some seconds: it goes on as time passes then. A
         start takes a wall clock that fits the time that has passed since the checkpoint; on another machine, or after
         a reboot, that is at most 7 days past it. `"wall"`: this start takes the wall clock as it is.
-    initial_state
-        Rows from which operators of a new storage begin, by operator: an Arrow table or a DataFrame with the key
-        columns and the state's columns, as `read_state` gives them; or a dict of these by state, for maps and lists. A
-        job that has a checkpoint goes on from that.
     ship_modules
         Modules to send by value, because executors do not have them.
     metrics_port
         Port on which the driver serves metrics to Prometheus while the query runs; 0: any free port; None: no metrics.
-    ui_port, ui_host
-        Port and address on which the driver serves a page that shows the running query, at `query.uiUrl`; 0: any free
-        port; None: no page. Outside of loopback the URL has a token, without which nothing is shown.
+    ui_host
+        Address of the page of a running query (`start(ui_port=…)`). Outside of loopback its URL has a token, without
+        which nothing is shown.
     ui_control
         True: `holdfast stop`, `update`, `trigger`, `savepoint`, `retry` and `skip` may change the query from outside,
         at `query.uiUrl`, with a token that the start makes and prints (`query.controlToken`). A string of at least 32
         characters: that token. False: nothing can be changed from outside.
+    start_options
+        Options of `start()` that hold for each start of this job which does not say otherwise.
 
     Raises
     ------
@@ -172,18 +154,12 @@ class Job:
         bad_records: str = "fail",
         dead_letters: str | None = None,
         combine: bool = True,
-        drop_state: Sequence[str] = (),
-        start_from: int | str | None = None,
-        restore_mode: str | None = None,
-        publish_again: bool = False,
-        forget_updates: bool = False,
         clock: str = "steady",
-        initial_state: "Mapping[str, pa.Table | DataFrame | Mapping[str, pa.Table | DataFrame]] | None" = None,
         ship_modules: Sequence[ModuleType] = (),
         metrics_port: int | None = None,
-        ui_port: int | None = None,
         ui_host: str = "127.0.0.1",
         ui_control: bool | str = False,
+        **start_options: Unpack[StartKeywords],
     ) -> None:
         _check_session(spark)
         _check_types(checkpoint, task_manager, failover, storage_options)
@@ -209,15 +185,13 @@ class Job:
         self.max_bytes_per_batch = size_bytes(max_bytes_per_batch, "max_bytes_per_batch")
         self.dead_letters = _dead_letter_sink(bad_records, dead_letters, self.storage_options)
         self.combine = combine
-        self.drop_state = tuple(drop_state)
-        self.start_from, self.publish_again = start_from, publish_again
-        self.forget_updates = forget_updates
         self.clock = clock
-        self.restore_mode = checked_restore_mode(start_from, restore_mode)
         self.ship_modules = tuple(ship_modules)
         self.metrics_port = metrics_port
-        self.ui_port, self.ui_host, self.ui_control = ui_port, ui_host, ui_control
-        self.initial_state = {name: _by_state(name, rows) for name, rows in (initial_state or {}).items()}
+        self.ui_host, self.ui_control = ui_host, ui_control
+        self.start_options = StartOptions().given(start_options)
+        self.starting = self.start_options
+        """The options of the last start."""
         self.declared = Declarations()
         self.query: Query | None = None
         """The query of the last start."""
@@ -251,9 +225,7 @@ class Job:
         for field in ("name", "storage", "ui_host"):
             if not isinstance(getattr(self, field), str):
                 raise SettingsError(f"{field}={getattr(self, field)!r} is not allowed: a string")
-        for field, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
-            if port is not None and (not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535):
-                raise SettingsError(f"{field}={port!r} is not allowed: a port from 0 (any) to 65535, or None")
+        check_port("metrics_port", self.metrics_port)
         self._check_control()
         for module in self.ship_modules:
             if not isinstance(module, ModuleType):
@@ -275,8 +247,6 @@ class Job:
             )
         if not isinstance(control, bool | str):
             raise SettingsError(f"ui_control={control!r} is not allowed: True, False, or a token")
-        if control and self.ui_port is None:
-            raise SettingsError("ui_control needs the page, beside which the control is served: give ui_port, too")
 
     def _check_regions(self) -> None:
         regions, whole_s = self.regions, self.failover.limit_s("process_timeout")
@@ -337,8 +307,16 @@ class Job:
         self.declared.sources[name] = source
         return name
 
-    def start(self, trigger: QueryTrigger | None = None) -> "Query":
+    def start(self, trigger: QueryTrigger | None = None, **options: Unpack[StartKeywords]) -> "Query":
         """Check the job, deploy it, and run it in the background.
+
+        Parameters
+        ----------
+        trigger
+            When batches run, and when the query ends: `hf.processing_time("1s")`, `hf.available_now()`.
+        options
+            `start_from`, `publish_again`, `restore_mode`, `drop_state`, `initial_state`, `forget_updates`, `ui_port`:
+            see `StartOptions`.
 
         Raises
         ------
@@ -351,7 +329,7 @@ class Job:
         """
         from holdfast.spark.start import start_on_spark
 
-        self.query = start_on_spark(self, self.checked(trigger or processing_time()))
+        self.query = start_on_spark(self, self.checked(trigger or processing_time(), options))
         return self.query
 
     def explain(self) -> None:
@@ -366,8 +344,11 @@ class Job:
 
         print(explain_on_spark(self, self.spark))
 
-    def checked(self, trigger: QueryTrigger) -> QueryTrigger:
-        """Return the trigger if the job can be started with it now. Raises `JobRefused`."""
+    def checked(self, trigger: QueryTrigger, options: StartKeywords) -> QueryTrigger:
+        """Return the trigger if the job can be started with it and the options now. Raises `JobRefused`."""
+        self.starting = self.start_options.given(options)
+        if self.ui_control and self.starting.ui_port is None:
+            raise SettingsError("ui_control needs the page, beside which the control is served: give ui_port, too")
         if self.query is not None and self.query.isActive:
             raise JobRefused(
                 f"job {self.name!r} runs already (runId {self.query.runId}): a second start on its storage would end "
@@ -388,23 +369,6 @@ class Job:
                 "stop=) or start with processing_time()"
             )
         return trigger
-
-
-def _by_state(operator: str, rows: Any) -> dict[str, pa.Table]:
-    """Return the rows of an operator by state; rows that name no state are those of its values."""
-    named = rows if isinstance(rows, Mapping) else {VALUES: rows}
-    return {state: _as_table(operator, each) for state, each in named.items()}
-
-
-def _as_table(operator: str, rows: Any) -> pa.Table:
-    if isinstance(rows, pa.RecordBatch):
-        return pa.Table.from_batches([rows])
-    table = rows.toArrow() if hasattr(rows, "toArrow") else rows
-    if not isinstance(table, pa.Table):
-        raise SettingsError(
-            f"initial_state of operator {operator!r} is a {type(rows).__name__}; expected an Arrow table or a DataFrame"
-        )
-    return table
 
 
 def _optional_us(duration: Duration | None, name: str) -> int | None:

@@ -97,7 +97,7 @@ class Query:
 
     @property
     def uiUrl(self) -> str | None:
-        """URL of the page that shows this query while it runs; None without `Job(ui_port=…)`."""
+        """URL of the page that shows this query while it runs; None without `start(ui_port=…)`."""
         return self._master.http.page
 
     @property
@@ -169,26 +169,27 @@ class Query:
         except Exception as error:
             raise self._failed() from error
 
-    def trigger_checkpoint(self, timeout: float | None = None) -> int | None:
+    def trigger_checkpoint(self, timeout: Duration | float | None = None) -> int | None:
         """Take a checkpoint of everything committed so far, independent of the trigger.
 
         If a source or sink refuses the current batch boundary, the checkpoint waits for a later boundary. Returns the
         number of the newest record afterwards (None: nothing has been recorded yet). Raises `CheckpointFailed`, or
-        `TimeoutError` after `timeout` seconds.
+        `TimeoutError` after `timeout`: a duration such as `"30s"`, or a number of seconds.
         """
+        limit_s = timeout if isinstance(timeout, int | float) else _limit_s(timeout)
         try:
-            return self._master.trigger_checkpoint().result(timeout)
+            return self._master.trigger_checkpoint().result(limit_s)
         except FutureTimeout as error:
             refused_by = self._master.refused_by
             reason = f"; it waits: {listed(refused_by)}" if refused_by else ""
-            raise TimeoutError(f"the checkpoint did not complete within {timeout} s{reason}") from error
+            raise TimeoutError(f"the checkpoint did not complete within {limit_s:g} s{reason}") from error
 
     def savepoint(
         self, url: str, *, timeout: Duration | None = None, storage_options: Mapping[str, str] | None = None
     ) -> Savepoint:
         """Take a checkpoint and copy it, with all that a restart reads, into a folder; the query goes on meanwhile.
 
-        `Job(start_from=url)` begins a job from it. Without `storage_options` those of the job's storage are used.
+        `job.start(start_from=url)` begins a job from it. Without `storage_options` those of the job's storage are used.
         `timeout`: time for the whole call, for example `"30min"`; without it, the call takes as long as the stores do.
         Whatever was copied before an error or the end of that time is deleted.
 

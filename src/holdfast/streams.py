@@ -8,7 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates.declared import Aggregate, check_aggregates, without_conditions
+from holdfast.functions.aggregates.declared import (
+    Aggregate,
+    check_aggregates,
+    named_aggregates,
+    without_conditions,
+)
 from holdfast.functions.duplicates.declaring import DuplicatesSettings
 from holdfast.functions.joins.declared import How
 from holdfast.functions.joins.declaring import JoinSettings
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from holdfast.job import Job
+
+Emit = Literal["final", "changes", "every"]
 
 
 class Stream:
@@ -238,8 +245,10 @@ class KeyedStream:
 
     def aggregate(
         self,
-        emit: Literal["final", "changes", "every"] | None = None,
+        columns: Mapping[str, Aggregate] | Emit | None = None,
+        /,
         *,
+        emit: Emit | None = None,
         allowed_lateness: Duration = 0,
         late: LatePolicy = "drop",
         name: str | None = None,
@@ -247,10 +256,13 @@ class KeyedStream:
     ) -> Stream:
         """Keep aggregates per key: `aggregate(n=hf.count(), total=hf.sum("x"))`.
 
-        Output: the key columns, then the aggregates in keyword order.
+        Output: the key columns, then the aggregates in the order in which they are given.
 
         Parameters
         ----------
+        columns
+            Aggregates by the name of their column, for names that are parameters here: `{"name": hf.count()}`. Or
+            `emit`.
         emit
             `"changes"` (default): a row per key touched in a batch, at its end; `"every"`: a row per input row, with
             the running values. Behind a window: `"final"` (default): a single row per key and window, once the
@@ -262,6 +274,11 @@ class KeyedStream:
             `"dead_letter"` also writes it to the job's dead letters, `"stream"` gives it as `.late` of the returned
             stream.
         """
+        if isinstance(columns, str):
+            columns, emit = None, columns
+        aggregates = named_aggregates(
+            columns, aggregates, emit=emit, late=late, name=name, allowed_lateness=allowed_lateness
+        )
         check_aggregates(aggregates, "changes")
         plain, computed = without_conditions(aggregates)
         windows = WindowSettings(self._rows, emit, allowed_lateness, late)

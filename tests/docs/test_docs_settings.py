@@ -33,7 +33,7 @@ def _of_dataclass(cls: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "cls",
-    [hf.CheckpointConfig, hf.ChangelogConfig, hf.TaskManagerConfig, hf.FailoverConfig],
+    [hf.CheckpointConfig, hf.ChangelogConfig, hf.TaskManagerConfig, hf.FailoverConfig, hf.StartOptions],
     ids=lambda cls: cls.__name__,
 )
 def test_the_page_lists_every_field_of_a_settings_class_with_its_default(cls: Any) -> None:
@@ -42,7 +42,7 @@ def test_the_page_lists_every_field_of_a_settings_class_with_its_default(cls: An
 
 def test_the_page_lists_every_argument_of_a_job_with_its_default() -> None:
     parameters = dict(inspect.signature(hf.Job).parameters)
-    del parameters["spark"]
+    del parameters["spark"], parameters["start_options"]
     found = {
         name: "required" if parameter.default is inspect.Parameter.empty else _shown(parameter.default)
         for name, parameter in parameters.items()

@@ -113,7 +113,7 @@ def test_sources_that_read_all_there_is_are_refused_by_name() -> None:
     source = hf.DataFrameSource(lambda start, end: None, lambda: {"n": 1}, "v BIGINT", name="by-spark")
     job.read(source).write(hf.NoopSink())
     with pytest.raises(JobRefused, match="source 'by-spark' reads everything that is there"):
-        job.checked(hf.processing_time())
+        job.checked(hf.processing_time(), {})
 
 
 @pytest.mark.parametrize("duration", [0, "-1s", "soon"])

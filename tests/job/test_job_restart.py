@@ -166,8 +166,7 @@ def test_a_source_that_is_gone_is_refused_and_can_be_given_up():
     job = new_job(storage)
     job.read(Feed(name="feed")).key_by("k").aggregate(n=hf.count()).write(hf.MemorySink(name="out"))
     refused(storage, job, r"positions of source 'script', but the job has no source of that name \(it has: feed\)")
-    job.drop_state = ("script",)
-    run(job)
+    run(job, drop_state=["script"])
 
 
 def left_unpublished(storage: str) -> int:
@@ -191,8 +190,7 @@ def test_a_sink_that_is_gone_is_refused_while_output_of_it_is_unpublished():
     job = new_job(storage)
     job.read(script(ROWS, name="script")).write(hf.MemorySink(name="memory"))
     refused(storage, job, r"unpublished output of sink 'callback', but the job has no sink of that name")
-    job.drop_state = ("callback",)
-    run(job)
+    run(job, drop_state=["callback"])
 
 
 def test_output_that_a_stopped_query_left_unpublished_is_published_first_and_under_its_number():

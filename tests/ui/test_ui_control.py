@@ -187,5 +187,5 @@ def test_a_start_makes_and_prints_a_token(capsys: pytest.CaptureFixture[str]) ->
 )
 def test_a_control_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="ui_control") as refused:
-        hf.Job(None, name="wrong", storage="memory://wrong", **wrong)
+        start(hf.Job(None, name="wrong", storage="memory://wrong", **wrong), hf.available_now())
     assert "short" not in str(refused.value)

@@ -37,7 +37,7 @@ def settings_at_start(
             raise JobRefused(str(error)) from error
         raise JobRefused(
             f"{', '.join(kept)}: kept by query.update(…, keep=True), and not allowed for this start: {error}. "
-            "Job(forget_updates=True) takes back all that was kept"
+            "job.start(forget_updates=True) takes back all that was kept"
         ) from error
     return live
 
@@ -77,7 +77,7 @@ class Updating:
         for name, value in self.kept.items():
             log.info(
                 "%s: %s=%s was kept by an update of an earlier start, and takes the place of %s=%s in the job's code; "
-                "query.update(forget=True) or Job(forget_updates=True) takes it back",
+                "query.update(forget=True) or job.start(forget_updates=True) takes it back",
                 self._job, name, value, name, declared[name],
             )  # fmt: skip
 

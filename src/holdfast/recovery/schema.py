@@ -33,7 +33,7 @@ def check_schema(stored: pa.Schema, declared: pa.Schema, operator: str, table: s
         The key columns differ in name, type or order, or the stored type of a value column does not widen to its
         declared type.
     """
-    remedy = f"declare it as it was, or drop the stored state with Job(drop_state=[{operator!r}])"
+    remedy = f"declare it as it was, or drop the stored state with job.start(drop_state=[{operator!r}])"
     stored_keys, declared_keys = _fields(key_schema_of(stored)), _fields(key_schema_of(declared))
     state, part = _state_of(table)
     if stored_keys != declared_keys:
@@ -76,7 +76,7 @@ def check_kinds(stored: Mapping[str, pa.Schema], declared: Mapping[str, pa.Schem
         if before.get(state, kind) != kind:
             raise JobRefused(
                 f"operator {operator!r}, state {state!r}: stored as {before[state]}, declared as {kind}; give the "
-                f"new state another name, declare it as it was, or give it up with Job(drop_state=[{operator!r}])"
+                f"new state another name, declare it as it was, or give it up with job.start(drop_state=[{operator!r}])"
             )
 
 

@@ -114,7 +114,7 @@ def _start_claimed(
     shipped = _ship(job, program)
     store = RetryingStore(open_store(job.storage, job.storage_options))
     _probe(job, session, shipped, store, _slots_for_probes(job, session, found))
-    savepoint = savepoint_of(job.start_from, job.restore_mode, job.storage_options)
+    savepoint = savepoint_of(job.starting.start_from, job.starting.mode, job.storage_options)
     stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism, savepoint)
     layout = replace(layout, max_parallelism=stored.max_parallelism)
 
@@ -132,9 +132,9 @@ def _start_claimed(
         cluster,
         driver_host(session),
         job.storage_options,
-        job.initial_state,
+        job.starting.state_by_name(),
         savepoint,
-        partial(copy_on_executors, session, str(job.start_from), job.storage, job.storage_options),
+        partial(copy_on_executors, session, str(job.starting.start_from), job.storage, job.storage_options),
     )
     master = start_job(start, stored)
     end_with_program(master)

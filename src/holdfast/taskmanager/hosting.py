@@ -263,7 +263,7 @@ def _whole(deployment: Deployment, fetch: ObjectCache) -> dict[TableName, pa.Rec
         raise type(error)(
             f"TaskManager {deployment.task_manager}: the lists that all subtasks see ({names}) cannot be restored: "
             f"{error}. Restore the object from a backup (`holdfast verify` lists all that is wrong); or give up the "
-            "operator's state with Job(drop_state=[…])"
+            "operator's state with job.start(drop_state=[…])"
         ) from error
 
 
@@ -320,7 +320,7 @@ def _cannot_restore(subtask: SubtaskDeployment, table: str, deployment: Deployme
     return (
         f"operator {subtask.operator!r}, subtask {subtask.subtask}: the state table {table!r} of {checkpoint} cannot "
         f"be restored: {error}. Restore the object from a backup or the bucket's older versions (`holdfast verify` "
-        f"lists all that is wrong); or give up this operator's state with Job(drop_state=[{subtask.operator!r}])"
+        f"lists all that is wrong); or give up this operator's state with job.start(drop_state=[{subtask.operator!r}])"
     )
 
 

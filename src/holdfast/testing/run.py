@@ -1,6 +1,7 @@
 """Run a job in this process, to its end or step by step, without Spark."""
 
 from collections.abc import Callable
+from typing import Unpack
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.code_shipping import pickled
@@ -15,6 +16,7 @@ from holdfast.jobmaster.starting.start import ClusterContext, Start, open_stored
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger, available_now
+from holdfast.start_options import StartKeywords
 from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -24,13 +26,17 @@ from holdfast.testing.source import TestSource
 MakeCluster = Callable[[Program, ObjectStore, ClusterContext, JobMasterGateway], Cluster]
 
 
-def run(job: Job, *, store: ObjectStore | None = None, clock: Clock | None = None) -> Query:
+def run(
+    job: Job, *, store: ObjectStore | None = None, clock: Clock | None = None, **options: Unpack[StartKeywords]
+) -> Query:
     """Run a job until everything its sources have is processed and published. Raises `QueryFailed`.
+
+    `options`: as of `job.start(…)`.
 
     A script that ends with `Eof(drain=True)` drains the job.
     """
     drain = any(isinstance(source, TestSource) and source.drains for source in job.declared.sources.values())
-    query = start(job, available_now(drain=drain), store=store, clock=clock)
+    query = start(job, available_now(drain=drain), store=store, clock=clock, **options)
     query.awaitTermination()
     return query
 
@@ -42,8 +48,9 @@ def start(
     store: ObjectStore | None = None,
     clock: Clock | None = None,
     on_cluster: Callable[[LocalCluster], None] | None = None,
+    **options: Unpack[StartKeywords],
 ) -> Query:
-    """Start a job in this process.
+    """Start a job in this process. `options`: as of `job.start(…)`.
 
     `store` stands in for the store that the job's URL names, without retries of its own; `clock` for the machine's
     clock.
@@ -59,17 +66,24 @@ def start(
             on_cluster(made)
         return made
 
-    return start_on(job, trigger, store or open_store(job.storage, job.storage_options), used, local)
+    return start_on(job, trigger, store or open_store(job.storage, job.storage_options), used, local, options)
 
 
-def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, cluster: MakeCluster) -> Query:
+def start_on(
+    job: Job,
+    trigger: QueryTrigger,
+    plain: ObjectStore,
+    clock: Clock,
+    cluster: MakeCluster,
+    options: StartKeywords | None = None,
+) -> Query:
     """Start a job on a cluster that `cluster` makes, once the storage is taken over; `plain` does not retry."""
-    trigger = job.checked(trigger)
+    trigger = job.checked(trigger, options or {})
     program = build_program(job.declared, without_spark, job.dead_letters, job.state)
     task_managers = job.task_managers if program.operators else 0
     parallelism = job.parallelism or max(1, task_managers)
     opened = RetryingStore(plain)
-    savepoint = savepoint_of(job.start_from, job.restore_mode, job.storage_options)
+    savepoint = savepoint_of(job.starting.start_from, job.starting.mode, job.storage_options)
     stored = open_stored_job(opened, job.name, parallelism, job.max_parallelism, savepoint)
     layout = Layout(
         parallelism, stored.max_parallelism, task_managers, job.standby_task_managers if task_managers else 0
@@ -82,7 +96,18 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
 
     shipped = pickled(program)
     started = start_job(
-        Start(settings, opened, program, shipped, clock, made, None, job.storage_options, job.initial_state, savepoint),
+        Start(
+            settings,
+            opened,
+            program,
+            shipped,
+            clock,
+            made,
+            None,
+            job.storage_options,
+            job.starting.state_by_name(),
+            savepoint,
+        ),
         stored,
     )
     job.query = Query(started, on_end=lambda: None)

@@ -227,7 +227,7 @@ class JoinSpec(OperatorSpec):
                 raise JobRefused(
                     f"operator {self.name!r}: the event time of its {name} rows is the column {wanted!r}, and that of "
                     f"its stored rows is {shown}. Keep the name of the column of with_watermark, give the operator "
-                    f"another name, or give up its state with Job(drop_state=[{self.name!r}])"
+                    f"another name, or give up its state with job.start(drop_state=[{self.name!r}])"
                 )
 
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:

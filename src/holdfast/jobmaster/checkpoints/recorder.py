@@ -156,7 +156,7 @@ class Recorder:
             f"{self._store.url}: the object {name!r} is gone: the storage was deleted or emptied "
             "while the query ran, and its stored state may be gone too. Restore the folder from a backup, or from the "
             "bucket's older versions, and start again; or start from a savepoint on a new storage: "
-            "Job(start_from=…, storage=…); or with a new, empty storage from the beginning"
+            "Job(storage=…) with job.start(start_from=…); or with a new, empty storage from the beginning"
         )
 
     def record_again(self, command: events.RecordAgain) -> None:

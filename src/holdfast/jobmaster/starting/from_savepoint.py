@@ -1,4 +1,4 @@
-"""A start from a savepoint: `Job(start_from=<url>, restore_mode=…)`.
+"""A start from a savepoint: `job.start(start_from=<url>, restore_mode=…)`.
 
     no_claim   a new storage gets copies of the savepoint's objects, and a journal that ends with its record:
                the job then starts as from any storage, under a job id of its own

@@ -94,7 +94,7 @@ def _refuse_missing(
             raise JobRefused(
                 f"the storage holds {what} of {kind} {name!r}, but the job has no {kind} of that name (it has: "
                 f"{', '.join(sorted(declared)) or 'none'}). Give the {kind} its old name with name={name!r}, "
-                f"or give up its {what} with Job(drop_state=[{name!r}])"
+                f"or give up its {what} with job.start(drop_state=[{name!r}])"
             )
 
 
@@ -104,7 +104,7 @@ def _check_operator(name: str, stored: OperatorIdentity, program: Program) -> No
         raise JobRefused(
             f"operator {name!r}: its stored state is keyed by ({', '.join(stored.key_columns)}), the job declares "
             f"key_by({', '.join(spec.declared_keys)}). State cannot be keyed anew: keep the key columns, give the "
-            f"operator another name, or give up its state with Job(drop_state=[{name!r}])"
+            f"operator another name, or give up its state with job.start(drop_state=[{name!r}])"
         )
     what = f"the checkpoint's record, operator {name!r}"
     before = {table: read_schema(what, schema) for table, schema in stored.tables.items()}

@@ -82,7 +82,7 @@ def _refusal(
     return (
         f"{role} {moved[0]!r} is not the {role} that it was: names that the job does not give count in the order of "
         f"declaration, so state would go to another {role}. {'; '.join(lines)}. The storage has {known}. Name them "
-        f"with name=…, or give up what is stored with Job(drop_state={moved!r})"
+        f"with name=…, or give up what is stored with job.start(drop_state={moved!r})"
     )
 
 
