@@ -81,8 +81,8 @@ class CheckpointConfig:
         None: for ever.
     retained, retained_for
         Completed checkpoints that are kept: the newest `retained`, and with `retained_for="2d"` also all of the last
-        two days. `job.start(start_from=…)` goes back to any of them. More of them take more space in the storage: their state
-        and their staged output are kept with them.
+        two days. `job.start(start_from=…)` goes back to any of them. More of them take more space in the storage: their
+        state and their staged output are kept with them.
     unpublished_max
         Most recorded groups of output by which a sink may lag behind; at that number the job plans no further batches.
     changelog

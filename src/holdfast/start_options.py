@@ -1,4 +1,4 @@
-"""What is said at a single start of a job, by `job.start(…)`: where it begins, what it gives up, where it is shown."""
+"""Options of a single start, `job.start(…)`: where the job begins, which state it gives up, where it is shown."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from holdfast.job import Job
 
-Emit = Literal["final", "changes", "every"]
+EmitMode = Literal["final", "changes", "every"]
 
 
 class Stream:
@@ -245,10 +245,10 @@ class KeyedStream:
 
     def aggregate(
         self,
-        columns: Mapping[str, Aggregate] | Emit | None = None,
+        columns: Mapping[str, Aggregate] | EmitMode | None = None,
         /,
         *,
-        emit: Emit | None = None,
+        emit: EmitMode | None = None,
         allowed_lateness: Duration = 0,
         late: LatePolicy = "drop",
         name: str | None = None,
@@ -390,7 +390,7 @@ class KeyedStream:
         late: LatePolicy = "drop",
         name: str | None = None,
     ) -> Stream:
-        """Emit the rows of each key with the greatest values of a column; behind a window, when the window closes.
+        """EmitMode the rows of each key with the greatest values of a column; behind a window, when the window closes.
 
         Output behind a window: the key columns with the window's bounds, then the other columns of the input. Without a
         window: the key columns, the row's `rank` from 1, then the other columns, in each batch for each row that took

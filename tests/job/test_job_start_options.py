@@ -1,4 +1,4 @@
-"""What is said at a start alone, columns whose names are parameters, and durations."""
+"""Options of a single start, columns whose names are parameters, and durations."""
 
 from typing import Any
 

@@ -74,7 +74,8 @@ def _lost(store: ObjectStore, missing: Sequence[str], wanted: int) -> str:
         f"{store.url}: {len(missing)} of the {wanted} manifests of the checkpoint are missing, the first is "
         f"{missing[0]!r}; its record is in journal/, and Holdfast deletes records before manifests, so they were "
         "deleted, or not copied, from outside. Restore them from a backup or the bucket's older versions (`holdfast "
-        "verify` lists all that is missing); or start from a savepoint on a new storage: Job(storage=…) with job.start(start_from=…)"
+        "verify` lists all that is missing); or start from a savepoint on a new storage: "
+        "Job(storage=…) with job.start(start_from=…)"
     )
 
 

@@ -84,7 +84,7 @@ def agreed(
         raise JobRefused(
             f"start_from goes back from checkpoint {newest_number} to checkpoint {wanted}, from batch "
             f"{newest.batch} to batch {record.batch}: rows after it are processed anew, and their output is published "
-            f"a second time to {', '.join(sorted(sinks))}. Set job.start(publish_again=True) to agree to that, and put the "
+            f"a second time to {', '.join(sorted(sinks))}. job.start(publish_again=True) agrees to that; put the "
             "targets back first if they cannot take rows twice"
         )
     return msgspec.structs.replace(record, groups=newest.groups, kept=newest.kept)

@@ -81,8 +81,9 @@ def check_not_set_back(
         f"{found} A start from here would process rows anew, and their output would be lost or would overwrite other "
         f"rows under numbers up to {highest}. Either restore the copy of the storage that has checkpoint {highest} or "
         "a later one; or put the targets back to the same time and start on a new storage; or agree with "
-        f"job.start(publish_again=True) that rows after the storage's checkpoint are published a second time, under numbers "
-        f"above {highest}{limit}; or give the sink another name, under which it begins anew. Nothing was changed"
+        f"job.start(publish_again=True) that rows after the storage's checkpoint are published a second time, under "
+        f"numbers above {highest}{limit}; or give the sink another name, under which it begins anew. Nothing "
+        "was changed"
     )
 
 
