@@ -38,7 +38,7 @@ Behind = dict[str, dict[str, SplitBehind]]
 def recorded(
     behind: Behind, offsets: Positions, number: int, before: int, older: Behind, older_offsets: Positions
 ) -> Behind:
-    """Return splits as the record `number` has them, each with the record since which it stands.
+    """Return the stuck splits to store in record `number`, each with the record at which it got stuck.
 
     `older` and `older_offsets` are of the record `before` this one.
     """

@@ -174,8 +174,8 @@ class Stream:
         columns
             The columns of the key.
         within
-            By event time: a row is a duplicate up to so long after the row that was given, and whenever it is before
-            it. A later one is given again. None: a key is remembered for ever, of which `start()` warns.
+            By event time: a row is a duplicate if it is earlier than the emitted row, or at most `within` later. A
+            later one is given again. None: a key is remembered for ever, of which `start()` warns.
         late
             With `within`: treatment of rows that come after the watermark, as in `aggregate`.
         """

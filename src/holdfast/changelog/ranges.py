@@ -22,7 +22,7 @@ from holdfast.ids import BatchNumber
 
 
 class DeferredChanges(Protocol):
-    """A holder of the net changes of committed batches until they are wanted (`state.table.StateTable`)."""
+    """Keeps the net changes of committed batches until the log asks for them (`state.table.StateTable`)."""
 
     def collect(self, up_to_batch: BatchNumber) -> list[pa.RecordBatch]:
         """Take out the changes of batches up to that batch, in order of replay: at least one change set, maybe empty.
@@ -46,11 +46,12 @@ class Deferred:
     source: DeferredChanges
 
     def to(self, last: "Deferred") -> "Deferred":
-        """The change sets from this entry up to `last`, of the same source, as a single entry."""
+        """Join the change sets from this entry to `last`, which have the same source, into a single entry."""
         return Deferred(self.sqn_start, last.sqn_stop, self.batch_start, last.batch_stop, self.source)
 
     def collected(self, merge: Merge) -> ChangeSet:
-        """Collect the rows, with those of earlier batches that the source still has: these batches then have none."""
+        """Collect the rows, together with rows of earlier batches that the source still has. Nothing is left then for
+        the entries of those batches."""
         found = self.source.collect(BatchNumber(self.batch_stop - 1))
         rows = merge(found) if len(found) > 1 else found[0]
         return ChangeSet(self.sqn_start, self.sqn_stop, self.batch_start, self.batch_stop, rows)
@@ -60,7 +61,7 @@ Pending = ChangeSet | Deferred
 
 
 class Extent(NamedTuple):
-    """The smallest part of a range that can be told from the others."""
+    """The smallest part of a range that can be stored or dropped without the others."""
 
     sqn_start: int
     sqn_stop: int
@@ -129,7 +130,7 @@ class Range:
         return collected
 
     def sqn_stop_at(self, batch: BatchNumber) -> int:
-        """The end of its changes of batches up to that batch; its start if it has none of them."""
+        """The sequence number after the last change at or before `batch`; the range's first number if there is none."""
         if self.batch_stop <= batch + 1:
             return self.sqn_stop
         return max((each.sqn_stop for each in self.extents if each.batch_stop <= batch + 1), default=self.sqn_start)
@@ -181,11 +182,11 @@ class RangePart(NamedTuple):
 
     @property
     def undone(self) -> bool:
-        """A rewind took some of it back."""
+        """True if a rewind undid a part of it."""
         return self.range.undone or self.sqn_stop > self.range.sqn_stop
 
     def pieces(self) -> Iterator[LogPiece]:
-        """The pieces of the range, which is stored, narrowed to the wanted part."""
+        """The stored pieces of the range, narrowed to the part that the cut needs."""
         for piece in self.range.done.result():
             start, stop = max(piece.sqn_start, self.sqn_start), min(piece.sqn_stop, self.sqn_stop)
             as_it_is = (start, stop) == (piece.sqn_start, piece.sqn_stop)

@@ -90,8 +90,7 @@ class ChangelogWriter:
             return self._next_sqn
 
     def append(self, batch: BatchNumber, changes: pa.RecordBatch | DeferredChanges | None) -> None:
-        """The net changes of a committed batch, None where there are none. Once each, in order.
-
+        """Append the net changes of a committed batch, or None if it has none. Called once for each batch, in order.
         Does no I/O. Once more is pending than the uploader's `preempt_bytes_max`, that is given to it to be stored
         ahead of a cut. Changes that wait elsewhere are collected by `persist`; they take no memory here, and merge for
         nothing while they wait, so they are not uploaded ahead.
@@ -353,7 +352,8 @@ class ChangelogWriter:
         self._pending_bytes = sum(entry.rows.nbytes for entry in self._entries if isinstance(entry, ChangeSet))
 
     def _drop(self, which: Sequence[Entry], *, undone: bool = False) -> list[Range]:
-        """Takes entries out; returns those ranges that have objects. Others release theirs when they are stored."""
+        """Remove entries; return the ranges among them that have stored objects. Other ranges release their objects
+        once stored."""
         gone = {id(entry) for entry in which}
         self._entries = [entry for entry in self._entries if id(entry) not in gone]
         self._count_pending()

@@ -228,7 +228,7 @@ class Coordinator(Cutting):
         self._choose_base()
 
     def _go_on_incomplete(self, reason: str) -> None:
-        """Batches go on, but a cut would have no part of the missing TaskManager."""
+        """Let batches go on without a TaskManager, and cut no checkpoint: it would lack that TaskManager's part."""
         if self._phase is not CoordinatorPhase.RUNNING:
             return
         self._phase = CoordinatorPhase.INCOMPLETE
@@ -274,14 +274,15 @@ class Coordinator(Cutting):
     # --- commands that follow an event --------------------------------------------------------------------------------
 
     def _makes_more_possible(self, event: ev.Event) -> bool:
-        """False for an acknowledgement that those of further TaskManagers have to follow, and that frees no object."""
+        """False for an acknowledgement that frees no object, while the checkpoint still waits for other
+        TaskManagers."""
         if not isinstance(event, ev.Acknowledged) or self._commands or self._registry.has_deletable:
             return True
         pending = self._pending.get(event.checkpoint_id)
         return pending is None or pending.state is not PendingState.COLLECTING
 
     def _advance(self) -> None:
-        """All that has become possible, in the order that `events.py` gives."""
+        """Add every command that has become possible, in the order that `events.py` gives."""
         self._order_failover()
         if self._quiet and (numbers := self._records.expire(self._now_s, *self._config.retention(self._job_s))):
             self._commands.append(ev.ExpireRecords(numbers))

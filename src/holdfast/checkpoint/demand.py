@@ -49,9 +49,9 @@ class Demand:
         self._schedule = TriggerSchedule()
         self.event_time = WatermarkSchedule()
         self._by_watermark = False
-        """True if the demand that was told last is one of event time."""
+        """True if the last demand that was reported came from event time."""
         self._refused_requests = 0
-        """Number of requests, counted from the oldest, that were told that they wait."""
+        """Number of requests, counted from the oldest, whose refusal was reported."""
         self._refused_hard: set[str] = set()
         """Kinds of triggers whose present trigger was refused hard already."""
         self.is_held = False
@@ -101,12 +101,12 @@ class Demand:
         return taken
 
     def refuse_requests(self) -> bool:
-        """Have the requests wait for another boundary; whether that is to be said."""
+        """Let the requests wait for another boundary. Return True if the refusal must be reported."""
         is_new, self._refused_requests = len(self.requests) > self._refused_requests, len(self.requests)
         return self._is_news(BY_REQUEST, is_new)
 
     def refuse_policy(self, is_new: bool) -> bool:
-        """Have the policy's trigger wait for another boundary; whether that is to be said."""
+        """Let the policy's trigger wait for another boundary. Return True if the refusal must be reported."""
         self.is_held = True
         return self._is_news(BY_POLICY, is_new)
 

@@ -43,7 +43,7 @@ class FailureManager:
         self._last = None
 
     def verdict(self, now_s: float, config: CheckpointConfig) -> str | None:
-        """Why the job must restart, or None."""
+        """Return the reason why the job must restart; None if it need not."""
         last = "" if self._last is None else f"; the last, checkpoint {self._last[0]}: {self._last[1]}"
         if len(self._failed) > config.tolerable_failed_checkpoints:
             return (

@@ -27,7 +27,7 @@ PAUSE_RATIO = 8
 above it no further batch is planned. A higher value plans for longer, and takes more memory."""
 
 COMMITTABLE_BYTES = 256
-"""A committable takes that much memory besides its bytes, roughly."""
+"""About the memory that a committable takes besides its bytes."""
 
 RETRY_PAUSE_S = 1.0
 
@@ -93,7 +93,7 @@ class Ledger:
         return self.last is None or batch > self.last.batch
 
     def committed(self, event: CommitAcknowledged) -> None:
-        """A batch was committed; a repetition is ignored."""
+        """Note that a batch was committed; a repeated report is ignored."""
         if not self.is_new(event.batch):
             return
         self.last = CommittedBatch(event.batch, event.position)
@@ -121,7 +121,7 @@ class Ledger:
         return {sink: each for sink, each in taken.items() if each}
 
     def record(self, cut: BatchNumber) -> None:
-        """A record holds everything up to `cut` now."""
+        """Note that a record now holds everything up to `cut`."""
         self.recorded = cut
         for kept in self._sinks.values():
             kept.replace([entry for entry in kept.entries if entry.batch > cut])

@@ -57,7 +57,7 @@ class PendingCheckpoint:
 
 
 class PendingCheckpoints:
-    """All of them, in order of ids."""
+    """All pending checkpoints, in order of their ids."""
 
     def __init__(self) -> None:
         self._pending: dict[CheckpointId, PendingCheckpoint] = {}

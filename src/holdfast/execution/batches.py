@@ -113,7 +113,7 @@ class Batches(Dropping):
             self._try_again(event.error, reaction)
 
     def _try_again(self, error: Exception, reaction: Reaction) -> None:
-        """The same batch under a new run number, once everybody has undone it."""
+        """Run the same batch under a new run number, once every TaskManager has undone it."""
         if self._attempt == self._config.batch_attempts:
             self._leave(error)
             return

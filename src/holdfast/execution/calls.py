@@ -96,7 +96,7 @@ class Calls:
         self._calls.pop(number, None)
 
     def lost(self, process: ProcessId) -> None:
-        """The process has ended: its calls are answered by that."""
+        """Drop the calls to a process that has ended."""
         for each in [each for each in self._calls.values() if each.process == process]:
             del self._calls[each.number]
 
@@ -105,7 +105,7 @@ class Calls:
         return [self._shown(call, now_s) for call in self._calls.values()]
 
     def overdue(self, now_s: float) -> list[Overdue]:
-        """The calls to be named, or to be ended, now."""
+        """Return the calls that are to be logged as slow now, and those that are over their limit."""
         return [self._look_at(call, now_s) for call in list(self._calls.values()) if now_s >= call.due_s]
 
     def _look_at(self, call: Call, now_s: float) -> Overdue:

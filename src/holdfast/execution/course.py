@@ -66,14 +66,14 @@ class Course:
         self._commands.append(ev.Log(message))
 
     def _wait(self, seconds: float, cause: Cause, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
-        """Something is expected: the loss of a process that did not answer, or a store that comes back."""
+        """Wait up to `seconds` for the loss of a process that did not answer, or for a store that comes back."""
         self.phase = Phase.WAITING
         self._cause = cause
         self._noticed, self._unnoticed = noticed, unnoticed
         self._until_s = self._now_s + seconds
 
     def _await_loss(self, cause: Cause, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
-        """A process did not answer: its loss is to be noticed soon."""
+        """Wait for the loss of a process that did not answer."""
         self._wait(LOSS_NOTICE_S, cause, noticed, unnoticed)
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -99,13 +99,13 @@ class Course:
             )
 
     def _leave(self, error: Exception) -> None:
-        """Leave state as it was before the batch, then end."""
+        """Undo the batch in flight, then end the query."""
         self._error = error
         self._until_s = self._now_s + END_S_MAX
         self._begin(Phase.LEAVING, ev.Undo(self._next_run()))
 
     def _end_with(self, error: Exception | None) -> None:
-        """End once the work in flight has come to its end, which it is asked to."""
+        """Ask the work in flight to end, and end the query after it."""
         self._error = error
         if self._work is None:
             self._end()

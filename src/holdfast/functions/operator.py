@@ -15,7 +15,7 @@ from holdfast.state.table import StateTable
 from holdfast.watermarks import END_US
 
 ALL_TIMES_US = (1 << 62) - 1
-"""Past the times of all rows: windows may end, and rows may leave, later than any watermark is."""
+"""Later than any event time: as a watermark it closes every window and lets every row leave."""
 
 NewTable = Callable[[pa.Schema, pa.Schema, int], StateTable]
 """Makes an empty table from key schema, value schema and the number of key groups."""
@@ -40,19 +40,19 @@ class BatchContext:
     subtask: int
     watermark_us: int | None = None
     closed_us: int | None = None
-    """The watermark of the batch before: windows up to it are closed."""
+    """The watermark of the previous batch: windows that end by then are closed."""
 
     @property
     def closes_us(self) -> int | None:
-        """The time up to which windows close and rows leave: the watermark, or past all times once the input is
-        complete; None: nothing does."""
+        """The time up to which windows close and rows leave in this batch: the watermark, or `ALL_TIMES_US` once the
+        input is complete; None: no window closes and no row leaves."""
         return ALL_TIMES_US if self.watermark_us == END_US else self.watermark_us
 
 
 class Timers(msgspec.Struct, frozen=True, gc=False):
-    """The work that a batch left for an operator by time: when next, by event time and by processing time.
+    """The times at which an operator next has work without rows, by event time and by processing time.
 
-    `fired`: how many timers did; `expired`: how many expired values were removed.
+    `fired` counts the timers that fired in the batch, `expired` the values that were removed.
     """
 
     event_us: int | None
@@ -85,7 +85,8 @@ class OperatorResult:
 
 @dataclass(frozen=True)
 class Opening:
-    """Facts with which an operator opens: the key groups that it owns, and the tables that every subtask reads whole.
+    """Facts that an operator is given when it opens: the key groups that it owns, and the tables that every subtask
+    loads in full.
 
     `whole` has the rows of all subtasks in the stored schema, as of the checkpoint, by table; none before the first
     checkpoint.
@@ -104,7 +105,7 @@ class Operator(ABC):
 
     tables: dict[str, StateTable]
     new_output: Callable[[], OutputRows] = list
-    """Makes the object that takes a batch's output; the owner of the operator sets it."""
+    """Makes an empty collection for the output of a batch; the owner of the operator sets it."""
 
     def open(self, opening: Opening) -> None:  # noqa: B027 (most operators have nothing to do)
         """The tables hold the state of a checkpoint: they were restored, or went back in memory. No batch is in flight.
@@ -233,7 +234,8 @@ class OperatorSpec(ABC):
 
     @property
     def output_window(self) -> Any:
-        """The window that the output's `window_start` is of (`windows.declared.GivenWindow`); None: it is of none."""
+        """The window to which the output's `window_start` belongs (`windows.declared.GivenWindow`); None: to no
+        window."""
         return None
 
     @property
@@ -253,7 +255,7 @@ class OperatorSpec(ABC):
 
     @property
     def calls_no_user(self) -> bool:
-        """True if no function of a user runs inside: made-up rows may go through it."""
+        """True if no function of a user runs inside, so that the operator may be warmed with made-up rows."""
         return False
 
     @property

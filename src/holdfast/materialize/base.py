@@ -15,7 +15,7 @@ from holdfast.ids import NO_BATCH, BatchNumber
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """A state as of `batch`, which contains all change sets below `sqn`."""
+    """The state of a table after `batch`: it contains all change sets with a number below `sqn`."""
 
     sqn: int
     batch: BatchNumber

@@ -214,7 +214,7 @@ class KeyedState(ABC):
 
     @abstractmethod
     def _gave_up(self) -> None:
-        """Let go of all that only the aborted checkpoint needed."""
+        """Release everything that only the aborted checkpoint needed."""
 
     @abstractmethod
     def _rewound(self, to_batch: BatchNumber) -> None:

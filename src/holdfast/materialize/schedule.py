@@ -50,7 +50,7 @@ class Schedule:
         self._pause_ends_s = now_s + self._policy.pause_s(self._took_s, pace)
 
     def cancelled(self, now_s: float) -> None:
-        """A materialization ended without a result because nobody wants it any more."""
+        """A materialization was cancelled, because its checkpoint is not needed any more."""
         self._next_s = now_s + self._policy.retry_delay_s
 
     def failed(self, now_s: float) -> bool:

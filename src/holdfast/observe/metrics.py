@@ -71,7 +71,7 @@ class _Reported:
         self.before, self.now = before, {}
 
     def go_back(self, to: "_Reported") -> None:
-        """Count the rows that `to` counts."""
+        """Reset the row counters to the snapshot `to`."""
         before, now = to.before, to.now
         if to.identity != self.identity:
             total = dict(before)

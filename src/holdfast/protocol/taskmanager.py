@@ -60,7 +60,7 @@ class Deployment(msgspec.Struct, frozen=True):
     rewind: bool = True
     """True: state of the base that is still in memory is used; False: it is restored."""
     whole: list[TableHandle] = []
-    """Handles, of all subtasks, of the tables that each subtask reads whole when it opens."""
+    """Handles of the tables that every subtask loads in full when it opens."""
     shared: list[str] = []
     """Objects, of those that these handles refer to, in which other TaskManagers have something, too."""
 
@@ -224,7 +224,7 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class CopyingGateway(Protocol):
-    """The call that every process that stays answers, TaskManager or sender, whatever else it does."""
+    """A call that every long-running process supports, TaskManager or sender, at any time."""
 
     def copy(self, order: CopyOrder) -> list[CopiedObject]:
         """Copy stored objects, and return their sizes and checksums. May be repeated: an object is written whole.

@@ -62,7 +62,7 @@ class Copy:
         return self.head if self.body is None else bytes(self.head) + self.body.read_bytes()
 
     def part(self, offset: int, length: int) -> memoryview:
-        """Bytes of the object; fewer where it ends before."""
+        """Return so many bytes of the object, or fewer if it ends earlier."""
         return memoryview(self.data())[offset - self.start : offset - self.start + length]
 
 
@@ -338,7 +338,7 @@ class LocalCopies:
         return self._spares.offer(spare, entry.length, self._bytes_max - self.size_bytes)
 
     def _cannot(self, what: str, error: OSError) -> None:
-        """Said once: a full disk would say it for each object."""
+        """Log the failure once: a full disk would repeat it for each object."""
         say = _log.info if self._failed else _log.warning
         self._failed = True
         say("local recovery: %s: %s", what, error)

@@ -140,7 +140,7 @@ class _Restoration:
     handle: TableHandle
     fetch: ObjectCache
     only: bool
-    """The table gets nothing but this."""
+    """True if this handle is the only source of the table's rows."""
     _rows_materialized: int | None = None
     """Set where the table took the files as they are."""
 

@@ -40,7 +40,7 @@ GroupBounds = tuple[int, int]
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes `[start, stop)` of an object; `stop` None: the whole object, whose length nobody knows.
+    """Bytes `[start, stop)` of an object; `stop` None: the complete object, whose length is not known.
 
     `divided`: the range that the span is, narrowed to the wanted key groups, of which only these are read.
     """

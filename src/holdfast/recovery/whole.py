@@ -31,7 +31,8 @@ TableName = tuple[str, str]
 
 
 def read_whole(handles: Sequence[TableHandle], fetch: ObjectCache) -> dict[TableName, pa.RecordBatch]:
-    """All rows of the tables that the handles are of, in their stored schemas. `fetch` expects the handles' ranges.
+    """Return all rows of the tables to which the handles belong, in their stored schemas. `fetch` expects the handles'
+    ranges.
 
     Raises
     ------

@@ -182,7 +182,7 @@ class Column:
 
 
 def gathered(values: Values, slots: Slots) -> Values:
-    """`values[slots]`; other threads go on meanwhile, but where they are objects."""
+    """`values[slots]`; other threads run meanwhile, unless the values are Python objects."""
     if values.dtype.hasobject:
         return values[slots]
     return cast(Values, kernels.gather(_bits(values), slots).view(values.dtype))

@@ -43,7 +43,8 @@ def _resized(owner: Any, name: str, shape: tuple[int, ...]) -> bool:
 
 
 def whole_pages(array: npt.NDArray[Any], start: int, stop: int) -> tuple[int, int]:
-    """Return begin and end of the whole huge pages within bytes `[start, stop)` of an array; maybe none."""
+    """Return begin and end of the huge pages that lie completely within bytes `[start, stop)` of an array; there may be
+    none."""
     address = array.ctypes.data
     first = -(-(address + start) // GIVEN_BACK_BYTES) * GIVEN_BACK_BYTES - address
     return first, max(first, (address + stop) // GIVEN_BACK_BYTES * GIVEN_BACK_BYTES - address)

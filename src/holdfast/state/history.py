@@ -25,8 +25,8 @@ UNDO_BYTES_MAX = 256 * 1024 * 1024
 class UndoSegment:
     """The rows that batch `batch` changed, as they were before it; it made the table `appeared` rows larger.
 
-    `unseen`: the slots, or more, that no earlier batch which waits to be logged has touched; None: all slots of the
-    segment (`unlogged.Chain`).
+    `unseen`: a superset of the slots that this batch was the first to touch among batches that are not logged yet
+    (`unlogged.Chain`); None: all slots of the segment.
     """
 
     batch: BatchNumber
@@ -37,7 +37,7 @@ class UndoSegment:
 
     @property
     def first(self) -> BatchNumber:
-        """The first of its batches, which is its only batch."""
+        """The batch: a segment has one only, while `Condensed` has several."""
         return self.batch
 
     @property
@@ -62,7 +62,7 @@ class UndoHistory:
         self._released: int | None = None
 
     def add(self, segment: UndoSegment) -> None:
-        """The segment of a batch that is committed now, above all before."""
+        """Add the segment of a batch that was committed just now, later than all others."""
         self._drop_released()
         self._segments.append(segment)
         self.by_slot.append(segment)
@@ -77,7 +77,7 @@ class UndoHistory:
             self._drop_oldest()
 
     def fix_keys(self, index: KeyIndex) -> None:
-        """Slots are about to lose their keys."""
+        """Copy the keys of all segments, because slots are about to lose their keys."""
         for segment in self.by_slot:
             segment.keys = index.keys(segment.rows.slots)
             self.memory_bytes += segment.keys.memory_bytes
@@ -86,7 +86,7 @@ class UndoHistory:
             self._drop_oldest()
 
     def take_after(self, batch: BatchNumber) -> list[UndoSegment]:
-        """Takes out the segments of later batches, newest first.
+        """Remove and return the segments of later batches, the newest first.
 
         Raises
         ------

@@ -288,7 +288,7 @@ def insert_distinct(slot_tags: Integers, count: int, entries: Integers) -> None:
 
 @kernel
 def first_empty(entries: Integers) -> Any:
-    """A position where no run goes through: where a sweep can begin."""
+    """A position that no run of entries crosses, so that a sweep can begin there."""
     p = 0
     while entries[2 * p + 1] != 0:
         p += 1

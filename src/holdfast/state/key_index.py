@@ -81,7 +81,7 @@ class KeyIndex(ABC):
 
     @property
     def slot_capacity(self) -> int:
-        """Every slot given so far is below it."""
+        """A bound above every slot that was given so far."""
         return len(self._tags)
 
     @property
@@ -95,7 +95,7 @@ class KeyIndex(ABC):
         return tables + self._tags.nbytes + self._free.nbytes + self._fresh.nbytes + self._unseen.nbytes
 
     def reserve(self, keys: int) -> None:
-        """An empty index makes room for so many at once, not step by step."""
+        """Make room in an empty index for so many keys at once, instead of step by step."""
         self._use_entries(np.zeros(2 * _capacity_for(keys), np.int64))
         if keys > len(self._tags):
             self._grow_slots(keys)
@@ -143,7 +143,7 @@ class KeyIndex(ABC):
         self._control[[COUNT, SLOTS_USED, FREE, ARENA_USED, ARENA_LIVE]] = 0
 
     def clear_stamps(self) -> None:
-        """Afterwards no slot has any stamp of [1, 2^31)."""
+        """Clear all stamps: no slot counts as touched by any batch."""
         index_kernels.clear_stamps(self._entries)
         index_kernels.clear_stamps(self._old)
 

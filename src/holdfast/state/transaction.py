@@ -41,7 +41,7 @@ class Transaction:
         return not any(len(segment.slots) for segment in self._segments)
 
     def old_rows(self) -> OldRows:
-        """The slots of all rows touched so far."""
+        """The rows touched so far, as they were before the batch."""
         if len(self._segments) > 1:
             self._segments = [concatenated([each for each in self._segments if len(each.slots)])]
         return self._segments[0]

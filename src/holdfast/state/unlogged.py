@@ -1,4 +1,4 @@
-"""Net changes that nobody has asked for yet: read from the table only when the changelog persists them.
+"""Net changes that the changelog has not asked for yet: they are read from the table only when it persists them.
 
     commit ──► segment: slots, and the old rows that undo needs anyway
     collect(up to batch N) ──► of the slots touched up to N, the rows as they were after N:
@@ -94,7 +94,7 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class Condensed:
-    """Neighbouring batches from `first` to `batch`, of which the slots are kept alone: no cut can divide them."""
+    """Neighbouring batches `first` to `batch`, of which only the slots are kept: no checkpoint may end between them."""
 
     first: BatchNumber
     batch: BatchNumber
@@ -110,7 +110,7 @@ UndoPart = UndoSegment | Condensed
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """The changes of batches from `first` to `batch`; of several no cut can divide them."""
+    """The changes of batches `first` to `batch`. If these are several, no checkpoint may end between them."""
 
     first: BatchNumber
     batch: BatchNumber
@@ -240,7 +240,7 @@ class Unlogged:
         return taken
 
     def resolve(self) -> None:
-        """Read all waiting changes, between batches: slots are about to be let go."""
+        """Read all waiting changes, between batches, because slots are about to lose their keys."""
         parts = self._parts()
         if not parts:
             return

@@ -175,7 +175,7 @@ class Hosted:
 
     @contextmanager
     def _copies_in_use_only(self) -> Iterator[None]:
-        """Afterwards, local copies go that were there before, and that nothing refers to any more."""
+        """On exit, delete the older local copies that nothing refers to any more."""
         known = set() if self.copies is None else self.copies.names()
         yield
         if self.copies is not None:

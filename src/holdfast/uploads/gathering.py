@@ -23,7 +23,7 @@ class Gathering(Generic[L, Request]):
         self._deadline_s: float | None = None
 
     def ask(self, log: L, now_s: float, request: Request | None = None, size_bytes: int = 0) -> None:
-        """A log asks to persist; without a request where it has nothing new."""
+        """Note that a log asks to persist; `request` is None if it has nothing new."""
         if not self._requests and log in self._asked:
             # A log asks once in each cut. The cut before had nothing to store, so nobody took the logs that had asked.
             self._asked.clear()

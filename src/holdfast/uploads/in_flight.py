@@ -51,7 +51,7 @@ class InFlight:
             return fits and self._objects < self._objects_max
 
     def available(self) -> "Future[None]":
-        """Done while makers of changes need not wait."""
+        """Return a future that is done while makers of changes need not wait."""
         with self._lock:
             return self._available
 
@@ -76,7 +76,7 @@ class InFlight:
         self._change(requests=-1)
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Release everybody who waits, now and later."""
         with self._lock:
             self._closed = True
         self._change()

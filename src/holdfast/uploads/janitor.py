@@ -30,7 +30,8 @@ class DeletionQueue:
         self._abandoned = False
 
     def discard(self, names: Iterable[str]) -> None:
-        """Queue objects that may be stored now, will not be stored later, and that nobody was told of."""
+        """Queue objects that may be stored, that no running request will store later, and whose names were given to no
+        one."""
         with self._lock:
             self._queued.extend(names)
 

@@ -24,7 +24,7 @@ class Ownership:
         self._abandoned = False
 
     def hold(self, name: str, users: int = 1) -> None:
-        """An object was uploaded, under a name never used before, for that many users."""
+        """Note that an object was uploaded for so many users, under a name that was never used before."""
         with self._lock:
             self._users[name] = users
 

@@ -76,7 +76,7 @@ class PersistRequest:
 
 @dataclass
 class PackedObject:
-    """An object before it is uploaded: its bytes, and whose pieces are where."""
+    """An object before it is uploaded: its bytes, and the pieces of each request with their offsets."""
 
     buffers: list[bytes | pa.Buffer] = field(default_factory=lambda: [OBJECT_HEADER])
     length: int = len(OBJECT_HEADER)

@@ -47,7 +47,7 @@ class Precedence:
         """The keys are the set of waiting futures in order of arrival; first come, first served."""
 
     def begun(self, checkpoint: Future[Any]) -> None:
-        """A checkpoint begins now; its part here ends when this future does."""
+        """Note that a checkpoint begins; this TaskManager's part of it ends when the future is done."""
         now_s = self._scheduler.monotonic()
         with self._lock:
             self._interval_s = None if self._began_s is None else now_s - self._began_s

@@ -42,7 +42,8 @@ class Puts:
         self._scheduler = scheduler
         self._janitor = janitor
         self._hedging: dict[str, Hedging] = defaultdict(lambda: Hedging(policy.timeout_s))
-        """Each lane has its own: the time of a log's piece says nothing about a file a thousand times as large."""
+        """A hedging rule for each lane: how long a log's piece takes says nothing about a file a thousand times as
+        large."""
         self._losers = Losers(self._landed, self._unknown)
         self._lock = threading.Lock()
         self._counters: Counter[str] = Counter(numberOfUploadRequests=0, numberOfUploadFailures=0, hedgedUploads=0)
@@ -53,7 +54,7 @@ class Puts:
         self._attempts = Histogram()
         self._total_attempts = Histogram()
         self._repeats: dict[str, Repeats] = {}
-        """Repeats of the objects that took any, until somebody takes the figures or the object is not wanted."""
+        """The repeats of each object that needed any, until `take_repeats` hands them out or the object is deleted."""
         self._closed = False
         self._next_sweep: Callable[[], None] | None = None
         self._plan_sweep()

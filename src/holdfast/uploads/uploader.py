@@ -154,11 +154,12 @@ class Uploader:
         self._precedence.begun(checkpoint)
 
     def available(self) -> "Future[None]":
-        """Done while there is room for more changes: who makes them waits for it. Done, too, once this is closed."""
+        """Return a future that is done while there is room for more changes, and once this is closed. Makers of changes
+        wait for it."""
         return self._in_flight.available()
 
     def wait_until_available(self) -> None:
-        """Back-pressure: returns once `available` is done. On no thread of this uploader's."""
+        """Wait until `available` is done: back-pressure. No thread of this uploader may call it."""
         self._scheduler.result(self.available())
 
     def wait_for_checkpoints(self, size_bytes: int) -> None:
@@ -195,7 +196,7 @@ class Uploader:
         return name
 
     def retain(self, objects: Iterable[str]) -> None:
-        """Add a user of each object, who lets go of it by `release` as the others do."""
+        """Add a user of each object; the user calls `release` in the end, as all users do."""
         self._ownership.retain(objects)
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
@@ -203,7 +204,7 @@ class Uploader:
         return self._scheduler.submit(MATERIALIZING, call)
 
     def acknowledge(self, objects: Iterable[str]) -> None:
-        """An acknowledgement that will be sent names these: only the JobMaster may delete them from now on."""
+        """Note objects that an acknowledgement will name: from now on only the JobMaster may delete them."""
         self._ownership.acknowledge(objects)
 
     def take_repeats(self, objects: Iterable[str]) -> dict[str, Repeats]:

@@ -39,7 +39,7 @@ class PairSet:
         return self._values[: self._count]
 
     def add(self, groups: IntArray | Slots, values: IntArray) -> None:
-        """Take in pairs, known or not."""
+        """Add pairs; pairs that are known already change nothing."""
         row = 0
         while row < len(groups):
             row, self._count = add_pairs(groups, values, row, self._entries, self._groups, self._values, self._count)

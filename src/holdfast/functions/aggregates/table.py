@@ -132,7 +132,7 @@ class AggregateTable:
         return chunk, new
 
     def appear(self, slots: Slots) -> None:
-        """Make keys present to which rows are now applied."""
+        """Mark keys as present, because rows are about to be applied to them."""
         kernels.raise_flags(slots, self.table.present.array)
         self._open(self.of_rows.opened_then, slots)
         for name in self.of_rows.counters:

@@ -27,7 +27,7 @@ AT, UNTIL, LEAVES = "__at", "__until", "__leaves"
 in a column of the row; the other two are state columns."""
 MINUTE_US = 60_000_000
 NEVER_US = ALL_TIMES_US + 1
-"""The time at which rows leave that have to stay until another row replaces them."""
+"""The time of leaving of a row that stays until another row replaces it."""
 
 Times = Mapping[str, Integers]
 """Times of some rows, by name, in microseconds."""

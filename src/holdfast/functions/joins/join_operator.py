@@ -161,7 +161,8 @@ class JoinOperator(Operator):
         left_slots: Slots | None = None,
         right_slots: Slots | None = None,
     ) -> None:
-        """Rows have met: those that came, or with slots those that are kept. `meetings`: the pairs, in pieces."""
+        """Note rows that met: kept rows if `slots` are given, otherwise rows that came. `meetings` has the pairs, in
+        pieces."""
         left_rows, right_rows = self._rows(LEFT, left, left_slots), self._rows(RIGHT, right, right_slots)
         left_met, right_met = np.zeros(len(left_rows), np.bool_), np.zeros(len(right_rows), np.bool_)
         for pairs in meetings:

@@ -68,7 +68,7 @@ class KeptRows:
         self._orders.begin(self.table.commits)
 
     def next_us(self) -> int | None:
-        """The first time when a row leaves; of a row that may have left already."""
+        """The first time at which a row leaves. That row may have left already."""
         return self._index.earliest() if self._bounds.rows_leave else None
 
     def of_keys(self, heads: Slots) -> tuple[Integers, Slots]:
@@ -251,7 +251,7 @@ class KeptRows:
         return self._heads.lookup(pa.RecordBatch.from_arrays(keys, schema=self._heads.key_schema))
 
     def leave_later(self, slots: Slots, leaves: Integers) -> None:
-        """Distinct rows, whose column `LEAVES` says when they leave, stay until other times."""
+        """Let distinct rows leave at the times `leaves` instead of those in their column `LEAVES`."""
         if len(slots):
             self.table.column(LEAVES).scatter(slots, leaves, np.ones(len(slots), np.bool_))
             self._note(self.table.keys_of(slots), self.times(slots))

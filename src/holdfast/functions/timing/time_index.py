@@ -1,4 +1,4 @@
-"""Keys of a table in order of a time: found without going round the table. In memory, and stored nowhere.
+"""Keys of a table in order of a time, so that they are found without a look at the complete table. Never stored.
 
     add ──► buckets of equal width in time, each of a few pieces ──► between(start, stop) ──► drop(stop)
 
@@ -257,13 +257,14 @@ class FollowedIndex:
         self._in_batch.dropped_us = stop_us
 
     def between(self, start_us: int | None, stop_us: int) -> list[pa.RecordBatch]:
-        """Entries with `start_us <= time < stop_us`, those of the batch in flight after the others of their time."""
+        """Entries with `start_us <= time < stop_us`: first those of committed batches, then those of the batch in
+        flight."""
         found = self._buckets.between(start_us, stop_us)
         added = [_within(self._buckets, entries, start_us, stop_us) for entries in self._in_batch.added]
         return [*found, *(entries for entries in added if entries.num_rows)]
 
     def earliest(self) -> int | None:
-        """The first time of those that the batch in flight leaves; of an entry that may be out of date."""
+        """The earliest time that is left after the batch in flight. Its entry may be out of date."""
         batch = self._in_batch
         parts = [_within(self._buckets, entries, batch.dropped_us, None) for entries in batch.added]
         times = [int(self._buckets.times(part).min()) for part in parts if part.num_rows]

@@ -142,7 +142,8 @@ class TimerTable:
         self._fired = 0
 
     def fire(self, kind: int, until_us: int | None, own_slots: Callable[[pa.RecordBatch], Slots]) -> Iterator[int]:
-        """Each due timer's time, in order; the cursor stands at its key. Those that become due meanwhile as well.
+        """Yield the time of each due timer, in order, with the cursor at its key; timers that become due meanwhile are
+        among them.
 
         `own_slots` looks keys up in the operator's own table and loads their states.
         """

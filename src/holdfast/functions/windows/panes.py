@@ -37,7 +37,7 @@ def windows_of(
 
 
 class TimePiece(NamedTuple):
-    """Some panes, by their indexes, and the times after which, and up to which, the windows end that are meant."""
+    """Some panes, by their indexes, with the windows that end later than `after_us` and no later than `until_us`."""
 
     panes: Integers
     after_us: int
@@ -89,7 +89,7 @@ class PaneOperator(Operator):
         return self._index.memory_bytes
 
     def _ends(self, watermark_us: int | None) -> int | None:
-        """Windows that end by then are closed at that watermark."""
+        """The time by which windows must end to be closed at that watermark."""
         return None if watermark_us is None else watermark_us - self._windowed.lateness_us
 
     def _late_rows(self, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:

@@ -3,7 +3,8 @@
     rows ──► late ones out ──► rows that open windows need ──► rows (key, pane, position → row), sizes (key, pane)
     watermark ──► windows that end by it ──► their panes' rows, by the index, and those of this batch ──► `WindowFinish`
 
-Rows of windows that close in the batch that brought them are never stored: so it is behind other windows.
+Rows of windows that close in the batch that brought them are never stored. This is always the case for an operator that
+reads from a window.
 """
 
 from abc import ABC, abstractmethod
@@ -184,7 +185,7 @@ def put_rows(table: StateTable, rows: pa.RecordBatch, positions: Integers) -> No
 
 
 def slots_of_rows(table: StateTable, keys: pa.RecordBatch, sizes: Integers) -> Slots:
-    """The slots of all rows of some keys, so many of each: in order of key and position."""
+    """The slots of all rows of some keys, in order of key and position; `sizes` has the number of rows of each key."""
     groups, positions = spans(sizes)
     arrays = [*keys.take(pa.array(groups)).columns, pa.array(positions)]
     return table.lookup(pa.RecordBatch.from_arrays(arrays, schema=table.key_schema))

@@ -18,7 +18,7 @@ PANE_FIELD = pa.field(PANE, pa.int64(), nullable=False)
 
 
 def late_panes(window: Window, panes: Integers, closed_us: int | None, lateness_us: int) -> BoolArray | None:
-    """Return a mask of the panes in closed windows only; None if there are no panes of that kind."""
+    """Return a mask of the panes all of whose windows are closed; None if there is no such pane."""
     if closed_us is None or not len(panes):
         return None
     before_us = window.closed_before(closed_us - lateness_us)
@@ -50,7 +50,7 @@ class SessionCombiner(Combiner):
 
 
 class WindowCombiner(Combiner):
-    """Adds panes; `inner` combines the rows that are not late, None: they are sent as they are."""
+    """Adds panes to rows. `inner` combines the rows that are not late; if it is None, they are sent as they are."""
 
     def __init__(self, window: Window, closed_us: int | None, lateness_us: int, inner: Combiner | None) -> None:
         self._window = window

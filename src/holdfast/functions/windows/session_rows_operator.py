@@ -75,7 +75,8 @@ class SessionRowsOperator(SessionOperator):
         put_rows(self._rows, rows, before[groups] + ranks(groups, len(distinct)))
 
     def _taken_out(self, slots: Slots) -> pa.RecordBatch:
-        """Remove and return the rows of sessions, in order of session and position, without it."""
+        """Remove the rows of sessions; return them in order of session and position, without the column of the
+        position."""
         row_slots = slots_of_rows(self._rows, self._state.keys_of(slots), self._sizes(slots))
         rows = self._rows.rows_of(row_slots)
         self._rows.present[row_slots] = False

@@ -144,7 +144,7 @@ class WindowOperator(PaneOperator):
         return wanted.keys_of(wanted.touched())
 
     def _put_out_whole(self, windows: pa.RecordBatch, context: BatchContext, result: OperatorResult) -> None:
-        """Output of windows, from all their panes that there are."""
+        """Output of windows, made of all panes that the table has of them."""
         pane_us = self._window.pane_us
         width = self._window.size_us // pane_us
         starts = np.repeat(values_of(windows.column(PANE)), width)

@@ -46,7 +46,7 @@ class Cells:
         expiry."""
 
     def load(self, table: StateTable, slots: Slots) -> None:
-        """Take in the rows of these slots, each once a batch."""
+        """Load the values of these slots. Each slot is loaded once a batch."""
         column = table.column(self.name)
         array = column_array(column.values[slots], column.valid[slots], self.codec.column_type)
         kept = exact_values(array)

@@ -29,7 +29,7 @@ from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
 ABSENT: Any = object()
-"""An entry that is known not to be there. None is a value."""
+"""Stands for an entry that does not exist; None would be a value."""
 ONE = np.zeros(1, np.int64)
 SMALL_MAX = 32
 """Entries of a map or list that is read with its key. A higher value reads more in vain if functions touch few entries.
@@ -41,7 +41,8 @@ AHEAD_ENTRIES_MAX = 1 << 13
 
 
 class _Map:
-    """A key's map in this batch: entries read or written, which of them were written, whether that is all."""
+    """A key's map in this batch: the entries that were read or written, which of them were written, and whether these
+    are all entries of the map."""
 
     __slots__ = ("complete", "found", "size", "written")
 

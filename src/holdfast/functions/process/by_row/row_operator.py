@@ -123,7 +123,8 @@ class ProcessOperator(FunctionOperator):
     def _take_rows(
         self, pieces: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult
     ) -> None:
-        """Take all rows of the batch; again from its beginning when a first row fails that may fail."""
+        """Process all rows of the batch. When a row fails for the first time and may fail, the batch is processed again
+        from its beginning."""
         self._careful = max(0, self._careful - 1)
         known = len(result.bad)
         try:

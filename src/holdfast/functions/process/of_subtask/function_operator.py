@@ -74,7 +74,7 @@ class FunctionOperator(Operator):
         self._install()
 
     def _install(self) -> None:
-        """The function's copy gets its states, once it was opened."""
+        """Give the copy of the function its states, after it was opened."""
         self._function.__dict__.update(self._seen_states)
 
     def _open(self) -> None:

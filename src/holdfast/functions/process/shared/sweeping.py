@@ -40,7 +40,8 @@ StoredCells = Mapping[str, tuple[AnyArray, BoolArray]]
 
 
 class SweepPace:
-    """The number of rows of a table to look at: as many a second as a round takes, whatever batches come."""
+    """The number of rows of a table to look at: so many a second that a round takes a fixed time, however often
+    batches come."""
 
     def __init__(self, ttl_us: int) -> None:
         self._round_us = max(1, ttl_us // ROUNDS)
