@@ -175,7 +175,7 @@ class Hosted:
 
     @contextmanager
     def _copies_in_use_only(self) -> Iterator[None]:
-        """On exit, delete the older local copies that nothing refers to any more."""
+        """Delete, on exit, the older local copies that nothing refers to any more."""
         known = set() if self.copies is None else self.copies.names()
         yield
         if self.copies is not None:
