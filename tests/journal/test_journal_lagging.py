@@ -1,5 +1,7 @@
 """A store whose listings lag behind: no takeover counts that a listing does not show, and no fence is overlooked."""
 
+from contextlib import suppress
+
 import pytest
 
 from holdfast.errors import Fenced, StorageError
@@ -32,6 +34,27 @@ def test_a_takeover_goes_on_from_the_newest_checkpoint_whatever_a_listing_shows(
     assert taken.base_number == newest
     with pytest.raises(Fenced):
         journal.append(checkpoint(1))
+
+
+@pytest.mark.parametrize("lag", range(1, 6))
+def test_a_start_beside_a_driver_that_goes_on_finds_its_newest_checkpoint(lag: int) -> None:
+    """The driver takes a checkpoint between any two attempts, and keeps each record until listings show the next."""
+    store = LaggingStore(fresh_store(), lag)
+    journal = running(store)
+    written: list[JournalNumber] = []
+
+    def go_on(attempts: int = 0) -> None:
+        store.pass_time()
+        if not journal.fenced:
+            with suppress(Fenced):
+                written.append(journal.append(checkpoint(1, len(written))))
+                journal.expire(written[-lag - 2 : -lag - 1])
+
+    for _ in range(10):
+        go_on()
+    taken = take_over(store, wait=go_on)
+    assert taken.base_number == written[-1]
+    assert journal.fenced
 
 
 def test_a_listing_that_never_shows_the_takeover_is_named_and_nothing_begins() -> None:

@@ -376,8 +376,6 @@ class World:
             passing = (*passing, errors.StorageError)  # an attempt in a few seconds, and each may fail by chance
         if "a checkpoint has failed" in str(error) and around.faults and started.life.upload_attempts_max == 1:
             passing = (*passing, errors.StorageError)  # each of a checkpoint's many small objects may fail by chance
-        if self.store.lag_s and started.query is None and "is missing: the newest" in str(error):
-            passing = (*passing, errors.CorruptObject)  # each record of a living JobMaster went before it was shown
         if started.goes_back:
             passing = (*passing, errors.JobRefused)  # an earlier JobMaster that still lives may let go of it meanwhile
         if self.replaced(started):

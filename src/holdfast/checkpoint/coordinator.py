@@ -284,6 +284,8 @@ class Coordinator(Cutting):
     def _advance(self) -> None:
         """Add every command that has become possible, in the order that `events.py` gives."""
         self._order_failover()
+        if self._close_requests:
+            self._records.end_grace()
         if self._quiet and (numbers := self._records.expire(self._now_s, *self._config.retention(self._job_s))):
             self._commands.append(ev.ExpireRecords(numbers))
         self._commands += self._publication.publish(self._now_s)

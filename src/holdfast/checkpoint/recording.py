@@ -159,7 +159,7 @@ class Recording(Coordination):
         self._registry.hand_over(PendingHolder(event.checkpoint_id), record)
         self._registry.hold(record, objects)
         self._registry.acknowledge(event.stored.values())
-        self._records.written(event.number, frozenset(groups), self._job_s)
+        self._records.written(event.number, frozenset(groups), self._job_s, self._now_s)
 
     def _recorded_again(self, again: ev.RecordAgain, number: JournalNumber) -> None:
         """Let the new record hold the objects of the old record, except its groups that are published."""
@@ -168,7 +168,9 @@ class Recording(Coordination):
         carried = {(sink, group.number): group.object for sink, each in again.carried.items() for group in each}
         published = {group.object for _, group in self._publication.groups()} - set(carried.values())
         self._registry.hold(RecordHolder(number), self._registry.names(RecordHolder(again.number)) - published)
-        self._records.written(number, frozenset(carried), self._job_s)
+        self._records.written(number, frozenset(carried), self._job_s, self._now_s)
+        if self._close_requests:
+            self._records.end_grace()
         self._records.repeated(again.number)
         self._resolve_close_requests()
         self._choose_base()

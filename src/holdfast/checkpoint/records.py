@@ -4,10 +4,11 @@
                                            ▲                           │ failed, after a pause
                                            └───────────────────────────┘
 
-The newest record is never expired, because a restart begins from it. Records before it that the settings retain, by
-number or by age, stay subsumed until newer records take their place. A record that is held while a savepoint is copied
-from it stays, too: newer records say that they retain it, so that no clean-up deletes the objects that it names. Does
-not own: the objects that records name (`registry.py`).
+The newest record is never expired, because a restart begins from it. Any record stays for `EXPIRY_GRACE_S` after the
+next was written, so that a start finds a checkpoint where listings lag behind. Records before it that the settings
+retain, by number or by age, stay subsumed until newer records take their place. A record that is held while a savepoint
+is copied from it stays, too: newer records say that they retain it, so that no clean-up deletes the objects that it
+names. Does not own: the objects that records name (`registry.py`).
 """
 
 import math
@@ -19,6 +20,10 @@ from holdfast.checkpoint.publication import GroupKey
 from holdfast.checkpoint.registry import RETRY_PAUSE_S
 from holdfast.ids import JournalNumber
 
+EXPIRY_GRACE_S = 2.0
+"""Seconds for which a subsumed record stays. With a higher value jobs start beside a driver that still runs also where
+listings lag further behind, and the objects of more checkpoints are kept."""
+
 
 @dataclass
 class _Record:
@@ -28,7 +33,9 @@ class _Record:
     expiring: bool = False
     holds: int = 0
     """Number of savepoints that are being copied from the record."""
+    stays_until_s: float = -math.inf
     not_before_s: float = 0.0
+    """Time of the next attempt, after a failed one."""
 
 
 class RetainedRecords:
@@ -51,8 +58,12 @@ class RetainedRecords:
         newest = self.newest
         return frozenset() if newest is None else self._records[newest].groups
 
-    def written(self, number: JournalNumber, groups: frozenset[GroupKey], written_s: float = 0.0) -> None:
-        """A record was found or written; numbers grow."""
+    def written(
+        self, number: JournalNumber, groups: frozenset[GroupKey], written_s: float = 0.0, now_s: float = -math.inf
+    ) -> None:
+        """A record was found, or written at `now_s`; numbers grow."""
+        if self.newest is not None:
+            self._records[self.newest].stays_until_s = now_s + EXPIRY_GRACE_S
         self._records[number] = _Record(groups, written_s)
         self._named.update(groups)
 
@@ -69,6 +80,11 @@ class RetainedRecords:
     def repeated(self, number: JournalNumber) -> None:
         """Note that a newer record repeats this record, which is not retained beside it."""
         self._replaced.add(number)
+
+    def end_grace(self) -> None:
+        """Let subsumed records be expired at once: no newer record will follow."""
+        for record in self._records.values():
+            record.stays_until_s = -math.inf
 
     def retained(self, count: int, since_s: float) -> list[JournalNumber]:
         """The newest `count` records, all that were written at `since_s` or later, and those that are held; oldest
@@ -93,7 +109,7 @@ class RetainedRecords:
             if number != newest
             and number not in kept
             and not (record.expiring or record.holds)
-            and record.not_before_s <= now_s
+            and max(record.stays_until_s, record.not_before_s) <= now_s
         ]
         for number in numbers:
             self._records[number].expiring = True

@@ -4,8 +4,9 @@
       ▲            │ gone            │ taken                          │ else                        it counts
       └────────────┴─────────────────┴────────────────────────────────┘  start over, having done nothing else
 
-Listings may lag behind, reads by name may not. A listing that shows the own takeover shows all that was put before it,
-and whether there is a record above, or the mark `journal/begun`, is asked by name.
+Listings may lag behind, reads by name may not. Records that follow those in a listing are asked for by name, since a
+JobMaster that lives keeps each of its records for a while after the next. A listing that shows the own takeover shows
+all that was put before it, and whether there is a record above, or the mark `journal/begun`, is asked by name.
 
 `journal.Journal` owns the records that follow.
 """
@@ -31,6 +32,11 @@ from holdfast.storage.store import ObjectStore
 LOST_SEEN = 7
 """Number of consecutive listings that must show a lost record before it is reported. Higher values wait longer (three
 to six seconds at 7) and mistake a change during a listing, or a listing that lags, for a loss less often."""
+
+
+FOLLOWED_MAX = 1_000
+"""Bound on the records above those of a listing that are asked for by name; beyond it, the put finds its number
+taken."""
 
 
 class TakenOver(NamedTuple):
@@ -131,7 +137,7 @@ def newest_checkpoint(
 def find_base(
     list_: Callable[[], Listed], read: Callable[[JournalNumber], Record | None], url: str, wait: rules.Wait = back_off
 ) -> tuple[Listed, JournalNumber | None, CheckpointRecord | None]:
-    """List the journal and find the newest checkpoint in it.
+    """List the journal, with the records that follow the listed ones, and find the newest checkpoint in it.
 
     A JobMaster that appends and expires records during a listing can make a record seem lost. A loss is therefore
     reported only after `LOST_SEEN` listings in a row show it.
@@ -142,7 +148,7 @@ def find_base(
         The newest checkpoint record is lost; its message says what to do.
     """
     for attempt in itertools.count(1):
-        listed = list_()
+        listed = _followed(list_(), read)
         number, base = newest_checkpoint(listed.numbers, read)
         missing = rules.missing_record(listed.numbers, listed.begun, number)
         if missing is None:
@@ -151,6 +157,14 @@ def find_base(
             raise CorruptObject(f"{url}: {lost(missing, listed, number)}")
         wait(attempt)
     raise AssertionError("unreachable")
+
+
+def _followed(listed: Listed, read: Callable[[JournalNumber], Record | None]) -> Listed:
+    numbers = list(listed.numbers)
+    with suppress(ObjectNotFound):
+        while len(numbers) < len(listed.numbers) + FOLLOWED_MAX and read(rules.number_for_put(numbers)) is not None:
+            numbers.append(rules.number_for_put(numbers))
+    return listed._replace(numbers=numbers)
 
 
 def lost(missing: JournalNumber, listed: Listed, newest: JournalNumber | None) -> str:

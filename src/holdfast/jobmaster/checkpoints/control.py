@@ -349,6 +349,8 @@ class Control:
         self._handle(events.CoordinatorTick(now_s, self._clock.now(), self._time.now()))
         self._listener.tick(now_s, self._coordinator.outstanding)
         self.backlog = dict(self._coordinator.backlog)
+        if self._recorder.look_is_due():
+            self._sides.submit(Side.RECORDS, self._recorder.look)
         if self.history.is_due():
             self._sides.submit(Side.DELETIONS, self.history.save)
 

@@ -8,6 +8,7 @@ Invariants: only the journal's thread makes calls, except for `record` and `foun
 known, it is asked for again, and nothing else is written or deleted. Answers are events; the coordinator decides.
 """
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 
@@ -35,6 +36,11 @@ LOOK_AT_RECORD_S = 10.0
 """Seconds between looks at the newest record; a higher value notices later that the storage was deleted."""
 
 
+LOOK_AT_JOURNAL_S = 3.0
+"""Seconds without a record after which a JobMaster looks if another has taken over. A higher value costs fewer requests
+of a job at rest, which notices a second driver later."""
+
+
 class Recorder:
     """Writes records. `post` takes the outcome of each command, `failed` the error that ends the query."""
 
@@ -52,6 +58,7 @@ class Recorder:
     ) -> None:
         self._clock = clock
         self._looked_s = float("-inf")
+        self._next_look_s = clock.monotonic() + LOOK_AT_JOURNAL_S
         self._has_job = False
         """True if the last look found the job's own object, which nobody writes again."""
         self._journal = journal
@@ -88,6 +95,21 @@ class Recorder:
     def check_not_fenced(self) -> None:
         """Check that no other JobMaster took over. Raises `Fenced`."""
         self._journal.check()
+
+    def look_is_due(self) -> bool:
+        """True if nothing has shown for `LOOK_AT_JOURNAL_S` whose the journal is; then not again before `look` was
+        called. The control thread asks."""
+        now_s = self._clock.monotonic()
+        if now_s < self._next_look_s:
+            return False
+        self._next_look_s = math.inf
+        return True
+
+    def look(self) -> None:
+        """Find out if another JobMaster has taken over from a job at rest, which writes no record."""
+        self.check_ownership()
+        if not self._journal.fenced:
+            self._next_look_s = self._clock.monotonic() + LOOK_AT_JOURNAL_S
 
     def check_ownership(self) -> None:
         """Find out if another JobMaster has taken over, when no record is due that would show it."""
@@ -174,6 +196,7 @@ class Recorder:
             return
         failpoints.hit("jobmaster.record.after")
         self._records[number] = record
+        self._next_look_s = self._clock.monotonic() + LOOK_AT_JOURNAL_S
         self._post(events.RecordWritten(checkpoint_id, number, stored))
 
     def _superseded(self, error: Fenced) -> None:
