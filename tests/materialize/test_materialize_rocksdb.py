@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,7 +10,18 @@ from obstore.store import MemoryStore
 
 from holdfast.clock import ManualClock
 from holdfast.errors import CorruptObject
-from holdfast.formats.base_files import encode_heading, encode_lasting, lasting_files, read_files, read_files_head
+from holdfast.formats.base_files import (
+    FILES_MAGIC,
+    FileEntry,
+    encode_heading,
+    encode_lasting,
+    lasting_files,
+    read_files,
+    read_files_head,
+)
+from holdfast.formats.base_files import (
+    VERSION as FILES_VERSION,
+)
 from holdfast.formats.handles import FILE, HEADING, ROWS, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.materialize.logged_table import LoggedTable
@@ -19,6 +31,8 @@ from holdfast.recovery.restore import restore_table
 from holdfast.settings import HashMapState, RocksDBState, StateBackend
 from holdfast.state.backends import new_table
 from holdfast.state.table import StateTable
+from holdfast.storage import checksum
+from holdfast.storage.framing import frame
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.uploads.attempts import RetryPolicy
 from holdfast.uploads.uploader import Uploader
@@ -191,3 +205,33 @@ def test_a_value_added_since_starts_null_and_one_removed_is_left_out(subtask):
         restore_table(table, [handle], cache, 0, GROUPS)
     rows = table.snapshot().to_pylist()
     assert {row["k"]: (row["x"], row["n"]) for row in rows} == {f"key {k}": (None, 1) for k in range(30)}
+
+
+def altered(store: ObstoreStore, part: MaterializedPart, suffix: str, content: bytes) -> MaterializedPart:
+    """Store an object in which files of that suffix have other content, checksums made right."""
+    directory, files = read_files(memoryview(store.get(part.object))[part.offset :], part, "count", "state")
+    found = [(name, content if name.endswith(suffix) or suffix in name else bytes(data)) for name, data in files]
+    blocks = [FileEntry(name, len(data), checksum.crc32(data)) for name, data in found]
+    head = frame(FILES_MAGIC, FILES_VERSION, msgspec.msgpack.encode(msgspec.structs.replace(directory, blocks=blocks)))
+    made = head + b"".join(data for _, data in found)
+    store.put("shared/altered", made)
+    return msgspec.structs.replace(part, object="shared/altered", offset=0, length=len(made), head_crc=None)
+
+
+@pytest.mark.parametrize("state", [HashMapState(), RocksDBState()], ids=["scanned", "adopted"])
+@pytest.mark.parametrize("case", ["CURRENT", "MANIFEST", ".sst", "no file", "no heading"])
+def test_files_that_rocksdb_cannot_use_are_refused_with_the_objects_name(tmp_path, state, case):
+    subtask = Subtask(tmp_path, 10)
+    try:
+        subtask.run(range(300), materialize=True)
+        handle = subtask.checkpoint()
+        parts = list(handle.materialized)
+        if case in ("no file", "no heading"):
+            parts = of_kind(handle, HEADING if case == "no file" else FILE)
+        else:
+            at = next(i for i, part in enumerate(parts) if part.kind == (FILE if case == ".sst" else HEADING))
+            parts[at] = altered(subtask.inner, parts[at], case, b"MANIFEST-000999\n" * 40)
+        with pytest.raises(CorruptObject, match="shared/"):
+            restored(subtask.inner, msgspec.structs.replace(handle, materialized=parts), state)
+    finally:
+        subtask.close()

@@ -164,6 +164,29 @@ def test_local_copies_are_read_before_the_store_and_made_of_what_comes_from_ther
     copies.close(delete=True)
 
 
+def test_copies_that_hold_each_others_bytes_are_deleted_and_the_store_is_asked(tmp_path: Path) -> None:
+    """Their own checksums are right: only who decodes them can tell."""
+    contents = {names.changelog_object(1, 1): data for data in (b"one", b"two")}
+    one, two = contents
+    store = stored(contents)
+    copies = LocalCopies(str(tmp_path), "a" * 32, 0, 1000)
+    copies.keep(one, contents[two])
+    copies.keep(two, contents[one])
+
+    def decode(each: StoredRange, copy: Copy) -> bytes:
+        if part(each, copy) != contents[each.object]:
+            raise CorruptObject(f"{each.object}: holds other bytes than the checkpoint refers to")
+        return part(each, copy)
+
+    ranges = [piece(one, 0, 3), piece(two, 0, 3)]
+    with ObjectCache(store, copies=copies) as cache:  # type: ignore[arg-type]
+        cache.expect(ranges)
+        assert list(cache.ahead(ranges, decode)) == [b"one", b"two"]
+    assert copies.names() == set()
+    assert not list(tmp_path.rglob("*.object"))
+    copies.close(delete=True)
+
+
 def test_without_the_store_nothing_that_is_only_damaged_here_is_used(tmp_path: Path) -> None:
     lost = names.changelog_object(1, 1)
     copies = LocalCopies(str(tmp_path), "a" * 32, 0, 1000)

@@ -19,10 +19,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from holdfast.errors import CorruptObject
 from holdfast.formats.handles import FILE, MaterializedPart
+from holdfast.printable import logger
 from holdfast.recovery.local import Copy, LocalCopies
 from holdfast.recovery.spans import Span, StoredRange, read_span, spans_of
 from holdfast.storage.store import ObjectStore
+
+_log = logger(__name__)
 
 DOWNLOADS_MAX = 48
 """Objects that are fetched at once, each over a connection of its own. A higher value helps where objects are small and
@@ -60,6 +64,8 @@ class _Download:
     kept: bool = False
     """The object becomes a local copy once it is there. A base store's file does only where it is laid out."""
     copy: Future[Copy] | None = None
+    local: bool = False
+    """The bytes are those of a local copy."""
 
 
 class ObjectCache:
@@ -214,12 +220,25 @@ class ObjectCache:
         if not decoded.set_running_or_notify_cancel():
             return
         try:
-            result = decode(each, copy.result())
+            result = self._decode_whole(each, decode, download, copy.result())
         except Exception as error:
             decoded.set_exception(error)
         else:
             self._done(download)
             decoded.set_result(result)
+
+    def _decode_whole(
+        self, each: StoredRange, decode: Callable[[StoredRange, Copy], T], download: _Download, copy: Copy
+    ) -> T:
+        """Decode a range; where a local copy does not hold the object's bytes, those of the store."""
+        try:
+            return decode(each, copy)
+        except CorruptObject as error:
+            if not download.local or self._copies is None:
+                raise
+            _log.warning("a local copy is deleted, and the storage is asked: %s", error)
+            self._copies.forget(each.object)
+            return decode(each, self.from_store(each.object))
 
     def _done(self, download: _Download) -> None:
         """Note that a range of the span is decoded; let go of the span with its last expected range."""
@@ -249,6 +268,7 @@ class ObjectCache:
     def _fetch(self, download: _Download) -> Copy:
         span, copies = download.span, self._copies
         copy = copies.open(span.object) if copies is not None and span.stop is None else None
+        download.local = copy is not None
         with self._lock:
             seen = self._fetched
             self._objects.add(span.object)

@@ -189,6 +189,13 @@ class LocalCopies:
             self._forget(name, entry)
         return copy
 
+    def forget(self, name: str) -> None:
+        """Delete the copy of an object, which does not hold the object's bytes."""
+        with self._lock:
+            entries = [each[name] for each in (self._entries, self._others) if name in each]
+        for entry in entries:
+            self._forget(name, entry)
+
     def keep_only(self, needed: Collection[str], known: Collection[str]) -> None:
         """Drop the `known` copies that are not `needed`. `known` are the `names` from before `needed` was determined.
 

@@ -26,7 +26,7 @@ from holdfast.recovery.local import Copy
 from holdfast.recovery.spans import StoredRange
 from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.changes import check_rows
-from holdfast.state.local_disk import on_disk
+from holdfast.state.local_disk import on_disk, stored_files
 from holdfast.state.table import StateTable
 from holdfast.storage.framing import HEADER_BYTES
 from holdfast.storage.reading import read_schema
@@ -178,17 +178,18 @@ class _Restoration:
             heading = directories[0]
             schema = read_schema(parts[0].object, heading.schema)
             rows = self._rows_with(parts[0], heading)
-            if rows is not None and self.table.adopt(schema, folder):
-                self._rows_materialized = rows
-                return {
-                    entry.name: part
-                    for part, directory in zip(parts, directories, strict=True)
-                    for entry in directory.blocks
-                    if part.kind == FILE
-                }
-            edges = (parts[0].key_group_start.to_bytes(2, "big"), parts[0].key_group_stop.to_bytes(2, "big"))
-            self.table.load(schema, scan_folder(folder, *edges))
-        return {}
+            with stored_files(parts[0].object, folder):
+                if rows is None or not self.table.adopt(schema, folder):
+                    edges = (parts[0].key_group_start.to_bytes(2, "big"), parts[0].key_group_stop.to_bytes(2, "big"))
+                    self.table.load(schema, scan_folder(folder, *edges))
+                    return {}
+            self._rows_materialized = rows
+            return {
+                entry.name: part
+                for part, directory in zip(parts, directories, strict=True)
+                for entry in directory.blocks
+                if part.kind == FILE
+            }
 
     def _rows_with(self, part: MaterializedPart, heading: FilesDirectory) -> int | None:
         """The table's number of rows with these files; None: unknown, or the files hold rows of others, too.
@@ -237,6 +238,8 @@ def _file_sets(handle: TableHandle) -> list[list[MaterializedPart]]:
     for part in handle.materialized:
         if part.kind == HEADING:
             sets.append([part])
+        elif part.kind == FILE and not sets:
+            raise CorruptObject(f"{part.object}: the checkpoint names it without the heading of its base store")
         elif part.kind == FILE:
             sets[-1].append(part)
     return sets

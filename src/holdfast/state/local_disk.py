@@ -1,13 +1,35 @@
 """Errors of the local disk, told as the store's: work on the disk may wait for room, as for a store that is away."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.errors import StorageError
+from holdfast.errors import CorruptObject, HoldfastError, StorageError
 
 ROCKSDB_SAYS = "IO error"
 """The beginning of RocksDB's errors of the disk, which have no class of their own."""
+
+
+_OF_FILES = re.compile(rf"{ROCKSDB_SAYS}: .*(No such file|larger than file length)", re.IGNORECASE | re.DOTALL)
+"""RocksDB's errors of the disk that tell of a file that is missing or too short."""
+
+
+@contextmanager
+def stored_files(what: str, folder: Path) -> Iterator[None]:
+    """Raise `CorruptObject`, which names the object `what`, where RocksDB cannot use the files that it tells of, and
+    `StorageError` where the disk fails."""
+    try:
+        with on_disk(folder):
+            yield
+    except (HoldfastError, MemoryError) as error:
+        if not _OF_FILES.match(str(error.__cause__)):
+            raise
+        raise CorruptObject(f"{what}: its base store lacks files or parts of them: {error.__cause__}") from error
+    except Exception as error:  # nothing but the files can be wrong
+        raise CorruptObject(
+            f"{what}: its files cannot be used as a base store: {error}; restore the objects from a copy"
+        ) from error
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from holdfast.metrics import EXPONENT_MAX, EXPONENT_MIN
 from holdfast.observe.known_metrics import KNOWN, KnownMetric
 from holdfast.observe.metrics import Distribution, Picture
 from holdfast.observe.view import JobView
+from holdfast.printable import printable
 from holdfast.ui.pages import Application
 
 
@@ -39,14 +40,19 @@ class JobCollector(Collector):
         lag = GaugeMetricFamily("holdfast_source_lag", "There and not yet processed", labels=["job", "source", "split"])
         for source, splits in view.lag.items():
             for split, value in splits.items():
-                lag.add_metric([job, source, split], value)
+                lag.add_metric(_labels(job, source, split), value)
         yield lag
         times = GaugeMetricFamily("holdfast_watermark_timestamp_seconds", "Watermarks", labels=["job", "kind", "name"])
         by_kind = {"source": view.source_watermarks, "operator": view.operator_watermarks}
         for kind, watermarks in by_kind.items():
             for name, time_us in watermarks.items():
-                times.add_metric([job, kind, name], time_us / 1e6)
+                times.add_metric(_labels(job, kind, name), time_us / 1e6)
         yield times
+
+
+def _labels(*values: str) -> list[str]:
+    """Values of labels, printable: the names of splits are those of files and topics, and may hold any character."""
+    return [printable(each) for each in values]
 
 
 def _numbers(job: str, metric: KnownMetric, picture: Picture) -> Any:
@@ -56,9 +62,9 @@ def _numbers(job: str, metric: KnownMetric, picture: Picture) -> Any:
     made = family(metric.prometheus.removesuffix("_total"), metric.help, labels=labels)
     if subtasks:
         for place, value in sorted(subtasks.items()):
-            made.add_metric([job, place.operator, str(place.subtask)], value * metric.scale)
+            made.add_metric(_labels(job, place.operator, str(place.subtask)), value * metric.scale)
     else:
-        made.add_metric([job], picture.values[metric.name] * metric.scale)
+        made.add_metric(_labels(job), picture.values[metric.name] * metric.scale)
     return made
 
 
@@ -68,7 +74,7 @@ def _histogram(job: str, metric: KnownMetric, found: Distribution) -> Any:
     for exponent in range(EXPONENT_MIN, EXPONENT_MAX + 1):  # all of them: Prometheus compares them over time
         counted += found.buckets.get(exponent, 0.0)
         buckets.append((str(2.0**exponent * metric.scale), counted))
-    made.add_metric([job], [*buckets, ("+Inf", found.count)], found.sum * metric.scale)
+    made.add_metric(_labels(job), [*buckets, ("+Inf", found.count)], found.sum * metric.scale)
     return made
 
 
