@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
-from holdfast.changelog.writer import ChangelogWriter
+from holdfast.changelog.writer import ChangelogWriter, NeededLog
 from holdfast.changelog_config import RetryPolicy
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import LogId, read_piece
@@ -153,3 +153,19 @@ def make_threaded() -> Iterator[ThreadedLog]:
     yield threaded
     threaded.gate.opened.set()
     threaded.uploader.close()
+
+
+def go_back_into_a_gap() -> list[list[str]]:
+    """Return the changes that a checkpoint names after its log went back to a cut between changes that were skipped.
+
+    The record of the cut at batch 2 takes long, and later checkpoints are aborted meanwhile. All changes that they name
+    lie below a newer base. Then the record turns out to be written, and the job goes back to it.
+    """
+    log = ManualLog()
+    for batch in range(6):
+        log.writer.append(batch, change(str(batch)))
+    base_of_record, base_of_later = 3, 6
+    log.writer.skip([NeededLog(base_of_record, 2)], base_of_later)
+    log.writer.rewind(2)
+    log.writer.append(6, change("again"))
+    return log.keys(log.persisted(6, base_of_record))

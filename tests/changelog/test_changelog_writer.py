@@ -5,7 +5,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from changelog_kit import LOG, RETRIES, SCHEMA, ThreadedLog, change, spans
+from changelog_kit import LOG, RETRIES, SCHEMA, ThreadedLog, change, go_back_into_a_gap, spans
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import CheckpointFailed, SettingsError, StorageError
@@ -193,6 +193,10 @@ def test_a_range_that_a_later_base_made_unnecessary_is_still_there_for_an_earlie
     threaded.writer.append(1, change("b"))
     assert threaded.keys(threaded.writer.persist(1, from_sqn=1).result(60)) == [["b"]]
     assert threaded.keys(threaded.writer.persist(1, from_sqn=0).result(60)) == [["a"], ["b"]]
+
+
+def test_a_rewind_may_go_to_a_cut_whose_changes_were_skipped_with_those_after_it():
+    assert go_back_into_a_gap() == [["again"]]
 
 
 def test_truncation_deletes_what_no_acknowledgement_named_and_keeps_what_one_did(threaded: ThreadedLog):
