@@ -51,7 +51,7 @@ class Driver:
         self.recorder.found(1, checkpoint(int(taken.epoch)))
 
     def record(self) -> None:
-        self.recorder.record_again(events.RecordAgain(1, 1))
+        self.recorder.record_again(events.RecordAgain(1, 1, {}, hf.CheckpointConfig()))
 
     def rest(self, seconds: float) -> bool:
         self.clock.advance(seconds)

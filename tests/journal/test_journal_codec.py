@@ -180,6 +180,7 @@ def test_one_kind_of_object_is_not_read_as_another() -> None:
 
 RIGHT = {
     "manifests": [names.manifest(17, 3, 0), names.manifest(17, 3, 1)],
+    "older_manifests": [],
     "source_objects": {"flights": [names.source_chunk(17), names.segment(16, "flights", 4)]},
     "groups": {"delta-1": [GroupRef(15, names.committables(12, 9, "delta-1"))]},
 }
@@ -192,7 +193,9 @@ def with_objects(**objects: object) -> CheckpointRecord:
 
 def test_a_record_that_names_objects_of_its_own_is_read() -> None:
     older = with_objects(manifests=[names.manifest(12, 30, 0)])  # a closing record names an older checkpoint's
-    for record in (with_objects(), older):
+    lost = [names.manifest(17, 3, 0), names.manifest(17, 1, 1), names.manifest(16, 4, 2)]
+    without_lost = with_objects(manifests=lost, older_manifests=lost[1:])
+    for record in (with_objects(), older, without_lost):
         assert codec.decode_record(names.journal(18), codec.encode_record(record)) == record
 
 
@@ -205,6 +208,8 @@ def test_a_record_that_names_objects_of_its_own_is_read() -> None:
         {"manifests": [names.manifest(18, 1, 0)]},
         {"manifests": [names.manifest(17, 3, 0), names.manifest(17, 2, 1)]},
         {"manifests": [names.manifest(17, 3, 0)] * 2},
+        {"manifests": [names.manifest(17, 4, 0)], "older_manifests": [names.manifest(17, 4, 0)]},
+        {"older_manifests": [names.manifest(17, 1, 1)]},
         {"source_objects": {"flights": [names.changelog_object(1, 1)]}},
         {"source_objects": {"flights": [names.source_chunk(18)]}},
         {"source_objects": {"flights": [names.segment(16, "other", 4)]}},

@@ -34,7 +34,7 @@ QUICK = {
     "windows that are closed are closed again": 2,
     "a group is published by the settings of today": 237,
     "a query ends at the first failure of its store": 114,
-    "outages of the store add up": 48,
+    "outages of the store add up": 37,
     "a query waits for its store for ever": 50,
     "a join overlooks single rows, which have no head": 6,
     "a join forgets that kept rows have met others": 178,

@@ -44,12 +44,16 @@ def check_copies(name: str, copies: Iterable[str], epoch: Epoch) -> None:
 
 
 def _strange_manifests(record: CheckpointRecord) -> list[str]:
-    """Return all manifests if they are not those of a single checkpoint, which may be older than the record."""
-    parsed = [names.parse(each) for each in record.manifests]
-    found = {(each.epoch, each.checkpoint) for each in parsed if isinstance(each, ManifestName)}
-    fit = all(isinstance(each, ManifestName) for each in parsed) and len(set(parsed)) == len(parsed)
-    is_older = all(place <= (record.epoch, record.checkpoint_id) for place in found)
-    return [] if fit and is_older and len(found) <= 1 else record.manifests
+    """Return the manifests if they are not those of a single checkpoint, apart from those that the record calls older.
+
+    The checkpoint may itself be older than the record.
+    """
+    parsed = {each: names.parse(each) for each in record.manifests}
+    places = {each: (name.epoch, name.checkpoint) for each, name in parsed.items() if isinstance(name, ManifestName)}
+    own = {place for each, place in places.items() if each not in record.older_manifests}
+    fit = len(places) == len(record.manifests) and len(own) <= 1
+    is_older = all(place <= (record.epoch, record.checkpoint_id) for place in places.values())
+    return [] if fit and is_older and places.keys() >= set(record.older_manifests) else record.manifests
 
 
 def _strange(source: str, objects: Iterable[str], record: CheckpointRecord) -> Iterator[str]:
