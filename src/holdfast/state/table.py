@@ -132,8 +132,7 @@ class StateTable:
 
     @property
     def recent_cache_accesses(self) -> tuple[int, int]:
-        """The hits and the look-ups from which the gauge is computed: `stateCacheHitRatio`; zeros without a base store,
-        and before any batch."""
+        """Hits and look-ups of which `stateCacheHitRatio` is made; zeros without a base store, and before any batch."""
         return (0, 0) if self._residency is None else self._residency.hit_ratio.recent
 
     @property
