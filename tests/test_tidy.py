@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, str] = {
     "changelog_config": "",
     "arrays": "",
     "availability": "",
+    "back_off": "",
     "behind": "",
     "casts": "",
     "clock": "",

@@ -80,3 +80,39 @@ class ProcessId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name}, incarnation {self.incarnation}"
+
+
+class UnitNumber(NamedTuple):
+    """The number of a unit of work: within the level of a batch, and in the batch.
+
+        in the batch = level * UNITS_MAX + number within the level
+                                           0 … UNITS_MAX - 1      units that senders work off
+                                           unit * PARTITIONS_MAX + partition, where Spark reads a unit's partitions
+                                           OPERATORS              what the JobMaster stages for operators
+
+    A number in the batch is a part of names of staged files. An attempt's id is another part: it alone keeps files
+    apart whose numbers meet because a level has more units than there is room for.
+    """
+
+    level: int
+    unit: int
+
+    @property
+    def in_batch(self) -> int:
+        """The number within the batch."""
+        return self.level * UNITS_MAX + self.unit
+
+
+UNITS_MAX = 100_000
+"""Bound on units of a level: names of staged files have room for lower numbers."""
+PARTITIONS_MAX = 10_000
+"""Room for the partitions of a unit that Spark reads."""
+OPERATORS = 1_000_000
+"""Number of the unit of operators' dead letters, which the JobMaster stages; tasks use lower numbers."""
+UNIT_DIGITS = 6
+"""Least digits of a unit's number in the names of staged files."""
+
+
+def of_partition(unit: int, partition: int) -> int:
+    """The number within its level of a partition of a unit."""
+    return unit * PARTITIONS_MAX + partition

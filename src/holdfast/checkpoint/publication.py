@@ -12,6 +12,7 @@ is gone. Does not own: the objects of groups (`registry.py`).
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from holdfast.back_off import doubled_s
 from holdfast.checkpoint.events import Discard, Group, PausePlanning, Publish, ResumePlanning
 from holdfast.ids import JournalNumber
 
@@ -84,9 +85,8 @@ class Publication:
         queue = self._publishing(sink, number)
         if queue is not None:
             queue.publishing = False
-            pause_s = min(RETRY_PAUSE_MAX_S, RETRY_PAUSE_S * 2.0 ** min(queue.failures_in_a_row, 10))
-            queue.not_before_s = now_s + pause_s
             queue.failures_in_a_row += 1
+            queue.not_before_s = now_s + doubled_s(RETRY_PAUSE_S, queue.failures_in_a_row, RETRY_PAUSE_MAX_S)
 
     def refused(self, sink: str, number: JournalNumber) -> bool:
         """The sink will never take the head; it is not tried again. Whether that is news."""

@@ -38,7 +38,7 @@ from holdfast.graph.program import (
     Program,
     SourceOrigin,
 )
-from holdfast.ids import BatchNumber, Epoch, RunNumber, SplitPosition
+from holdfast.ids import BatchNumber, Epoch, RunNumber, SplitPosition, UnitNumber
 from holdfast.protocol.streams import Sent
 from holdfast.python_values import payload_of, shown_rows
 from holdfast.sinks.base import StageContext
@@ -388,7 +388,7 @@ def stage_dead_letters(
 
 def _stage_context(sink: str, request: LevelRequest, unit: int, attempt: str, store: ObjectStore) -> StageContext:
     # Units are numbered within a level, but a number in file names must not repeat within a batch.
-    number = request.level * 100_000 + unit
+    number = UnitNumber(request.level, unit).in_batch
     return StageContext(request.job_id, sink, request.epoch, request.run, request.batch, number, attempt, store)
 
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from holdfast.back_off import doubled_s
 from holdfast.ids import Incarnation, ProcessId, Role
 from holdfast.settings import FailoverConfig
 
@@ -136,4 +137,4 @@ def back_off_s(failures: int, config: FailoverConfig) -> float:
     """The wait after so many failures in a row: none after the first, then doubling up to the bound."""
     if failures <= 1:
         return 0.0
-    return float(min(config.backoff_max_s, config.backoff_first_s * 2.0 ** min(failures - 2, 60)))
+    return doubled_s(config.backoff_first_s, failures - 1, config.backoff_max_s)

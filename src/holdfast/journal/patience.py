@@ -3,16 +3,18 @@
 import random
 import time
 
+from holdfast.back_off import doubled_s
 from holdfast.errors import StorageError
 from holdfast.journal.rules import Wait
 
 ATTEMPTS_MAX = 10
+DELAY_S_MIN = 0.1
 DELAY_S_MAX = 5.0
 
 
 def back_off(attempts: int) -> None:
     """Sleep 0.1 s after the first attempt, then twice as long each time up to `DELAY_S_MAX`, less up to a half."""
-    time.sleep(min(DELAY_S_MAX, 0.1 * 2 ** (attempts - 1)) * random.uniform(0.5, 1.0))
+    time.sleep(doubled_s(DELAY_S_MIN, attempts, DELAY_S_MAX) * random.uniform(0.5, 1.0))
 
 
 class Patience:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import CorruptObject, ObjectNotFound, PublishFailed
 from holdfast.failpoints import hit
+from holdfast.ids import UNIT_DIGITS
 from holdfast.sinks.base import Owner, PublishContext, StageContext
 from holdfast.storage import checksum, names, reading
 from holdfast.storage.reach import check_put_if_absent
@@ -244,7 +245,7 @@ def _is_relative(path: str) -> bool:
 
 def staged_name(context: StageContext, index: int, suffix: str) -> str:
     """A name below the run's staging folder that no other attempt, unit, batch or sink uses."""
-    unit = f"{context.batch:0{names.DIGITS}d}-{context.unit:06d}"
+    unit = f"{context.batch:0{names.DIGITS}d}-{context.unit:0{UNIT_DIGITS}d}"
     return f"{context.folder}/{names.escape(context.sink)}/{unit}-{names.escape(context.attempt)}-{index:04d}{suffix}"
 
 

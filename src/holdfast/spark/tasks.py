@@ -28,6 +28,7 @@ from holdfast.exchange.task import (
 )
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import MapBatches, Program
+from holdfast.ids import of_partition
 from holdfast.jobmaster.processes.cluster import LevelRun
 from holdfast.sources.bad_reasons import counted_reasons
 from holdfast.storage import names
@@ -194,7 +195,7 @@ class DeliverUnit:
 
     def _unit(self, units: list[Unit]) -> Unit:
         if self._read_by_spark:
-            return msgspec.structs.replace(units[0], unit=units[0].unit * 10_000 + _partition())
+            return msgspec.structs.replace(units[0], unit=of_partition(units[0].unit, _partition()))
         return units[_partition()]
 
     def _with_note(self, result: UnitResult, worker: _Worker, run: LevelRun, unit: Unit, rows: int) -> UnitResult:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from holdfast.back_off import doubled_s
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
 from holdfast.storage.store import ObjectInfo, ObjectStore
 
@@ -66,5 +67,5 @@ class RetryingStore:
             except (ObjectNotFound, ObjectExists):
                 raise
             except StorageError:
-                self._wait(self._first_delay_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
+                self._wait(doubled_s(self._first_delay_s, attempt) * random.uniform(0.5, 1.0))
         return call()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from holdfast.back_off import doubled_s
 from holdfast.errors import CheckpointFailed, HoldfastError, described
 from holdfast.failpoints import hit
 from holdfast.formats.handles import Manifest, TableHandle
@@ -205,15 +206,15 @@ class CheckpointWork:
         self._until_answered(lambda: self._job_master.decline(decline))
 
     def _until_answered(self, call: Callable[[], bool]) -> None:
-        delay_s = FIRST_REPEAT_S
-        while not self._answers.ended.is_set():
+        for times in itertools.count(1):
+            if self._answers.ended.is_set():
+                return
             try:
                 if call():
                     return
             except (HoldfastError, OSError) as error:
                 _log.info("TaskManager %d repeats an unanswered call: %s", self._task_manager, error)
-            self._answers.ended.wait(delay_s)
-            delay_s = min(2 * delay_s, REPEAT_S_MAX)
+            self._answers.ended.wait(doubled_s(FIRST_REPEAT_S, times, REPEAT_S_MAX))
 
 
 def _part(pieces: Sequence[tuple[str, int, bool]], repeats: Mapping[str, Repeats]) -> SubtaskPart:

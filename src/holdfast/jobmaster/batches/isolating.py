@@ -12,13 +12,11 @@ from holdfast.execution.reactions import Reaction
 from holdfast.graph.plan import Plan, Unit
 from holdfast.graph.program import Program, SourceOrigin
 from holdfast.graph.regions import regions_of
+from holdfast.ids import UNITS_MAX
 from holdfast.printable import logger
 from holdfast.settings import RegionConfig
 
 log = logger(__name__)
-
-UNITS_MAX = 100_000
-"""Bound on units of a level: names of staged files have room for lower numbers."""
 
 ENDS: dict[type[Exception], UnitEnd] = {SenderLost: UnitEnd.DIED, SenderHung: UnitEnd.HUNG}
 """How a unit failed, by its error; any other error was raised."""

@@ -1,5 +1,7 @@
 """Times of the next batch, and of the next look at sources."""
 
+from holdfast.back_off import doubled_s
+
 IDLE_S_MIN = 0.01
 IDLE_S_MAX = 0.1
 IDLE_RATIO = 0.02
@@ -23,15 +25,15 @@ class AskingAgain:
     """Back-off of batches without rows; it begins anew once nobody refuses."""
 
     def __init__(self) -> None:
-        self._pause_s = ASK_AGAIN_S_MIN
+        self._times = 1
 
     def is_due(self, since_s: float, is_refused: bool) -> bool:
         """True if a batch is to ask now, that long after the last batch began; each True doubles the next pause."""
         if not is_refused:
-            self._pause_s = ASK_AGAIN_S_MIN
-        if not is_refused or since_s < self._pause_s:
+            self._times = 1
+        if not is_refused or since_s < doubled_s(ASK_AGAIN_S_MIN, self._times, ASK_AGAIN_S_MAX):
             return False
-        self._pause_s = min(2 * self._pause_s, ASK_AGAIN_S_MAX)
+        self._times += 1
         return True
 
 

@@ -35,7 +35,7 @@ from holdfast.graph.program import (
     Program,
     SourceOrigin,
 )
-from holdfast.ids import Epoch, RunNumber
+from holdfast.ids import OPERATORS, Epoch, RunNumber
 from holdfast.jobmaster.batches.isolating import Isolated, Isolator
 from holdfast.jobmaster.batches.losses import SubtaskRows
 from holdfast.jobmaster.processes.cluster import LevelRun
@@ -52,9 +52,6 @@ from holdfast.storage.store import ObjectStore
 log = logger(__name__)
 
 T = TypeVar("T")
-
-OPERATOR_UNIT = 1_000_000
-"""Number of the first unit for operators' dead letters, which the JobMaster stages; tasks use lower numbers."""
 
 
 @dataclass
@@ -354,7 +351,7 @@ class BatchRunner:
         if not bad:
             return
         request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level)
-        letters = stage_dead_letters(bad, self.program, request, OPERATOR_UNIT, "jobmaster", self.store)
+        letters = stage_dead_letters(bad, self.program, request, OPERATORS, "jobmaster", self.store)
         outcome.add(DEAD_LETTERS, letters)
         outcome.bad_rows += len(bad)
         outcome.bad_reasons.update(dict(counted_reasons(bad)))
