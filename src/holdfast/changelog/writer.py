@@ -387,33 +387,48 @@ def _with_gaps(entries: Sequence[Entry], skipped: Collection[int], cuts: Collect
     return kept
 
 
+class _Combination:
+    """Waits until all ranges of a cut are stored, and then answers `future` with their pieces, or with the first error.
+
+    It lets go of the ranges and the future with the answer. A range that is done keeps the calls it has made, this among
+    them: ranges and checkpoints would hold each other in cycles until the interpreter's search for these finds them.
+    """
+
+    def __init__(self, log: LogId, needed: Sequence[RangePart], future: Future[list[LogPiece]]) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._open: tuple[Sequence[RangePart], Future[list[LogPiece]]] | None = (needed, future)
+        awaited = [each for each in needed if not each.stored]
+        self._missing = len(awaited)
+        for each in awaited:
+            each.range.done.add_done_callback(self._one_done)
+        if not awaited:
+            self._answer(None)
+
+    def _one_done(self, stored: Future[list[LogPiece]]) -> None:
+        error = stored.exception()
+        with self._lock:
+            self._missing -= 1
+            waits = self._missing > 0 and error is None
+        if not waits:
+            self._answer(error)
+
+    def _answer(self, error: BaseException | None) -> None:
+        with self._lock:
+            found, self._open = self._open, None
+        if found is None:
+            return
+        needed, future = found
+        if error is not None:
+            future.set_exception(error)
+        elif any(each.undone for each in needed):
+            future.set_exception(CheckpointFailed(f"log {self._log}: it was rewound to before the cut"))
+        else:
+            future.set_result([piece for each in needed for piece in each.pieces()])
+
+
 def _combined(log: LogId, needed: Sequence[RangePart]) -> Future[list[LogPiece]]:
     """The pieces of all ranges in order once all are stored; or the first error."""
     combined: Future[list[LogPiece]] = Future()
-    lock = threading.Lock()
-    awaited = [each for each in needed if not each.stored]
-    missing = len(awaited)
-
-    def answer() -> None:
-        if any(each.undone for each in needed):
-            combined.set_exception(CheckpointFailed(f"log {log}: it was rewound to before the cut"))
-        else:
-            combined.set_result([piece for each in needed for piece in each.pieces()])
-
-    def one_done(future: Future[list[LogPiece]]) -> None:
-        nonlocal missing
-        with lock:
-            error = future.exception()
-            answered = missing <= 0
-            missing = 0 if error or answered else missing - 1
-            last = not answered and missing == 0
-        if last and error:
-            combined.set_exception(error)
-        elif last:
-            answer()
-
-    for each in awaited:
-        each.range.done.add_done_callback(one_done)
-    if not awaited:
-        answer()
+    _Combination(log, needed, combined)
     return combined

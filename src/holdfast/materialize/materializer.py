@@ -72,8 +72,8 @@ class Materializer:
         """
         captured = self._table.capture()
         made = Materialization(self._log, self._schema, self._uploader, captured, self._known, sqn, batch, pace)
-        made.base.add_done_callback(lambda _: ended(made))
-        made.base.add_done_callback(lambda _: self._next())
+        # The call must not name `made`, whose future keeps it: the captured rows would wait for a garbage collection.
+        made.base.add_done_callback(lambda _: self._next(ended))
         self._uploader.count(startedMaterialization=1)
         with self._lock:
             self._waiting.append(made)
@@ -89,7 +89,9 @@ class Materializer:
         for each in unwanted:
             each.cancelled.set()
 
-    def _next(self) -> None:
+    def _next(self, ended: Callable[["Materialization"], None]) -> None:
+        """Tell the end of the first that waits, and store the next."""
+        ended(self._waiting[0])
         with self._lock:
             self._waiting.popleft()
             following = self._waiting[0] if self._waiting else None

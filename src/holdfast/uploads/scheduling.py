@@ -75,8 +75,13 @@ def report_failure(future: Future[Any]) -> None:
 class _Timer:
     due_s: float
     number: int
-    call: Callable[[], None] = field(compare=False)
-    over: bool = field(default=False, compare=False)
+    call: Callable[[], None] | None = field(compare=False)
+    """None once it is over: often the call holds the object that holds the function to cancel it."""
+
+    @property
+    def over(self) -> bool:
+        """True once it was called or cancelled."""
+        return self.call is None
 
 
 class ThreadScheduler:
@@ -125,7 +130,7 @@ class ThreadScheduler:
 
         def cancel() -> None:
             with self._changed:
-                pending, timer.over = not timer.over, True
+                pending, timer.call = not timer.over, None
             if pending:
                 self._one_finished()
 
@@ -158,16 +163,17 @@ class ThreadScheduler:
                 pool.shutdown(wait=False)
 
     def _time(self) -> None:
-        while (timer := self._next_timer()) is not None:
+        while (call := self._next_call()) is not None:
             try:
-                timer.call()
+                call()
             except Exception:
                 _log.exception("a timer's call failed")
             finally:
+                del call
                 self._one_finished()
 
-    def _next_timer(self) -> _Timer | None:
-        """Waits for the next timer that is due; None at the end."""
+    def _next_call(self) -> Callable[[], None] | None:
+        """Wait for the next timer that is due, and return its call; None at the end."""
         with self._changed:
             while not self._ended:
                 while self._timers and self._timers[0].over:
@@ -175,7 +181,7 @@ class ThreadScheduler:
                 left_s = self._timers[0].due_s - self.monotonic() if self._timers else None
                 if left_s is not None and left_s <= 0:
                     timer = heapq.heappop(self._timers)
-                    timer.over = True
-                    return timer
+                    call, timer.call = timer.call, None
+                    return call
                 self._changed.wait(left_s)
             return None
