@@ -69,13 +69,16 @@ class CheckpointsScenario(Scenario):
                 )
                 staged = {sink: [one.encode() for one in each.split(",")] for sink, each in named.items()}
                 position = ev.Position(batch, {"source": {"split": batch}})
-                return ev.CommitAcknowledged(BatchNumber(batch), position, "idle" not in plain, staged, refusals)
+                progress, broadcast = "idle" not in plain, "broadcast" in plain
+                return ev.CommitAcknowledged(BatchNumber(batch), position, progress, staged, refusals, broadcast)
             case "request":
                 return ev.TriggerRequested(plain[0])
             case "close":
                 return ev.CloseRequested(plain[0])
-            case "failover":
-                return ev.FailoverBegan(" ".join(plain))
+            case "failover" | "join":
+                return ev.FailoverBegan(" ".join(plain), goes_on=name == "join")
+            case "missing":
+                return ev.TaskManagersMissing("gone", frozenset(map(int, plain)))
             case "savepoint":
                 return SavepointRequested(plain[0])
             case "hold":
@@ -149,6 +152,7 @@ def show(command: ev.Command) -> str:
         case ev.StoreAndRecord():
             parts = [f"StoreAndRecord {command.checkpoint_id} batch={command.batch} run={command.run}"]
             parts += [f"manifests={','.join(command.manifests)}"] if command.manifests else []
+            parts += [f"older={','.join(command.older_manifests)}"] if command.older_manifests else []
             parts += [f"retains={','.join(map(str, command.retains))}"] if command.retains else []
             for sink, groups in command.carried.items():
                 parts.append(f"carried {sink}={','.join(f'{group.number}:{group.object}' for group in groups)}")

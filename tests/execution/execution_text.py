@@ -163,6 +163,8 @@ def show(command: ev.Command) -> str:
             return "Finish"
         case ev.AskBase():
             return f"AskBase{', goes on' if command.failover.goes_on else ''}: {command.failover}"
+        case ev.LeaveOut():
+            return f"LeaveOut {','.join(map(str, sorted(command.missing)))}: {command.reason}"
         case ev.Log():
             return f"Log: {command.message}"
         case ev.End():

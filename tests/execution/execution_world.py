@@ -50,7 +50,7 @@ class World:
         self.on_loss = draw([OnLoss.REWIND, OnLoss.DROP])
         self.machine = Machine(self.config, self.on_loss)
         self.rules = ObservedRules("execution", self.machine, EventLog(lambda: self.now_s))
-        self.incomplete = False
+        self.incomplete = self.base_asked = False
         """Somebody is left out: no checkpoint is cut."""
         self.wanted = {Role.TASK_MANAGER: draw([0, 1, 2, 3]), Role.SENDER: draw([0, 0, 2])}
         self.standby = draw([0, 0, 1, 2]) if self.wanted[Role.TASK_MANAGER] else 0
@@ -253,11 +253,14 @@ class World:
             case ev.Interrupt():
                 self.later(self.random.uniform(0.0, 0.3), lambda working=self.working: self.interrupt(working))  # type: ignore[misc]
             case ev.AnnounceDeployed():
-                self.incomplete = False
+                self.incomplete = self.base_asked = False
+            case ev.LeaveOut():
+                assert self.on_loss is OnLoss.DROP, f"{command} in a job that may not"
+                self.incomplete = True
             case ev.AskBase():
                 if command.failover.goes_on:
-                    assert self.on_loss is OnLoss.DROP and not self.incomplete, f"{command} in a job that may not"
-                    self.incomplete = True
+                    assert self.incomplete and not self.base_asked, f"{command} although nobody is to join"
+                    self.base_asked = True
                 else:
                     self.torn = False
                     self.broadcast = -1
@@ -294,6 +297,10 @@ class World:
         assert set(command.live.values()) - joining == self.live - self.told_lost.keys(), (
             f"{command} changes the others"
         )
+
+    def may_complete(self) -> bool:
+        """False while nothing is cut: a replacement joins, or the lost would lack broadcast state."""
+        return not self.base_asked and not (self.incomplete and self.broadcast > self.checkpointed)
 
     def check_end(self, command: ev.End) -> None:
         assert not self.broke or command.error is self.broke or self.stopped, f"{command} hides {self.broke}"
@@ -411,7 +418,7 @@ class World:
             self.broadcast = command.batch
         self.tell(ev.BatchCommitted(command.run, command.batch, changes_broadcast))
         choosing = self.machine.phase in (Phase.CHOOSING, Phase.GATHERING, Phase.DEPLOYING, Phase.ENDED)
-        if not self.checkpoints_fail and not choosing and not self.incomplete and self.random.random() < 0.3:
+        if not self.checkpoints_fail and not choosing and self.may_complete() and self.random.random() < 0.3:
             self.checkpoints.append(self.position)
             self.checkpointed = command.batch
             self.restarts_since = 0

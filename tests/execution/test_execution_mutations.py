@@ -156,7 +156,10 @@ def _everybody_joins() -> AbstractContextManager[Any]:
 
 
 def _joins_within_a_batch() -> AbstractContextManager[Any]:
+    before = Machine._look_who_joins
+
     def look(self: Machine) -> None:
+        before(self)
         places = self._joinable()
         if places is not None and self._work is not None:
             self._join(places)

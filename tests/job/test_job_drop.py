@@ -6,12 +6,14 @@ from collections import Counter
 
 import pyarrow.parquet as parquet
 import pytest
-from job_kit import Feed, new_job, new_storage, newest
+from job_kit import Feed, new_job, new_storage, newest, store_of
 
 import holdfast as hf
 from holdfast import failpoints
 from holdfast.exchange import dropping
 from holdfast.jobmaster.processes.cluster import ProcessStarter
+from holdfast.journal.fence import read_record
+from holdfast.maintenance.verify import verify
 from holdfast.query import Query
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster
@@ -24,9 +26,9 @@ KEYS = 40
 class DroppingJob:
     """A keyed count on a feed. Starts of processes are held back once it runs, until `let_go`."""
 
-    def __init__(self, storage: str | None = None, **settings: object) -> None:
+    def __init__(self, storage: str | None = None, feed: Feed | None = None, **settings: object) -> None:
         self.storage = storage or new_storage()
-        self.feed, self.sink = Feed(name="feed"), hf.MemorySink(name="out")
+        self.feed, self.sink = feed or Feed(name="feed"), hf.MemorySink(name="out")
         job = new_job(
             self.storage,
             parallelism=4,
@@ -107,6 +109,93 @@ def test_survivors_go_on_and_every_row_is_counted_or_said_to_be_lost(job):
     assert shown["ranges"] == [{"source": "feed", "split": "0", "start": KEYS, "stop": 4 * KEYS}]
     assert (shown["rows_dropped"], shown["rows_forgotten"], shown["acknowledged"]) == (2 * lost_keys, lost_keys, False)
     assert job.query.restarts == []
+
+
+def test_checkpoints_complete_and_output_is_published_while_a_task_manager_is_missing(job):
+    job.commit()
+    job.query.trigger_checkpoint(60)
+    job.commit()
+    job.cluster.kill(1)
+    until(lambda: bool(job.waiting))
+    job.commit()
+    shown = len(job.sink.rows())
+    number = job.query.trigger_checkpoint(60)
+    until(lambda: len(job.sink.rows()) > shown and bool(job.query.losses))
+    record = read_record(store_of(job.job), number)
+    [loss] = record.losses
+    assert len(record.manifests) == 2 and record.older_manifests == [
+        each for each in record.manifests if each.endswith("tm-000000000001")
+    ]
+    assert job.query.losses == (loss,) and not job.query.status["exactlyOnce"]
+    lost_keys = sum(loss.rows_forgotten.values())
+    assert 0 < lost_keys < KEYS and sum(loss.rows_dropped.values()) == lost_keys
+    assert loss.positions == {"feed": {"0": (KEYS, 3 * KEYS)}}
+    assert verify(store_of(job.job)).problems == []
+    job.commit()
+    job.query.trigger_checkpoint(60)
+    job.commit()
+    job.let_go()
+    until(lambda: job.query.losses[0].batches[1] > loss.batches[1] + 1)
+    job.commit()
+    assert job.counted() + job.query.losses[0].rows == 6 * KEYS
+    [total] = job.query.losses
+    assert total.rows == 4 * lost_keys and total.positions == {"feed": {"0": (KEYS, 5 * KEYS)}}
+    assert job.query.restarts == []
+
+
+@pytest.mark.parametrize("checkpoints", [1, 2])
+def test_a_restart_from_a_checkpoint_of_an_outage_counts_the_loss_that_it_declares(job, checkpoints):
+    job.commit()
+    job.query.trigger_checkpoint(60)
+    job.commit()
+    job.cluster.kill(1)
+    until(lambda: bool(job.waiting))
+    for _ in range(checkpoints):
+        job.commit()
+        job.query.trigger_checkpoint(60)
+    until(lambda: bool(job.query.losses) and job.query.losses[0].batches[1] == checkpoints + 2)
+    before = job.query.losses
+    feed = job.feed
+    job.query.stop()
+    store = store_of(job.job)
+    store.delete([info.name for info in store.list("history/")])  # as after a crash that came first
+    again = DroppingJob(job.storage, feed=feed)
+    try:
+        until(lambda: again.query.losses == before)
+        again.commit()
+        assert again.counted() + before[0].rows == (3 + checkpoints) * KEYS
+    finally:
+        again.query.stop()
+
+
+def test_everybody_goes_back_to_a_checkpoint_of_the_outage_and_its_loss_stays(job):
+    job.commit()
+    job.query.trigger_checkpoint(60)
+    job.commit()
+    job.cluster.kill(1)
+    until(lambda: bool(job.waiting))
+    job.query.trigger_checkpoint(60)
+    until(lambda: bool(job.query.losses))
+    declared = job.query.losses
+    job.commit()
+    job.query._master.restart("asked for")
+    job.let_go()
+    until(lambda: len(job.query.restarts) == 1)
+    assert job.counted() + declared[0].rows == 3 * KEYS
+    assert job.query.losses == declared
+
+
+def test_no_checkpoint_is_taken_without_a_task_manager_of_which_no_checkpoint_has_a_part(job):
+    job.commit()
+    job.cluster.kill(1)
+    until(lambda: bool(job.waiting))
+    job.commit()
+    with pytest.raises(TimeoutError):
+        job.query.trigger_checkpoint(0.3)
+    job.let_go()
+    until(lambda: bool(job.query.losses))
+    job.commit()
+    assert job.counted() + job.query.losses[0].rows == 3 * KEYS
 
 
 def test_the_batch_under_way_goes_on_where_its_task_manager_dies_while_it_processes(job):

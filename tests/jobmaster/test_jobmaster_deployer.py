@@ -106,7 +106,7 @@ def test_the_subtasks_of_a_task_manager_are_those_of_the_place_that_it_holds() -
     deploying = Deploying()
     command = Deploy(RunNumber(9), None, LIVE, (1, 0))
     deploying.deployer.deploy(command, None, BatchNumber(1))
-    assert deploying.deployer.subtasks_of([1]) == [0, 1]
+    assert Layout(4, 128, 2).subtasks_of([1], command.holders) == [0, 1]
     assert deploying.deployer.runner(RunNumber(9), True, lambda: None).routes.owners == [1, 1, 0, 0]
 
 

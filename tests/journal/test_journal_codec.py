@@ -210,6 +210,14 @@ def test_a_record_that_names_objects_of_its_own_is_read() -> None:
         {"manifests": [names.manifest(17, 3, 0)] * 2},
         {"manifests": [names.manifest(17, 4, 0)], "older_manifests": [names.manifest(17, 4, 0)]},
         {"older_manifests": [names.manifest(17, 1, 1)]},
+        {
+            "manifests": [names.manifest(17, 3, 0), names.manifest(17, 2, 0)],
+            "older_manifests": [names.manifest(17, 2, 0)],
+        },
+        {
+            "manifests": [names.manifest(17, 2, 0), names.manifest(17, 3, 1)],
+            "older_manifests": [names.manifest(17, 3, 1)],
+        },
         {"source_objects": {"flights": [names.changelog_object(1, 1)]}},
         {"source_objects": {"flights": [names.source_chunk(18)]}},
         {"source_objects": {"flights": [names.segment(16, "other", 4)]}},

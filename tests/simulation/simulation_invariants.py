@@ -6,6 +6,7 @@ Failures of its own (a thread started outside of every process, say) are other e
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.formats.history import LostRows, with_losses
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import ObservedRules
 
@@ -45,6 +46,26 @@ class PassingTime:
         self._lead_us = lead_us if self._lead_us is None else self._lead_us
         apart_s = abs(lead_us - self._lead_us) / 1e6
         require(apart_s <= LEAD_S_MAX, f"record {number}: the job's time is {apart_s:.0f} s from the time that passed")
+
+
+class DeclaredLosses:
+    """The rows that records declare as lost: a start that knows nothing but records counts the same rows."""
+
+    def __init__(self) -> None:
+        self._known: list[LostRows] = []
+        self._rows: dict[int | None, int] = {}
+        self.incomplete = 0
+        """Records that have an older part of a TaskManager."""
+
+    def recorded(self, record: CheckpointRecord) -> None:
+        require(bool(record.losses) or not record.older_manifests, f"record {record.number} declares no loss")
+        self._known = with_losses(self._known, record.losses)
+        self._rows[record.number] = sum(each.rows for each in self._known)
+        self.incomplete += bool(record.older_manifests)
+
+    def rows(self, record: CheckpointRecord) -> int:
+        """Rows that this record and those before it declare."""
+        return self._rows[record.number]
 
 
 def validated(handle: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:

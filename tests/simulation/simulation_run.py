@@ -99,6 +99,10 @@ def simulate_dropping(seed: int, ruled: bool = False) -> World:
             newest = oracle.newest_checkpoint(store)
             assert newest is not None
             world.complete(lambda: world.check_state(store, newest[1]), world.observer)
+            query = started.query
+            assert query is not None
+            told = sum(each.rows for each in query.losses)
+            require_equal(told, world.declared.rows(newest[1]), "rows told as lost, and rows that records declare")
             world.finish(started)
         except BaseException:
             print("\n".join(world.runtime.trace[-TRACE_SHOWN:]))

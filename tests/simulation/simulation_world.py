@@ -18,7 +18,7 @@ from simulation_cluster import Network, SimulatedCluster
 from simulation_disturbances import hit
 from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared, write_marks
 from simulation_going_back import Carrying, collect_garbage
-from simulation_invariants import Broken, PassingTime, require, require_equal, validated
+from simulation_invariants import Broken, DeclaredLosses, PassingTime, require, require_equal, validated
 from simulation_joins import check_kept, write_joined
 from simulation_kit import KEYED, LEVELLED, MAX_PARALLELISM, by_level, keyed
 from simulation_lists import ListChecks, write_lists
@@ -131,7 +131,7 @@ class World:
         """Names that each record in the journal needs, by its number."""
         self.observer = runtime.process("observer")
         self.carrying = Carrying(self)
-        self.lists, self.passing = ListChecks(), PassingTime()
+        self.lists, self.passing, self.declared = ListChecks(), PassingTime(), DeclaredLosses()
         self._is_stormy = False
         self._stormy = Weather(around.faults, around.delay_s, around.slow, around.late_s)
 
@@ -410,6 +410,7 @@ class World:
         frozen = self.store.frozen()
         self._newest, self._retained = number, frozenset(record.retains)
         self.carrying.followed(number, record)
+        self.declared.recorded(record)
         self.lists.recorded(record.offsets["numbers"])
         for started in self.starts:
             if started.cluster is not None and started.cluster.place.epoch == record.epoch:
@@ -440,9 +441,8 @@ class World:
         if self.settings.ruled:
             check_rules(store, record, self.program)
         if self.settings.lives[-1].on_loss == "drop":
-            require_equal(
-                sum(found.values()) + self.lost_by(record.batch), counts.total(), "rows counted and rows lost"
-            )
+            lost = self.declared.rows(record)
+            require_equal(sum(found.values()) + lost, counts.total(), "rows counted and rows declared as lost")
             return
         require_equal(found, dict(counts), f"state at batch {record.batch}")
         if self.settings.chained:
@@ -456,12 +456,6 @@ class World:
             oracle.check_marks(store, record, self.program, self.settings.keys, Marks.BUCKETS)
         if self.settings.listed:
             self.lists.check(store, record, self.program)
-
-    def lost_by(self, batch: int) -> int:
-        """Rows that the job says it had lost when it committed that batch."""
-        query = self.starts[-1].query
-        assert query is not None
-        return sum(each.rows for each in query.losses if each.batches[1] <= batch)
 
 
 def _failover(life: Life) -> hf.FailoverConfig:

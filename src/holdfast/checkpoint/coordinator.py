@@ -4,13 +4,14 @@ Pure: `handle(event) -> list[Command]` is the only mutator; no I/O, clock or thr
 commands, and fixes the order of an answer's commands.
 
     DEPLOYING ──TaskManagersChanged──► RUNNING ──FailoverBegan──► FAILING ──no record unanswered, RestoreFrom──┐
-        ▲                              │     ▲                       ▲                                         │
-        │       FailoverBegan, goes on ▼     │ TaskManagersChanged   │ FailoverBegan                           │
-        │                             INCOMPLETE ────────────────────┘                                         │
+        ▲                              │     ▲                     ▲   ▲                                       │
+        │         TaskManagersMissing  ▼     │ TaskManagersChanged │   │                                       │
+        │                      INCOMPLETE ───│──FailoverBegan──────┘   │ FailoverBegan                         │
+        │      FailoverBegan, goes on  └► JOINING ─────────────────────┘                                       │
         └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
-INCOMPLETE: a TaskManager is missing, and batches go on without it (`on_loss="drop"`). The coordinator notes these
-batches and cuts nothing.
+INCOMPLETE: a TaskManager is missing, and batches go on without it (`on_loss="drop"`). Checkpoints name its part of the
+newest record again, if there is one (`missing.py`). JOINING: a replacement restores the newest record; nothing is cut.
 
 Invariants
 - A cut is at the last committed batch, and never waits for a running batch. No cut is taken without progress, between
@@ -69,6 +70,7 @@ class Coordinator(Cutting):
             ev.Declined: self._on_declined,
             ev.FailoverBegan: self._on_failover_began,
             ev.TaskManagersChanged: self._on_task_managers_changed,
+            ev.TaskManagersMissing: self._on_task_managers_missing,
             ev.ObjectsFound: lambda event: self._registry.acknowledge(event.names),
             ev.RecordWritten: self._on_record_written,
             ev.RecordFailed: self._on_record_failed,
@@ -141,7 +143,10 @@ class Coordinator(Cutting):
         assert self._phase is not CoordinatorPhase.DEPLOYING or not len(self._pending), "pending while deploying"
         assert self._phase is not CoordinatorPhase.FAILING or not self._quiet, "failing, but nothing to wait for"
         assert not self._base_wanted or not self._quiet, "a base is wanted, and was not given"
-        assert self._phase is not CoordinatorPhase.INCOMPLETE or not self._pending.abortable(), "cut without everybody"
+        assert self._phase is not CoordinatorPhase.JOINING or not self._pending.abortable(), "pending while joining"
+        for pending in self._pending.abortable():
+            assert not self._parts.missing.intersection(pending.missing()), "a checkpoint waits for the missing"
+            assert pending.expected.keys() | pending.older.keys() == self._live.keys(), "a checkpoint without a part"
         for holder in self._registry.holders():
             if isinstance(holder, PendingHolder):
                 assert self._pending.get(holder.checkpoint_id), f"{holder} outlived its checkpoint"
@@ -182,7 +187,9 @@ class Coordinator(Cutting):
 
     def _on_batch_committed(self, event: ev.CommitAcknowledged) -> None:
         self._committing = False
-        if self._phase in (CoordinatorPhase.RUNNING, CoordinatorPhase.INCOMPLETE):
+        if event.broadcast:
+            self._parts.broadcast_changed(event.batch)
+        if self._phase in (CoordinatorPhase.RUNNING, CoordinatorPhase.INCOMPLETE, CoordinatorPhase.JOINING):
             if self._ledger.is_new(event.batch):
                 self._demand.refusals = event.refusals
             self._ledger.committed(event)
@@ -215,7 +222,7 @@ class Coordinator(Cutting):
 
     def _on_failover_began(self, event: ev.FailoverBegan) -> None:
         if event.goes_on:
-            self._go_on_incomplete(event.reason)
+            self._await_replacements(event.reason)
             return
         self._phase = CoordinatorPhase.FAILING
         self._failover_ordered = self._committing = False
@@ -227,11 +234,21 @@ class Coordinator(Cutting):
         self._failures.reset()
         self._choose_base()
 
-    def _go_on_incomplete(self, reason: str) -> None:
-        """Let batches go on without a TaskManager, and cut no checkpoint: it would lack that TaskManager's part."""
-        if self._phase is not CoordinatorPhase.RUNNING:
+    def _on_task_managers_missing(self, event: ev.TaskManagersMissing) -> None:
+        """Go on without them: pending checkpoints that wait for their parts are given up."""
+        if self._phase not in (CoordinatorPhase.RUNNING, CoordinatorPhase.INCOMPLETE):
             return
         self._phase = CoordinatorPhase.INCOMPLETE
+        self._parts.absence = event
+        for pending in self._pending.abortable():
+            if event.missing.intersection(pending.missing()):
+                self._abort(pending, event.reason, Outcome.ENDED)
+
+    def _await_replacements(self, reason: str) -> None:
+        """Choose the base for replacements, which stays the newest record until they have joined."""
+        if self._phase not in (CoordinatorPhase.RUNNING, CoordinatorPhase.INCOMPLETE):
+            return
+        self._phase = CoordinatorPhase.JOINING
         self._base_wanted = True
         for pending in self._pending.abortable():
             self._abort(pending, reason, Outcome.ENDED)
@@ -246,6 +263,7 @@ class Coordinator(Cutting):
         for pending in self._pending.abortable():
             self._abort(pending, "the TaskManagers changed", Outcome.ENDED)
         self._phase = CoordinatorPhase.RUNNING
+        self._parts.absence = None
         self._committing = False
         self._run = event.run
         self._live = dict(event.live)

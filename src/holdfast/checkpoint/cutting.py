@@ -13,6 +13,7 @@ from holdfast.checkpoint.coordination import CoordinatorPhase
 from holdfast.checkpoint.demand import BY_POLICY, NotifyRefused
 from holdfast.checkpoint.pending import PendingCheckpoint
 from holdfast.checkpoint.recording import Recording
+from holdfast.checkpoint.registry import PendingHolder
 from holdfast.ids import CheckpointId
 from holdfast.settings import CheckpointConfig
 
@@ -26,7 +27,9 @@ class Cutting(Recording):
 
     def _serve(self) -> None:
         """Serve requests and the policy, where a cut is possible at all."""
-        if self._phase is CoordinatorPhase.RUNNING and not self._failover_ordered and not self._committing:
+        incomplete = self._phase is CoordinatorPhase.INCOMPLETE and self._parts.of_missing(self._live) is not None
+        may_cut = self._phase is CoordinatorPhase.RUNNING or incomplete
+        if may_cut and not self._failover_ordered and not self._committing:
             self._serve_requests()
             self._serve_policy()
 
@@ -87,9 +90,11 @@ class Cutting(Recording):
         assert last is not None, "there is progress, so there is a last batch"
         self._last_id = CheckpointId(self._last_id + 1)
         self._demand.is_held = False
-        live = dict(sorted(self._live.items()))
-        self._pending.add(
-            PendingCheckpoint(self._last_id, last.batch, last.position, self._run, live, self._now_s, requests)
-        )
+        live = {each: self._live[each] for each in sorted(self._live.keys() - self._parts.missing)}
+        pending = PendingCheckpoint(self._last_id, last.batch, last.position, self._run, live, self._now_s, requests)
+        pending.absence, pending.older = self._parts.absence, self._parts.of_missing(self._live) or {}
+        self._pending.add(pending)
+        for part in pending.older.values():
+            self._registry.hold(PendingHolder(self._last_id), part.objects)
         self._failures.triggered(self._now_s)
         self._commands.append(ev.Cut(self._last_id, self._run, last.batch, dict(live), trigger))

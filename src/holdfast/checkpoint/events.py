@@ -45,6 +45,7 @@ from holdfast.availability import Refusal
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.gathering import Gather, GatherEvent
 from holdfast.checkpoint.holding import HoldEvent
+from holdfast.checkpoint.missing import TaskManagersMissing as TaskManagersMissing
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.positions import BaseRecord as BaseRecord
 from holdfast.checkpoint.positions import Group as Group
@@ -120,6 +121,8 @@ class CommitAcknowledged:
     progress: bool
     committables: Mapping[str, list[bytes]]
     refusals: tuple[Refusal, ...] = ()
+    broadcast: bool = False
+    """True if the batch changed broadcast state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class FailoverBegan:
-    """The job, or only a replacement where batches go on, begins from a checkpoint. Until then nothing is triggered."""
+    """The job, or only a replacement where batches go on, begins from a checkpoint. Until then nothing is cut."""
 
     reason: str
     goes_on: bool = False
@@ -276,6 +279,7 @@ Event = (
     | Declined
     | FailoverBegan
     | TaskManagersChanged
+    | TaskManagersMissing
     | ObjectsFound
     | RecordWritten
     | RecordFailed
@@ -419,6 +423,10 @@ class StoreAndRecord:
     """Older records that are kept beside this record."""
     kept: Mapping[str, SettingValue] = field(default_factory=dict)
     """Updates of settings that later starts apply as well."""
+    absence: TaskManagersMissing | None = None
+    """The TaskManagers that are missing at this checkpoint, if any are."""
+    older_manifests: tuple[str, ...] = ()
+    """Members of `manifests` that are of an older checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from holdfast.checkpoint.events import Acknowledged, Position
+from holdfast.checkpoint.missing import Part, TaskManagersMissing
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, RunNumber
 
 
@@ -31,7 +32,11 @@ class PendingCheckpoint:
     expected: dict[int, Incarnation]
     triggered_s: float
     requests: list[str] = field(default_factory=list)
-    manifests: dict[int, str] = field(default_factory=dict)
+    parts: dict[int, Part] = field(default_factory=dict)
+    """Parts that were acknowledged."""
+    older: dict[int, Part] = field(default_factory=dict)
+    """Parts of an older checkpoint, of TaskManagers that were missing at the cut."""
+    absence: TaskManagersMissing | None = None
     sent: bool = False
 
     @property
@@ -42,17 +47,17 @@ class PendingCheckpoint:
 
     def missing(self) -> list[int]:
         """TaskManagers that have not acknowledged, in order."""
-        return sorted(self.expected.keys() - self.manifests.keys())
+        return sorted(self.expected.keys() - self.parts.keys())
 
     def expects(self, task_manager: int, incarnation: Incarnation) -> bool:
         """True if that incarnation's answer counts, and is still open."""
-        return self.expected.get(task_manager) == incarnation and task_manager not in self.manifests
+        return self.expected.get(task_manager) == incarnation and task_manager not in self.parts
 
     def acknowledge(self, event: Acknowledged) -> bool:
         """Take an acknowledgement; False where it is not expected (late, doubled, of another cut)."""
         if self.sent or event.batch != self.batch or not self.expects(event.task_manager, event.incarnation):
             return False
-        self.manifests[event.task_manager] = event.manifest
+        self.parts[event.task_manager] = Part(event.incarnation, event.manifest, event.objects, event.batch)
         return True
 
 
@@ -108,5 +113,5 @@ class PendingCheckpoints:
         cuts = [each.batch for each in pending]
         assert cuts == sorted(cuts), f"a newer checkpoint has an older cut: {cuts}"
         for each in pending:
-            assert each.manifests.keys() <= each.expected.keys(), f"{each.checkpoint_id}: acknowledged by strangers"
+            assert each.parts.keys() <= each.expected.keys(), f"{each.checkpoint_id}: acknowledged by strangers"
             assert not each.sent or not each.missing(), f"{each.checkpoint_id}: recorded without {each.missing()}"

@@ -51,17 +51,20 @@ class Recording(Coordination):
             return
         pending.sent = True
         count, since_s = self._config.retention(self._job_s)
+        parts = pending.parts | pending.older
         self._sent = ev.StoreAndRecord(
             pending.checkpoint_id,
             pending.run,
             pending.batch,
             pending.position,
-            [pending.manifests[task_manager] for task_manager in sorted(pending.manifests)],
+            [parts[task_manager].manifest for task_manager in sorted(parts)],
             self._publication.unpublished(),
             self._ledger.committables(pending.batch),
             self._config,
             tuple(self._records.retained(count - 1, since_s)),
             self._kept,
+            pending.absence,
+            tuple(part.manifest for part in pending.older.values()),
         )
         self._commands.append(self._sent)
 
@@ -131,6 +134,7 @@ class Recording(Coordination):
         self._kept_recorded = sent.kept
         self._pending.remove(pending.checkpoint_id)
         self._register_record(event, sent)
+        self._parts.recorded(pending.parts | pending.older)
         self._ledger.record(pending.batch)
         self._demand.event_time.recorded(pending.position.watermark_us)
         self._failures.completed(pending.checkpoint_id)

@@ -1,8 +1,8 @@
 """Batches that go on while a TaskManager is missing (`on_loss="drop"`), and the replacement that joins.
 
-    a loss ──within the limits──► left out: AskBase, goes on ──BaseChosen──► ┐
-       │                             batches go on without it                ├─ at the next batch boundary
-       │                                          a replacement serves ────► ┘      JOINING ──Deployed──► `_plan`
+    a loss ──within the limits──► left out: batches and checkpoints go on without it
+       │                     a replacement serves ─► AskBase, goes on ──BaseChosen──► at the next batch boundary
+       │                                                                             JOINING ──Deployed──► `_plan`
        └─past a limit, or a further loss while a replacement joins──► a restart, in which everybody goes back
 
 Invariants: nobody joins within a batch. Only the replacement is deployed, from a base that stays the newest checkpoint
@@ -36,7 +36,7 @@ class Dropping(Deployments, ABC):
         self._absent: dict[int, float] = {}
         """TaskManagers whose places nobody holds, and the time since when."""
         self._causes: list[Cause] = []
-        self._base_is_known = False
+        self._base_is_asked = self._base_is_known = False
         self._base_batch = -1
         self._broadcast_batch = -1
         """The last committed batch that changed broadcast state, since everybody went back."""
@@ -53,23 +53,30 @@ class Dropping(Deployments, ABC):
         self._absent[process.number] = self._now_s
         self._causes = [cause] if is_first else [*self._causes, cause]
         self._log(f"{cause}; the job goes on and drops the rows for its subtasks until a replacement joins")
+        self._commands.append(ev.LeaveOut(str(Failover(tuple(self._causes))), frozenset(self._absent)))
         if is_first:
-            self._base_is_known = False
-            self._commands.append(ev.AskBase(Failover((cause,), joining=())))
+            self._base_is_asked = self._base_is_known = False
+        self._look_who_joins()
 
     def _drop_base_chosen(self, event: ev.BaseChosen) -> None:
-        if self._absent and not self._base_is_known:
+        if self._absent and self._base_is_asked and not self._base_is_known:
             self._base, self._base_batch, self._base_is_known = event.base, event.batch, True
             self._look_who_joins()
 
     def _joinable(self) -> Places | None:
-        """The places with the replacements in them, once everybody is there."""
-        if not self._absent or not self._base_is_known:
+        """The places with the replacements in them, once everybody is there, and the base is known."""
+        return self._replaced() if self._base_is_known else None
+
+    def _replaced(self) -> Places | None:
+        if not self._absent:
             return None
         return choose(self._supervision.places, self._places, self._supervision.live())
 
     def _look_who_joins(self) -> None:
-        """End the wait for rows if a replacement can join."""
+        """Ask for the base once replacements serve; end the wait for rows if they can join."""
+        if self._replaced() is not None and not self._base_is_asked:
+            self._base_is_asked = True
+            self._commands.append(ev.AskBase(Failover(tuple(self._causes), joining=())))
         if self.phase is Phase.PLANNING and self._joinable() is not None:
             self._commands.append(ev.Interrupt())
 

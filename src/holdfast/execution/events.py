@@ -14,7 +14,7 @@ Which events answer which command
     Undo                Undone | UndoFailed
     Finish              Finished | Interrupted | WorkFailed
     AskBase             BaseChosen
-    AnnounceDeployed, Abandon, Interrupt, Cancel, Log, End      no answer
+    AnnounceDeployed, LeaveOut, Abandon, Interrupt, Cancel, Log, End      no answer
 
 WorkFailed answers the other kinds of work as well, if an unexpected error ended them.
 
@@ -412,6 +412,14 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Tell the coordinator that batches go on without these TaskManagers; all that are missing, for a further loss."""
+
+    reason: str
+    missing: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class AskBase:
     """Ask the coordinator for the checkpoint to go back to. It gives up the checkpoints that are pending, and cuts none
     until everything is deployed."""
@@ -449,6 +457,7 @@ Command = (
     | Interrupt
     | Cancel
     | AskBase
+    | LeaveOut
     | Log
     | End
 )

@@ -3,8 +3,9 @@
 HFCH | version | … | payload: msgpack, a `StoredHistory`
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -118,6 +119,27 @@ class LostRows:
     """True once a user has taken note of it."""
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """Values that stay the same while a loss grows, from checkpoint to checkpoint."""
+        return self.epoch, self.subtasks, self.batches[0], self.cause
+
+    def grown_by(self, later: "LostRows") -> "LostRows":
+        """Return this loss together with its continuation."""
+        return replace(
+            self,
+            batches=(self.batches[0], later.batches[1]),
+            rows_forgotten=dict(sorted((Counter(self.rows_forgotten) + Counter(later.rows_forgotten)).items())),
+            rows_dropped=dict(sorted((Counter(self.rows_dropped) + Counter(later.rows_dropped)).items())),
+            positions={
+                source: {
+                    split: (self.positions.get(source, {}).get(split, (start, stop))[0], stop)
+                    for split, (start, stop) in splits.items()
+                }
+                for source, splits in later.positions.items()
+            },
+        )
+
+    @property
     def rows(self) -> int:
         return sum(self.rows_forgotten.values()) + sum(self.rows_dropped.values())
 
@@ -160,6 +182,16 @@ class StoredHistory:
     epoch: Epoch | None = None
     ended: bool = False
     """True once the epoch ended in order: it writes no record any more, so no record will name further objects."""
+
+
+def with_losses(known: Iterable[LostRows], found: Iterable[LostRows]) -> list[LostRows]:
+    """Return the known losses, with those that were found in the place of what was known of the same loss before."""
+    losses = {each.identity: each for each in known}
+    for each in found:
+        before = losses.get(each.identity)
+        if before is None or before.batches[1] < each.batches[1]:
+            losses[each.identity] = each
+    return list(losses.values())
 
 
 def encode_history(

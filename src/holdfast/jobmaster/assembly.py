@@ -20,6 +20,7 @@ from holdfast.clock import Clock
 from holdfast.execution import events as ev
 from holdfast.execution.failover import Cause, Why
 from holdfast.execution.machine import Machine
+from holdfast.formats.history import with_losses
 from holdfast.ids import Epoch
 from holdfast.jobmaster.batches.conductor import Conductor
 from holdfast.jobmaster.batches.declared import facts_of, planner_of, publishers_of
@@ -142,10 +143,10 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     task_managers = TaskManagers(cluster, layout.processes, layout.task_managers, clock, facts.tell, silence_s)
     senders = Senders(cluster, job.program, clock, facts.tell, silence_s, settings.regions)
 
-    publishers = publishers_of(job)
+    losses, publishers = LossLedger(), publishers_of(job)
     older = [number for number, _ in taken.older]
     journal = Journal(job.store, taken.epoch, taken.base_number, older=older, attempts_max=RECORD_ATTEMPTS_MAX)
-    rules, recorded = Coordinator(settings.checkpoint, job.kept), facts_of(job, taken.base, time)
+    rules, recorded = Coordinator(settings.checkpoint, job.kept), facts_of(job, taken.base, time, clock, losses)
     control = Control(
         rules, journal, job.store, task_managers, publishers, recorded, clock, time, facts.failed, outages, event_log
     )
@@ -153,7 +154,6 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
 
     objects = SourceObjects(job.store, job.epoch, lambda gone: control.post(events.ObjectsFound(gone)))
     planner = planner_of(job, objects, cluster.senders, clock, time)
-    losses = LossLedger()
     gauges = partial(_gauges, job.epoch, control, outages, task_managers, losses)
     progress = Progress(name, job.program, clock, gauges, lambda: planner.behind)
     news = SourceNews(name, planner, control.request_checkpoint)
@@ -178,7 +178,7 @@ def _gauges(
     epoch: Epoch, control: Control, outages: Outages, task_managers: TaskManagers, losses: LossLedger
 ) -> Mapping[str, float]:
     """Metrics of the JobMaster itself that stand for this moment."""
-    lost = (*control.history.losses(), *losses.not_final)
+    lost = with_losses(control.history.losses(), losses.not_final)
     return {
         "unpublishedGroups": float(sum(control.backlog.values())),
         "outageMs": outages.waited_s * 1000,

@@ -60,6 +60,8 @@ class Commands:
                 parts.conductor.interruption.ask()
             case ev.Cancel():
                 threading.Thread(target=parts.senders.cancel, args=(command.run,), daemon=True).start()
+            case ev.LeaveOut():
+                parts.control.left_out(command.reason, command.missing)
             case ev.AskBase():
                 failpoints.hit("jobmaster.failover")
                 parts.control.begin_failover(command.failover).add_done_callback(self._base_chosen)

@@ -1,6 +1,7 @@
 """A running job as facts, for people."""
 
 from holdfast.checkpoint.updates import in_words
+from holdfast.formats.history import with_losses
 from holdfast.ids import JournalNumber
 from holdfast.jobmaster.assembly import MasterParts
 from holdfast.jobmaster.processes.shown import dead_letters_of, processes_now
@@ -49,7 +50,7 @@ def view_of(
         checkpoints=control.history.entries(),
         restored=restored,
         restarts=progress.restarts(),
-        losses=(*control.history.losses(), *parts.losses.not_final),
+        losses=tuple(with_losses(control.history.losses(), parts.losses.not_final)),
         dropping=parts.losses.dropped,
         processes=processes_now(parts.task_managers, parts.senders, progress.last_metrics()),
         dead_letters=dead_letters_of(job.program),

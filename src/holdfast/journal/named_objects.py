@@ -44,16 +44,20 @@ def check_copies(name: str, copies: Iterable[str], epoch: Epoch) -> None:
 
 
 def _strange_manifests(record: CheckpointRecord) -> list[str]:
-    """Return the manifests if they are not those of a single checkpoint, apart from those that the record calls older.
+    """Return all manifests if they are not those of a single checkpoint, which may be older than the record.
 
-    The checkpoint may itself be older than the record.
+    Manifests that the record says to be of an older checkpoint are older than the others, and of other TaskManagers.
     """
     parsed = {each: names.parse(each) for each in record.manifests}
-    places = {each: (name.epoch, name.checkpoint) for each, name in parsed.items() if isinstance(name, ManifestName)}
-    own = {place for each, place in places.items() if each not in record.older_manifests}
-    fit = len(places) == len(record.manifests) and len(own) <= 1
-    is_older = all(place <= (record.epoch, record.checkpoint_id) for place in places.values())
-    return [] if fit and is_older and places.keys() >= set(record.older_manifests) else record.manifests
+    there = {each: name for each, name in parsed.items() if isinstance(name, ManifestName)}
+    stale = {each: name for each, name in there.items() if each in record.older_manifests}
+    found = {(name.epoch, name.checkpoint) for each, name in there.items() if each not in stale}
+    fit = len(there) == len(record.manifests) and len(stale) == len(record.older_manifests)
+    one_each = not stale or len({name.task_manager for name in there.values()}) == len(there)
+    places = [(name.epoch, name.checkpoint) for name in there.values()]
+    is_older = all(place <= (record.epoch, record.checkpoint_id) for place in places)
+    are_stale = all((name.epoch, name.checkpoint) < place for name in stale.values() for place in found)
+    return [] if fit and one_each and is_older and are_stale and len(found) <= 1 else record.manifests
 
 
 def _strange(source: str, objects: Iterable[str], record: CheckpointRecord) -> Iterator[str]:

@@ -1,14 +1,18 @@
 """Settings and parts that are made from the declarations of a job, or from a checkpoint."""
 
-from holdfast.checkpoint.events import Position
+from functools import partial
+
+from holdfast.checkpoint.events import Position, StoreAndRecord
 from holdfast.checkpoint.updates import differences
 from holdfast.clock import Clock
 from holdfast.execution.failing import FailingSplits
+from holdfast.formats.history import LostRows
 from holdfast.graph.program import DEAD_LETTERS
 from holdfast.jobmaster.batches.deployer import StartedJob
+from holdfast.jobmaster.batches.losses import LossLedger
 from holdfast.jobmaster.batches.planner import Planner
 from holdfast.jobmaster.batches.regional import RegionalPlanning
-from holdfast.jobmaster.checkpoints.job_facts import JobFacts, identities, part_identities
+from holdfast.jobmaster.checkpoints.job_facts import JobFacts, NumberedRecord, identities, part_identities
 from holdfast.jobmaster.checkpoints.job_time import JobTime
 from holdfast.jobmaster.checkpoints.publisher import Publisher
 from holdfast.journal.records import CheckpointRecord
@@ -23,7 +27,9 @@ from holdfast.watermarks import Watermarks
 log = logger(__name__)
 
 
-def facts_of(job: StartedJob, base: CheckpointRecord | None, time: JobTime) -> JobFacts:
+def facts_of(
+    job: StartedJob, base: CheckpointRecord | None, time: JobTime, clock: Clock, losses: LossLedger
+) -> JobFacts:
     layout = job.settings.layout
     return JobFacts(
         job.stored.job_id,
@@ -37,7 +43,24 @@ def facts_of(job: StartedJob, base: CheckpointRecord | None, time: JobTime) -> J
         job.settings.drop_state,
         () if base is None else tuple(base.origins),
         time.reading,
+        partial(_declared_losses, job, clock, losses),
     )
+
+
+def _declared_losses(
+    job: StartedJob, clock: Clock, losses: LossLedger, command: StoreAndRecord, before: NumberedRecord | None
+) -> list[LostRows]:
+    """Return the rows that are lost for good by a record, which may have older parts of missing TaskManagers."""
+    absence = command.absence
+    number, record = (-1, None) if before is None else before
+    loss = LostRows(clock.now(), job.epoch, number, "" if absence is None else absence.reason)
+    subtasks = [] if absence is None else job.settings.layout.subtasks_of(absence.missing, losses.holders)
+    found = losses.declared(command.batch, subtasks, position_of(record), command.position, loss)
+    if absence is not None:
+        text = "%s: checkpoint %d has an older state of the missing TaskManagers %s; exactly-once has ended: %s"
+        missing = ", ".join(map(str, sorted(absence.missing)))
+        log.warning(text, job.settings.name, command.checkpoint_id, missing, found[-1])
+    return found
 
 
 def publishers_of(job: StartedJob) -> dict[str, Publisher]:

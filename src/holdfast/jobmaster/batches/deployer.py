@@ -160,11 +160,6 @@ class Deployer:
 
         self._task_managers.on_all(Step.DEPLOY, f"run {command.run}", deploy)
 
-    def subtasks_of(self, task_managers: Collection[int]) -> list[int]:
-        """The numbers of the subtasks that these TaskManagers hold, the same for each operator."""
-        owners = self._job.settings.layout.owners
-        return [subtask for subtask, place in enumerate(owners) if self._holders[place] in task_managers]
-
     def _handles(self, base: CheckpointRecord | None) -> list[TableHandle]:
         """Table handles of the base, without the state that the user gave up."""
         if base is None:

@@ -1,6 +1,6 @@
 """Assignment of subtasks to TaskManagers, with the state that each subtask is restored from."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.formats.handles import TableHandle
@@ -31,6 +31,11 @@ class Layout:
         if not self.task_managers:
             return []
         return [subtask * self.task_managers // self.parallelism for subtask in range(self.parallelism)]
+
+    def subtasks_of(self, task_managers: Collection[int], holders: Sequence[int]) -> list[int]:
+        """The numbers of the subtasks that these TaskManagers hold, the same for each operator. `holders`: the
+        TaskManager of each place."""
+        return [subtask for subtask, place in enumerate(self.owners) if holders[place] in task_managers]
 
 
 def subtasks_of(place: int, layout: Layout, program: Program, handles: list[TableHandle]) -> list[SubtaskDeployment]:

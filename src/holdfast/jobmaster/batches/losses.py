@@ -1,19 +1,23 @@
 """Account of what a job loses while it goes on without a TaskManager (`on_loss="drop"`). No I/O. Thread-safe.
 
-    batch committed ──► rows taken and dropped, by subtask ──a checkpoint covers the batch──► forgotten
-                                    │ a replacement joins from checkpoint c
-                                    ▼
-                 lost: for its subtasks, rows taken after c (their effect on state), and rows dropped since then
-                                    │ the job goes back to c before the next checkpoint
-                                    ▼
-                 not lost after all: everything after c is processed again
+    batch committed ──► rows taken and dropped, by subtask ──a checkpoint of everybody covers the batch──► forgotten
+                            │              │ a checkpoint has an older part of its subtasks
+                            │              ▼
+                            │           declared: that record says it, and makes it final
+                            │ a replacement joins from checkpoint c
+                            ▼
+                        lost: for its subtasks, rows taken after c (their effect on state), and rows dropped since then
+                            │ the job goes back to c before the next checkpoint
+                            ▼
+                        not lost after all: everything after c is processed again
 
+The parts of a loss that is declared from checkpoint to checkpoint, and ends with a replacement, are told as one loss.
 Invariant: rows that went to a subtask = rows in its state + rows that a loss names.
 """
 
 import threading
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.positions import Position
@@ -34,67 +38,110 @@ class CommittedRows:
 
 
 class LossLedger:
-    """The batches since the newest checkpoint, and the losses that no checkpoint has made final."""
+    """The batches since the newest checkpoint, the losses of the present outage that records say, and the losses that
+    no checkpoint has made final."""
 
     def __init__(self) -> None:
+        self.holders: Sequence[int] = ()
+        """The TaskManager of each place, as deployed last."""
         self._lock = threading.Lock()
         self._batches: deque[CommittedRows] = deque()
         self._position: Position | None = None
-        self._open: list[LostRows] = []
+        self._declared: dict[tuple[int, ...], LostRows] = {}
+        """Final losses of subtasks that are still missing, by subtasks."""
+        self._declaring: tuple[BatchNumber, LostRows] | None = None
+        """The loss that a record says whose outcome is not known yet, and the batch of that record."""
+        self._open: list[tuple[LostRows | None, LostRows]] = []
+        """Losses that are not final, each after the part of it that is."""
 
     def committed(self, rows: CommittedRows, position: Position) -> None:
         with self._lock:
             self._batches.append(rows)
             self._position = position
 
+    def declared(
+        self, batch: BatchNumber, subtasks: Collection[int], begins: Position | None, ends: Position, loss: LostRows
+    ) -> list[LostRows]:
+        """Return the losses that a record after that batch makes final, which has an older part of `subtasks`.
+
+        `begins`, `ends`: positions of the record before it, and its own. `loss`: time and cause.
+        """
+        with self._lock:
+            lost = [each for each in self._batches if each.batch <= batch]
+            final, self._declaring = self._shown(), None
+            if not subtasks:
+                return final
+            found = _lost(lost, subtasks, _ranges(begins, ends), loss)
+            before = self._declared.get(found.subtasks)
+            self._declaring = batch, found if before is None else before.grown_by(found)
+            return [*final, self._declaring[1]]
+
     def joined(self, subtasks: Collection[int], base: int, begins: Position | None, loss: LostRows) -> LostRows:
         """Note that subtasks go on from the state after batch `base`, at which position `begins` stands.
 
-        Returns `loss` with the rows that are lost by that.
+        Returns `loss` with the rows that are lost by that, those included that records say already.
         """
         with self._lock:
             lost = [each for each in self._batches if each.batch > base]
             self._batches = deque(_without(each, subtasks) for each in self._batches)
-        forgotten = _sum([each.taken for each in lost], subtasks)
-        dropped = _sum([each.dropped for each in lost], subtasks)
-        found = replace(
-            loss,
-            batches=(lost[0].batch, lost[-1].batch) if lost else (base, base),
-            subtasks=tuple(sorted(subtasks)),
-            rows_forgotten=forgotten,
-            rows_dropped=dropped,
-            positions=_ranges(begins, self._position),
-        )
-        with self._lock:
-            self._open.append(found)
-        return found
+            found = _lost(lost, subtasks, _ranges(begins, self._position), replace(loss, batches=(base, base)))
+            before = self._declared.get(found.subtasks)
+            self._declared.clear()
+            self._open.append((before, found))
+            return self._shown()[-1]
 
     def recorded(self, batch: BatchNumber) -> list[LostRows]:
         """Note a checkpoint after that batch; return the losses that it makes final."""
         with self._lock:
             while self._batches and self._batches[0].batch <= batch:
                 self._batches.popleft()
-            final, self._open = self._open, []
+            final, self._open = self._shown(), []
+            if self._declaring is not None and self._declaring[0] == batch:
+                self._declared[self._declaring[1].subtasks] = self._declaring[1]
+                final.append(self._declaring[1])
+            self._declaring = None
             return final
 
     def went_back(self) -> list[LostRows]:
         """Note a return to the newest checkpoint; return the losses that it repairs: their rows are processed again."""
         with self._lock:
             self._batches.clear()
-            repaired, self._open = self._open, []
+            self._declared.clear()
+            repaired, self._open = [each for _, each in self._open], []
             return repaired
 
     @property
     def not_final(self) -> tuple[LostRows, ...]:
-        """The losses that a return to the newest checkpoint would repair."""
+        """The losses of which a return to the newest checkpoint would repair a part."""
         with self._lock:
-            return tuple(self._open)
+            return tuple(self._shown())
 
     @property
     def dropped(self) -> int:
-        """Rows dropped since the newest checkpoint, for TaskManagers that are still missing."""
+        """Rows dropped for TaskManagers that are still missing."""
         with self._lock:
-            return sum(sum(each.dropped.values()) for each in self._batches)
+            declared = sum(sum(each.rows_dropped.values()) for each in self._declared.values())
+            return declared + sum(sum(each.dropped.values()) for each in self._batches)
+
+    def _shown(self) -> list[LostRows]:
+        return [each if before is None else before.grown_by(each) for before, each in self._open]
+
+
+def _lost(
+    batches: list[CommittedRows],
+    subtasks: Collection[int],
+    positions: dict[str, dict[str, tuple[SplitPosition, SplitPosition]]],
+    loss: LostRows,
+) -> LostRows:
+    """Return `loss` with the rows of subtasks in these batches."""
+    return replace(
+        loss,
+        batches=(batches[0].batch, batches[-1].batch) if batches else loss.batches,
+        subtasks=tuple(sorted(subtasks)),
+        rows_forgotten=_sum([each.taken for each in batches], subtasks),
+        rows_dropped=_sum([each.dropped for each in batches], subtasks),
+        positions=positions,
+    )
 
 
 def _sum(rows: list[SubtaskRows], subtasks: Collection[int]) -> dict[str, int]:

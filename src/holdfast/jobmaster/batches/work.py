@@ -102,6 +102,7 @@ class WorkQueue:
                 self._cluster.check()
                 self._control.check_not_fenced()
             self._deployer.deploy(command, base.record, self._planner.next_batch)
+            self._losses.holders = command.holders
             if failover is not None and failover.joining is not None:
                 self._joined(command.live, failover, failover.joining, base)
             if goes_back:
@@ -126,7 +127,7 @@ class WorkQueue:
         number = -1 if base.number is None else base.number
         loss = LostRows(self._clock.now(), self._control.history.epoch, number, str(failover))
         batch = base.batch_in(loss.epoch)
-        subtasks = self._deployer.subtasks_of(joining)
+        subtasks = self._settings.layout.subtasks_of(joining, self._losses.holders)
         loss = self._losses.joined(subtasks, batch, position_of(base.record), loss)
         self._progress.joined(live)
         log.warning("%s: exactly-once has ended: %s", self._settings.name, loss)
@@ -225,7 +226,9 @@ class WorkQueue:
         progress = plan.progress or outcome.fired > 0 or bool(outcome.failed_splits)
         refusals = (*outcome.refusals, *plan.refusals)
         self._control.committed(
-            checkpoint_events.CommitAcknowledged(command.batch, position, progress, outcome.committables, refusals)
+            checkpoint_events.CommitAcknowledged(
+                command.batch, position, progress, outcome.committables, refusals, outcome.broadcast
+            )
         )
         standing = Standing(self._planner.lag(), self._planner.source_watermarks())
         duration_s = self._clock.monotonic() - self._started_s

@@ -139,7 +139,8 @@ class Control:
         self._listener = listener
         for number, record in records.items():
             self._recorder.found(number, record)
-        self._sides.submit(Side.DELETIONS, self.history.load)
+        newest = None if base is None else records.get(base.number)
+        self._sides.submit(Side.DELETIONS, self.history.load, () if newest is None else newest.losses)
         self._loop.start(self._execute, self._handle, self._tick, self._due_in_s)
         self.post(events.CoordinatorStarted(self._clock.monotonic(), self._clock.now(), base, self._time.now()))
 
@@ -237,6 +238,10 @@ class Control:
 
         self._loop.call(begin)
         return promise
+
+    def left_out(self, reason: str, missing: frozenset[int]) -> None:
+        """Note that batches go on without these TaskManagers."""
+        self.post(events.TaskManagersMissing(reason, missing))
 
     def check_not_fenced(self) -> None:
         """Check before a restore that no other JobMaster took over, since the base's objects may be gone then. Raises

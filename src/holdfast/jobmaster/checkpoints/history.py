@@ -21,6 +21,7 @@ from holdfast.formats.history import (
     encode_history,
     read_stored,
     stored_epochs,
+    with_losses,
 )
 from holdfast.ids import Epoch, JobId
 from holdfast.printable import logger
@@ -54,8 +55,15 @@ class History:
         self._next_s = float("-inf")
         self._older: list[str] = []
 
-    def load(self) -> None:
-        """Go on from the history that earlier epochs wrote."""
+    def load(self, recorded: Iterable[LostRows] = ()) -> None:
+        """Go on from the history that earlier epochs wrote. `recorded`: losses that the newest record says, which a
+        crash may have kept out of the history."""
+        self._load()
+        recorded = list(recorded)
+        if recorded:
+            self.add_losses(recorded)
+
+    def _load(self) -> None:
         try:
             self._older = [names.history(epoch) for epoch in stored_epochs(self._store) if epoch != self.epoch]
             found = read_stored(self._store, self._job)
@@ -96,7 +104,7 @@ class History:
     def add_losses(self, losses: Iterable[LostRows]) -> None:
         """Add losses. They are written with the next save, which is due at once."""
         with self._lock:
-            self._losses += losses
+            self._losses = deque(with_losses(self._losses, losses), maxlen=LOSSES_SHOWN_MAX)
             self._is_changed, self._next_s = True, float("-inf")
 
     def acknowledge_losses(self) -> None:

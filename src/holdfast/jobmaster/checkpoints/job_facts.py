@@ -10,6 +10,7 @@ import pyarrow as pa
 from holdfast.behind import Behind, recorded
 from holdfast.checkpoint.events import Group, Position, RecordAgain, StoreAndRecord
 from holdfast.checkpoint.updates import in_words
+from holdfast.formats.history import LostRows
 from holdfast.functions.operator import OperatorSpec
 from holdfast.graph.program import Program, SinkWatermark
 from holdfast.ids import ClockReading, Epoch, JobId, JournalNumber
@@ -17,6 +18,8 @@ from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentit
 from holdfast.state.changes import stored_schema
 from holdfast.watermarks import END_US
 
+NumberedRecord = tuple[JournalNumber, CheckpointRecord]
+"""A record with its number."""
 DIGEST_DIGITS = 16
 """Hexadecimal digits of a description's digest. More digits make equal digests of different descriptions rarer."""
 
@@ -41,6 +44,9 @@ class JobFacts:
     reading: Callable[[int], ClockReading | None] = lambda _: None
     """Function from a time of the job in microseconds to the elapsed clock's reading then."""
 
+    losses: Callable[[StoreAndRecord, NumberedRecord | None], list[LostRows]] = lambda *_: []
+    """Function from a record that is to be written, and the record before it, to the rows that it declares as lost."""
+
     def watermark_us(self, sink: str, position: Position) -> int | None:
         """Return the time up to which a sink's rows are complete at a position; None if there is none yet.
 
@@ -60,7 +66,7 @@ class JobFacts:
         command: StoreAndRecord,
         stored: Mapping[str, str],
         number: JournalNumber,
-        before: tuple[JournalNumber, CheckpointRecord] | None = None,
+        before: NumberedRecord | None = None,
     ) -> CheckpointRecord:
         """Make the record of a checkpoint, to be put at `number`, after the record `before`.
 
@@ -93,6 +99,8 @@ class JobFacts:
             origins=list(self.origins),
             clock=self.reading(command.position.batch_time_us),
             kept=dict(command.kept),
+            older_manifests=list(command.older_manifests),
+            losses=self.losses(command, before),
         )
 
     def again(self, record: CheckpointRecord, command: RecordAgain) -> CheckpointRecord:
@@ -115,7 +123,7 @@ def _refs(carried: Mapping[str, list[Group]]) -> dict[str, list[GroupRef]]:
     return {sink: [GroupRef(each.number, each.object) for each in groups] for sink, groups in carried.items()}
 
 
-def _behind(position: Position, number: JournalNumber, before: tuple[JournalNumber, CheckpointRecord] | None) -> Behind:
+def _behind(position: Position, number: JournalNumber, before: NumberedRecord | None) -> Behind:
     if before is None:
         return recorded(position.behind, position.offsets, number, number, {}, {})
     older = before[1]

@@ -1,0 +1,62 @@
+"""Checkpoints that are taken while TaskManagers are missing (`on_loss="drop"`).
+
+    newest record: a part for each TaskManager ──TaskManagersMissing──► the next record names the parts of the missing
+                                                    │                   again
+                                                    └ it has no part of one, or broadcast state has changed since:
+                                                      no cut until all are there
+
+A part belongs to an incarnation, which keeps its share of the subtasks for as long as it lives. Invariant: a record
+holds a part for each TaskManager, and says which parts are of an older checkpoint. Does not own: which rows are lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.ids import NO_BATCH, BatchNumber, Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagersMissing:
+    """Batches go on without these TaskManagers, of which the newest record may hold parts. Told again for a further
+    loss, with all that are missing."""
+
+    reason: str
+    missing: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A TaskManager's part of a checkpoint: its manifest, and all objects that the manifest needs, its own included."""
+
+    incarnation: Incarnation
+    manifest: str
+    objects: frozenset[str]
+    batch: BatchNumber
+
+
+class Parts:
+    """The parts of the newest record, by TaskManager; empty until this epoch has written a record."""
+
+    def __init__(self) -> None:
+        self._recorded: Mapping[int, Part] = {}
+        self._broadcast = NO_BATCH
+        self.absence: TaskManagersMissing | None = None
+        """The present loss; None while nobody is missing."""
+
+    def recorded(self, parts: Mapping[int, Part]) -> None:
+        self._recorded = dict(parts)
+
+    def broadcast_changed(self, batch: BatchNumber) -> None:
+        """Note a batch that changed broadcast state."""
+        self._broadcast = batch
+
+    @property
+    def missing(self) -> frozenset[int]:
+        return frozenset() if self.absence is None else self.absence.missing
+
+    def of_missing(self, live: Mapping[int, Incarnation]) -> dict[int, Part] | None:
+        """Return the recorded parts of those that are missing among `live`; None if no checkpoint may use them."""
+        found = {each: self._recorded.get(each) for each in sorted(self.missing)}
+        parts = {each: part for each, part in found.items() if part is not None and live.get(each) == part.incarnation}
+        usable = len(parts) == len(found) and all(part.batch >= self._broadcast for part in parts.values())
+        return parts if usable else None
