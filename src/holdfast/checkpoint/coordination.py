@@ -13,7 +13,7 @@ from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.demand import Demand
 from holdfast.checkpoint.failures import FailureManager
 from holdfast.checkpoint.ledger import Ledger
-from holdfast.checkpoint.missing import Parts
+from holdfast.checkpoint.missing import RecordedParts
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.pending import PendingCheckpoint, PendingCheckpoints
 from holdfast.checkpoint.publication import Publication
@@ -54,7 +54,7 @@ class Coordination:
         self._records = RetainedRecords()
         self._publication = Publication()
         self._ledger = Ledger()
-        self._parts = Parts()
+        self._parts = RecordedParts()
         self._commands: list[ev.Command] = []
 
     def _abort(self, pending: PendingCheckpoint, reason: str, outcome: Outcome) -> None:

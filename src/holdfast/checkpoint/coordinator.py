@@ -146,7 +146,8 @@ class Coordinator(Cutting):
         assert self._phase is not CoordinatorPhase.JOINING or not self._pending.abortable(), "pending while joining"
         for pending in self._pending.abortable():
             assert not self._parts.missing.intersection(pending.missing()), "a checkpoint waits for the missing"
-            assert pending.expected.keys() | pending.older.keys() == self._live.keys(), "a checkpoint without a part"
+            absent = frozenset() if pending.absence is None else pending.absence.missing
+            assert pending.expected.keys() | absent == self._live.keys(), "a checkpoint without a part"
         for holder in self._registry.holders():
             if isinstance(holder, PendingHolder):
                 assert self._pending.get(holder.checkpoint_id), f"{holder} outlived its checkpoint"

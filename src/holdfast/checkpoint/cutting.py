@@ -13,7 +13,6 @@ from holdfast.checkpoint.coordination import CoordinatorPhase
 from holdfast.checkpoint.demand import BY_POLICY, NotifyRefused
 from holdfast.checkpoint.pending import PendingCheckpoint
 from holdfast.checkpoint.recording import Recording
-from holdfast.checkpoint.registry import PendingHolder
 from holdfast.ids import CheckpointId
 from holdfast.settings import CheckpointConfig
 
@@ -27,7 +26,7 @@ class Cutting(Recording):
 
     def _serve(self) -> None:
         """Serve requests and the policy, where a cut is possible at all."""
-        incomplete = self._phase is CoordinatorPhase.INCOMPLETE and self._parts.of_missing(self._live) is not None
+        incomplete = self._phase is CoordinatorPhase.INCOMPLETE and self._parts.stand_in(self._live)
         may_cut = self._phase is CoordinatorPhase.RUNNING or incomplete
         if may_cut and not self._failover_ordered and not self._committing:
             self._serve_requests()
@@ -92,9 +91,7 @@ class Cutting(Recording):
         self._demand.is_held = False
         live = {each: self._live[each] for each in sorted(self._live.keys() - self._parts.missing)}
         pending = PendingCheckpoint(self._last_id, last.batch, last.position, self._run, live, self._now_s, requests)
-        pending.absence, pending.older = self._parts.absence, self._parts.of_missing(self._live) or {}
+        pending.absence = self._parts.absence
         self._pending.add(pending)
-        for part in pending.older.values():
-            self._registry.hold(PendingHolder(self._last_id), part.objects)
         self._failures.triggered(self._now_s)
         self._commands.append(ev.Cut(self._last_id, self._run, last.batch, dict(live), trigger))

@@ -25,7 +25,7 @@ class TaskManagersMissing:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CheckpointPart:
     """A TaskManager's part of a checkpoint: its manifest, and all objects that the manifest needs, its own included."""
 
     incarnation: Incarnation
@@ -34,16 +34,16 @@ class Part:
     batch: BatchNumber
 
 
-class Parts:
+class RecordedParts:
     """The parts of the newest record, by TaskManager; empty until this epoch has written a record."""
 
     def __init__(self) -> None:
-        self._recorded: Mapping[int, Part] = {}
+        self._recorded: Mapping[int, CheckpointPart] = {}
         self._broadcast = NO_BATCH
         self.absence: TaskManagersMissing | None = None
         """The present loss; None while nobody is missing."""
 
-    def recorded(self, parts: Mapping[int, Part]) -> None:
+    def recorded(self, parts: Mapping[int, CheckpointPart]) -> None:
         self._recorded = dict(parts)
 
     def broadcast_changed(self, batch: BatchNumber) -> None:
@@ -54,9 +54,12 @@ class Parts:
     def missing(self) -> frozenset[int]:
         return frozenset() if self.absence is None else self.absence.missing
 
-    def of_missing(self, live: Mapping[int, Incarnation]) -> dict[int, Part] | None:
-        """Return the recorded parts of those that are missing among `live`; None if no checkpoint may use them."""
-        found = {each: self._recorded.get(each) for each in sorted(self.missing)}
-        parts = {each: part for each, part in found.items() if part is not None and live.get(each) == part.incarnation}
-        usable = len(parts) == len(found) and all(part.batch >= self._broadcast for part in parts.values())
-        return parts if usable else None
+    def stand_in(self, live: Mapping[int, Incarnation]) -> bool:
+        """Decide if a checkpoint may be taken with the recorded parts of those that are missing among `live`."""
+        parts = self.of(self.missing)
+        fit = all(live.get(each) == part.incarnation and part.batch >= self._broadcast for each, part in parts.items())
+        return fit and len(parts) == len(self.missing)
+
+    def of(self, missing: frozenset[int]) -> dict[int, CheckpointPart]:
+        """Return their parts of the newest record, so far as it has them."""
+        return {each: self._recorded[each] for each in sorted(missing) if each in self._recorded}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from holdfast.checkpoint.events import Acknowledged, Position
-from holdfast.checkpoint.missing import Part, TaskManagersMissing
+from holdfast.checkpoint.missing import CheckpointPart, TaskManagersMissing
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, RunNumber
 
 
@@ -32,11 +32,10 @@ class PendingCheckpoint:
     expected: dict[int, Incarnation]
     triggered_s: float
     requests: list[str] = field(default_factory=list)
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, CheckpointPart] = field(default_factory=dict)
     """Parts that were acknowledged."""
-    older: dict[int, Part] = field(default_factory=dict)
-    """Parts of an older checkpoint, of TaskManagers that were missing at the cut."""
     absence: TaskManagersMissing | None = None
+    """The TaskManagers that were missing at the cut."""
     sent: bool = False
 
     @property
@@ -57,7 +56,7 @@ class PendingCheckpoint:
         """Take an acknowledgement; False where it is not expected (late, doubled, of another cut)."""
         if self.sent or event.batch != self.batch or not self.expects(event.task_manager, event.incarnation):
             return False
-        self.parts[event.task_manager] = Part(event.incarnation, event.manifest, event.objects, event.batch)
+        self.parts[event.task_manager] = CheckpointPart(event.incarnation, event.manifest, event.objects, event.batch)
         return True
 
 
@@ -113,5 +112,5 @@ class PendingCheckpoints:
         cuts = [each.batch for each in pending]
         assert cuts == sorted(cuts), f"a newer checkpoint has an older cut: {cuts}"
         for each in pending:
-            assert each.parts.keys() <= each.expected.keys(), f"{each.checkpoint_id}: acknowledged by strangers"
+            assert each.sent or each.parts.keys() <= each.expected.keys(), f"{each.checkpoint_id}: from strangers"
             assert not each.sent or not each.missing(), f"{each.checkpoint_id}: recorded without {each.missing()}"

@@ -51,7 +51,10 @@ class Recording(Coordination):
             return
         pending.sent = True
         count, since_s = self._config.retention(self._job_s)
-        parts = pending.parts | pending.older
+        older = {} if pending.absence is None else self._parts.of(pending.absence.missing)
+        parts = pending.parts = pending.parts | older
+        for part in older.values():
+            self._registry.hold(PendingHolder(pending.checkpoint_id), part.objects)
         self._sent = ev.StoreAndRecord(
             pending.checkpoint_id,
             pending.run,
@@ -64,7 +67,7 @@ class Recording(Coordination):
             tuple(self._records.retained(count - 1, since_s)),
             self._kept,
             pending.absence,
-            tuple(part.manifest for part in pending.older.values()),
+            tuple(part.manifest for part in older.values()),
         )
         self._commands.append(self._sent)
 
@@ -134,7 +137,7 @@ class Recording(Coordination):
         self._kept_recorded = sent.kept
         self._pending.remove(pending.checkpoint_id)
         self._register_record(event, sent)
-        self._parts.recorded(pending.parts | pending.older)
+        self._parts.recorded(pending.parts)
         self._ledger.record(pending.batch)
         self._demand.event_time.recorded(pending.position.watermark_us)
         self._failures.completed(pending.checkpoint_id)

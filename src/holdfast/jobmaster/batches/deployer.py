@@ -4,7 +4,7 @@ A run number is used for a single deployment or attempt at a batch, and never ag
 refused everywhere. The execution machine gives the numbers. Only the work thread uses this module, except for `cancel`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast import failpoints
