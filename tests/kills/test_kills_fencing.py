@@ -11,6 +11,7 @@ from kills_pipelines import Calls, Shape, check
 from test_kills_deaths import NOT_HERE, PROVOKED, shapes
 
 from holdfast import failpoints
+from holdfast.checkpoint import records
 from holdfast.errors import Fenced, QueryFailed, StorageError
 from holdfast.journal.fence import journal_numbers, newest_checkpoint, read_record
 from holdfast.journal.records import Takeover
@@ -26,7 +27,9 @@ CANDIDATES = {"journal.takeover.listed", "journal.takeover.put"}
 
 
 @pytest.fixture(autouse=True)
-def _disarmed():
+def _disarmed(monkeypatch):
+    """Records expire at once: these jobs last for some seconds, and meet the steps of expiry all the time."""
+    monkeypatch.setattr(records, "EXPIRY_GRACE_S", 0.0)
     yield
     failpoints.disarm()
 
