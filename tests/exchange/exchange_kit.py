@@ -11,7 +11,7 @@ def divided(
     rows: pa.RecordBatch, key_columns: Sequence[str], parallelism: int, max_parallelism: int
 ) -> list[tuple[int, pa.RecordBatch]]:
     """The rows of each subtask that gets any, in order of subtasks; keys have no nulls."""
-    place_of_group = places_of_groups(range(parallelism), max_parallelism)
+    place_of_group = places_of_groups(tuple(range(parallelism)), max_parallelism)
     division = arrange(rows, key_columns, place_of_group, parallelism)
     bounds = division.bounds.tolist()
     return [

@@ -36,7 +36,10 @@ class NotingWriter(UnitWriter):
             self.arrived.setdefault((task_manager, section.subtask), []).append(piece)
             start += section.rows
 
-    def _close(self) -> None:
+    def _end(self) -> None:
+        return None
+
+    def _wait(self) -> None:
         return None
 
 

@@ -70,7 +70,7 @@ def test_a_file_is_read_in_the_columns_that_are_needed(tmp_path: Path, monkeypat
     bids.where(pc.field("good")).select("price").write(hf.NoopSink())
     bids.where(pc.field("good")).write(hf.NoopSink())
     run(job)
-    assert read == [["auction", "price", "good"], ["auction", "price", "good", "text"]]
+    assert read == [["auction", "price", "good", "text"]]
 
 
 def test_late_rows_come_without_the_columns_of_conditions() -> None:

@@ -19,7 +19,9 @@ def test_the_first_batch_is_due_at_once():
     assert batch_due_in_s(float("inf"), 10.0, True) <= 0
 
 
-@pytest.mark.parametrize(("since_s", "wait_s"), [(0.0, 0.01), (0.4, 0.01), (1.0, 0.02), (60.0, 0.1), (1e9, 0.1)])
+@pytest.mark.parametrize(
+    ("since_s", "wait_s"), [(0.0, 0.01), (0.4, 0.01), (1.0, 0.02), (5.0, 0.1), (60.0, 0.25), (1e9, 0.25)]
+)
 def test_sources_that_rest_are_looked_at_less_often(since_s, wait_s):
     assert idle_wait_s(since_s) == pytest.approx(wait_s)
 

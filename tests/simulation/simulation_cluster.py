@@ -16,9 +16,10 @@ from simulation_runtime import Process, Runtime
 
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, SenderLost, TaskManagerLost
+from holdfast.exchange.delivery import run_unit
 from holdfast.exchange.local import LocalLinks
 from holdfast.exchange.resident import Order, ResidentSender
-from holdfast.exchange.task import UnitResult, run_unit
+from holdfast.exchange.task import UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program
 from holdfast.ids import ProcessId, Role

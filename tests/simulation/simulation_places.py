@@ -17,8 +17,11 @@ def simulated_places() -> Iterator[None]:
         mock.patch("holdfast.jobmaster.checkpoints.control.TICK_S", 0.1),
         mock.patch("holdfast.jobmaster.batches.conductor.TICK_S", 0.1),
         mock.patch("holdfast.jobmaster.batches.work.IDLE_S_MIN", 0.05),
+        mock.patch("holdfast.jobmaster.batches.work.NAP_S_MAX", 0.05),
         mock.patch("holdfast.jobmaster.batches.pace.IDLE_S_MIN", 0.05),
         mock.patch("holdfast.jobmaster.batches.pace.IDLE_S_MAX", 0.2),
+        # Subtasks work side by side, as in batches of many rows.
+        mock.patch("holdfast.taskmanager.taskmanager.MANY_ROWS", 0),
         mock.patch("holdfast.cleanup.schedule.AGAIN_AFTER_S", (2.0, 3.0)),
         mock.patch("holdfast.uploads.janitor.AGAIN_S", 3.0),
         mock.patch("holdfast.uploads.janitor.FAILED_AGAIN_S", 1.0),

@@ -273,7 +273,7 @@ def test_to_clients_with_a_wrong_secret_a_task_manager_is_no_more(served):
         client.undo(1)
     sender = served.sender(0, secret=new_secret())
     sender.send(COUNT, rows(1))
-    with pytest.raises(TaskManagerLost, match="went away"):
+    with pytest.raises(TaskManagerLost, match="cannot be reached"):
         sender.finish()
 
 

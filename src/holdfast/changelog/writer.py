@@ -70,6 +70,8 @@ class ChangelogWriter:
         self._opened: list[Range] = []
         """Ranges that cuts have made and that are not collected yet."""
         self._pending_bytes = 0
+        self._measured: tuple[int, LogSize] | None = None
+        """The size from an SQN on, as it was asked for last, until entries change."""
         self._next_sqn = 0
         self._truncated_to = 0
         self._last_batch: int | None = None
@@ -111,6 +113,9 @@ class ChangelogWriter:
             else:
                 return
             self._next_sqn += 1
+            if self._measured is not None:
+                since, size = self._measured
+                self._measured = since, size._replace(pending_sets=size.pending_sets + (self._next_sqn > since))
             ahead = []
             if self._pending_bytes > self._uploader.preempt_bytes_max:
                 ahead = self._open(lambda entry: isinstance(entry, ChangeSet), merged=False)
@@ -214,17 +219,19 @@ class ChangelogWriter:
             ]
             before = self._entries
             dropped = self._drop([entry for entry in unneeded if not isinstance(entry, Skipped)])
+            self._measured = None
             self._entries = _with_gaps(before, {id(entry) for entry in unneeded}, {part.batch for part in needed})
         self._release(dropped)
 
     def size(self, from_sqn: int) -> LogSize:
         """The size of the log that a checkpoint from `from_sqn` on would name."""
         with self._lock:
-            pieces = [p for each in self._ranges() if each.sqn_stop > from_sqn for p in each.pieces or ()]
-            pending = sum(
-                isinstance(entry, ChangeSet | Deferred) and entry.sqn_stop > from_sqn for entry in self._entries
-            )
-            return LogSize(len(pieces), sum(piece.length for piece in pieces), pending)
+            if self._measured is None or self._measured[0] != from_sqn:
+                pieces = [p for each in self._ranges() if each.sqn_stop > from_sqn for p in each.pieces or ()]
+                pending = [each for each in self._entries if isinstance(each, ChangeSet | Deferred)]
+                sets = sum(each.sqn_stop > from_sqn for each in pending)
+                self._measured = from_sqn, LogSize(len(pieces), sum(piece.length for piece in pieces), sets)
+            return self._measured[1]
 
     def held(self) -> list[str]:
         """Names of all objects that stored ranges of this log use."""
@@ -330,6 +337,7 @@ class ChangelogWriter:
         with self._lock:
             each.pieces = future.result()
             each.change_sets = []
+            self._measured = None
             unwanted = [each] if each.dropped else []
         self._release(unwanted)
         each.done.set_result(each.pieces)
@@ -349,6 +357,8 @@ class ChangelogWriter:
         self._count_pending()
 
     def _count_pending(self) -> None:
+        """Count anew, since entries have changed otherwise than by an append."""
+        self._measured = None
         self._pending_bytes = sum(entry.rows.nbytes for entry in self._entries if isinstance(entry, ChangeSet))
 
     def _drop(self, which: Sequence[Entry], *, undone: bool = False) -> list[Range]:

@@ -36,11 +36,20 @@ class CombiningWriter:
             self._writer.send(self._target, rows)
         return nulls
 
-    def finish(self) -> Sent:
-        """Send pending rows and wait, as `UnitWriter.finish`."""
+    def end(self) -> None:
+        """Send pending rows, as `UnitWriter.end`."""
         if self._combiner is not None:
             self._pass_on(self._combiner.finish())
-        return self._writer.finish()
+        self._writer.end()
+
+    def wait(self) -> Sent:
+        """Wait, as `UnitWriter.wait`."""
+        return self._writer.wait()
+
+    def finish(self) -> Sent:
+        """Send pending rows and wait: `end` and `wait`."""
+        self.end()
+        return self.wait()
 
     def _pass_on(self, parts: list[tuple[int, pa.RecordBatch]]) -> None:
         for number, rows in parts:

@@ -1,22 +1,23 @@
 """Sending of a unit's rows to a TaskManager, by a thread of its own, so that preparing rows overlaps with sending.
 
-A unit of a few rows has nothing to overlap: its messages wait for the end, and are sent without a thread.
+A unit of a few rows has nothing to overlap: its messages wait for the end, and travel in a parcel, without a thread.
 
-Each (operator, input) has its own DoPut stream, since a stream has a single schema. The queue is bounded: a TaskManager
-that takes rows slowly slows the sender down. After an error the thread drops further rows, and the next call raises the
-error.
+Other messages go as streams of Flight, one for each (operator, input), since a stream has a single schema. The queue is
+bounded: a TaskManager that takes rows slowly slows the sender down. After an error the thread drops further rows, and
+the next call raises the error.
 """
 
 import contextlib
 import queue
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast.errors import TaskManagerLost
+from holdfast.exchange.parcels import LinkMessage, Parcel, Parcels
 from holdfast.protocol.taskmanager import SectionRows, StreamTag
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.remote import remote_error
@@ -30,18 +31,15 @@ ABORT_WAIT_S_MAX = 1.0
 _encode = msgspec.msgpack.encode
 
 
-class _Message(NamedTuple):
-    tag: StreamTag
-    sections: list[SectionRows]
-    rows: pa.RecordBatch
-
-
 class Link:
     """Connection of a single thread to a TaskManager; the link's own thread, if any, ends with `wait` or `abort`."""
 
-    def __init__(self, client: TaskManagerClient) -> None:
+    def __init__(self, client: TaskManagerClient, parcels: Parcels) -> None:
         self._client = client
-        self._messages: queue.Queue[_Message | None] = queue.Queue(MESSAGES_WAITING_MAX)
+        self._parcels = parcels
+        self._parcel: Parcel | None = None
+        """The parcel that has all messages, if they are few."""
+        self._messages: queue.Queue[LinkMessage | None] = queue.Queue(MESSAGES_WAITING_MAX)
         self._error: Exception | None = None
         self._aborted = False
         self._streams: dict[tuple[str, int], tuple[Any, Any]] = {}
@@ -53,18 +51,25 @@ class Link:
             raise self._error
         if self._thread is None and (rows.num_rows > FEW_ROWS_MAX or self._messages.full()):
             self._start()
-        self._messages.put(_Message(tag, sections, rows))
+        self._messages.put(LinkMessage(tag, sections, rows))
 
     def end(self) -> None:
         """End the messages; does not wait for the TaskManager."""
         if self._thread is not None:
             self._messages.put(None)
-        while self._thread is None and not self._messages.empty():
-            self._take(self._messages.get())
+            return
+        few, parcel = self._taken_out(), self._parcels.to(self._client)
+        if parcel.take(self, few):
+            self._parcel = parcel
+            return
+        for message in few:
+            self._take(message)
 
     def wait(self) -> None:
         """Wait, after `end`, until the TaskManager has everything. Raises the first error."""
-        if self._thread is not None:
+        if self._parcel is not None:
+            self._parcel.send()
+        elif self._thread is not None:
             self._thread.join()
         else:
             self._finish()
@@ -74,14 +79,22 @@ class Link:
     def abort(self) -> None:
         """Stop sending; errors no longer matter. Waits only briefly for a TaskManager that takes no more rows."""
         self._aborted = True
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._messages.get_nowait()
+        if self._parcel is not None:
+            self._parcel.drop(self)
+        self._taken_out()
         if self._thread is None and not self._streams:
             return
         self._messages.put(None)
         thread = self._thread or self._start()
         thread.join(ABORT_WAIT_S_MAX)
+
+    def _taken_out(self) -> list[LinkMessage]:
+        """Take out the messages that wait."""
+        found: list[LinkMessage] = []
+        with contextlib.suppress(queue.Empty):
+            while (message := self._messages.get_nowait()) is not None:
+                found.append(message)
+        return found
 
     def _start(self) -> threading.Thread:
         name = f"exchange-link-{self._client.peer.number}"
@@ -94,7 +107,7 @@ class Link:
             self._take(message)
         self._finish()
 
-    def _take(self, message: _Message | None) -> None:
+    def _take(self, message: LinkMessage | None) -> None:
         """Send a message, unless an earlier message could not be sent, or nobody wants it any more."""
         if message is None or self._error is not None or self._aborted:
             return
@@ -103,7 +116,7 @@ class Link:
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             self._error = remote_error(error, self._lost)
 
-    def _write(self, message: _Message) -> None:
+    def _write(self, message: LinkMessage) -> None:
         key = (message.tag.operator, message.tag.input)
         if key not in self._streams:
             self._streams[key] = self._client.put(message.tag, message.rows.schema)

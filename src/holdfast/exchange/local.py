@@ -1,6 +1,6 @@
 """Rows to and from TaskManagers in this process, for the testing kit. No threads, no network."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -31,8 +31,11 @@ class LocalUnitWriter(UnitWriter):
             raise TaskManagerLost(f"TaskManager {task_manager} is gone")
         self._task_managers[task_manager].receive(tag.exchange, iter(parts))
 
-    def _close(self) -> None:
+    def _end(self) -> None:
         self._pending.clear()
+
+    def _wait(self) -> None:
+        """Everything has arrived with its delivery."""
 
 
 class LocalLinks:
@@ -44,6 +47,9 @@ class LocalLinks:
 
     def open_writer(self, unit: UnitAttempt) -> LocalUnitWriter:
         return LocalUnitWriter(self._routes, self._task_managers, unit)
+
+    def expect(self, run: RunNumber, batch: BatchNumber, outputs: Sequence[tuple[str, int]]) -> None:
+        """There is no call that outputs could share."""
 
     def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         owner = self._routes.owners[subtask]

@@ -33,7 +33,7 @@ def run_sender(settings: ProcessSettings, program: Program, store: ObjectStore, 
     warm(program)
     try:
         with Connections(settings.secret) as connections:
-            sender = ResidentSender(program, store, WarmLinks(connections))
+            sender = ResidentSender(program, store, WarmLinks(connections), settings.local_dir)
             server = ResidentServer(sender, settings.process, settings.secret, settings.bind_host, settings.port_range)
             try:
                 reachable_at = address(settings.advertised_host or settings.bind_host, server.port)

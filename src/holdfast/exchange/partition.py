@@ -6,6 +6,7 @@ With a single place, nothing is hashed or copied. Rows with null keys are not di
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,9 @@ import pyarrow.compute as pc
 from holdfast.exchange import kernels
 from holdfast.graph.keygroups import subtask_of
 from holdfast.state.keys import encode_keys, key_groups
+
+DIVISIONS_KEPT_MAX = 16
+"""Bound on the divisions of key groups that a process keeps: a job has one, until its TaskManagers change."""
 
 
 class Division(NamedTuple):
@@ -44,8 +48,9 @@ def without(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> pa.RecordBa
     return rows.filter(pa.array(keep))
 
 
-def places_of_groups(place_of_subtask: Sequence[int], max_parallelism: int) -> npt.NDArray[np.uint16]:
-    """Place of each key group: the place of the subtask that owns the group."""
+@lru_cache(DIVISIONS_KEPT_MAX)
+def places_of_groups(place_of_subtask: tuple[int, ...], max_parallelism: int) -> npt.NDArray[np.uint16]:
+    """Place of each key group: the place of the subtask that owns the group. Nobody changes the result."""
     parallelism = len(place_of_subtask)
     groups = range(max_parallelism)
     return np.array([place_of_subtask[subtask_of(group, parallelism, max_parallelism)] for group in groups], np.uint16)

@@ -18,8 +18,9 @@ import msgspec
 
 from holdfast.errors import StaleCall
 from holdfast.exchange.connections import Connections
+from holdfast.exchange.delivery import expect_outputs, run_unit
 from holdfast.exchange.links import FlightLinks
-from holdfast.exchange.task import LevelRequest, Links, UnitResult, run_unit
+from holdfast.exchange.task import LevelRequest, Links, UnitResult
 from holdfast.failpoints import hit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program
@@ -83,11 +84,12 @@ class WarmLinks:
 class ResidentSender:
     """`SenderGateway`. Safe for use from several threads."""
 
-    def __init__(self, program: Program, store: ObjectStore, links: LinkMaker) -> None:
+    def __init__(self, program: Program, store: ObjectStore, links: LinkMaker, local_dir: str | None = None) -> None:
         self.stopped = threading.Event()
         self._program = program
         self._store = store
         self._links = links
+        self._local_dir = local_dir
         self._turn = threading.Lock()
         self._numbers = threading.Lock()
         self._begun = 0
@@ -99,6 +101,7 @@ class ResidentSender:
         with self._turn:
             common = msgspec.msgpack.decode(order.common, type=OrderCommon)
             links = self._links.links(common.routes)
+            expect_outputs(order.units, common.request, self._program, links)
             for unit in order.units:
                 self._check(order.attempt)
                 hit("sender.unit.before")
@@ -110,6 +113,7 @@ class ResidentSender:
                     self._store,
                     lambda: self._check(order.attempt),
                     self._reads,
+                    self._local_dir,
                 )
                 self._split = ""
                 self._check(order.attempt)

@@ -1,40 +1,27 @@
-"""Body of a push or pull task: a unit of work, from its reads or subtask outputs to its target. Spark-free.
-
-    read splits ─┐                                        ┌─► writers, by key group ─► TaskManagers
-                 ├─► steps in Python, batch by batch ─────┤
-    pull output ─┘   (`stepping`), for all of its targets └─► sink.stage ─► committables
+"""A unit of work, as a task has it: the request, the rows of its reads or subtask outputs, and its result. Spark-free.
 
 Errors are outcomes (`UnitResult`), not exceptions: the JobMaster decides how to react. A task does not choose its
-input, and deletes nothing.
+input, and deletes nothing. `delivery` takes the rows to their targets.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast import errors
 from holdfast.arrays import plain_rows, plain_schema
-from holdfast.exchange.changes import unknown_changes
-from holdfast.exchange.combining import CombiningWriter
-from holdfast.exchange.dropping import DroppedRows
 from holdfast.exchange.event_times import newest_us, odd_times, pieces_between, rows_with_odd_times
-from holdfast.exchange.partition import without
-from holdfast.exchange.stepping import LegSteps
 from holdfast.exchange.unit_writer import UnitAttempt, UnitWriter
-from holdfast.failpoints import hit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import (
     BATCH_TIME,
     DEAD_LETTERS,
     Leg,
     OperatorOrigin,
-    OperatorTarget,
     Program,
     SourceOrigin,
 )
@@ -42,8 +29,8 @@ from holdfast.ids import BatchNumber, Epoch, RunNumber, SplitPosition, UnitNumbe
 from holdfast.protocol.streams import Sent
 from holdfast.python_values import payload_of, shown_rows
 from holdfast.sinks.base import StageContext
-from holdfast.sinks.dead_letters import bad_rows_to_batch, merged
-from holdfast.sources.bad_reasons import BadReason, counted_reasons
+from holdfast.sinks.dead_letters import bad_rows_to_batch
+from holdfast.sources.bad_reasons import BadReason
 from holdfast.sources.base import BadRow, Source, SourceBatch, SplitRead
 from holdfast.storage.store import ObjectStore
 
@@ -55,6 +42,10 @@ class Links(Protocol):
     """Connections of a task to TaskManagers: over Flight, or directly in a process."""
 
     def open_writer(self, unit: UnitAttempt) -> UnitWriter: ...
+
+    def expect(self, run: RunNumber, batch: BatchNumber, outputs: Sequence[tuple[str, int]]) -> None:
+        """Note outputs, each by operator and subtask, of which `output` will be asked, so that calls can be shared."""
+        ...
 
     def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
 
@@ -140,6 +131,8 @@ class UnitWork:
     """Raises if the unit's result is no longer wanted."""
     reading: Callable[[str], None] = lambda split: None
     """Told of each split before it is read."""
+    local_dir: str | None = None
+    """The folder for rows that do not fit in memory; None: the process's temporary folder."""
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -157,28 +150,6 @@ class UnitWork:
 
     def stage_dead_letters(self, bad: list[BadRow]) -> list[bytes]:
         return stage_dead_letters(bad, self.program, self.request, self.unit.unit, self.attempt, self.store)
-
-
-def run_unit(
-    unit: Unit,
-    request: LevelRequest,
-    program: Program,
-    links: Links,
-    store: ObjectStore,
-    check: Callable[[], None] = lambda: None,
-    reading: Callable[[str], None] = lambda split: None,
-) -> UnitResult:
-    """Work off a unit in this process; only for legs without a Spark step.
-
-    `check` is called for each batch of rows and raises if the unit's result is no longer wanted. `reading` is told of
-    each split before it is read.
-    """
-    work = UnitWork(unit, request, program, links, store, check, reading)
-    rows = UnitRows(work)
-    try:
-        return deliver(LegSteps(work.leg, rows.where, rows.refuse).apply(rows), work, rows)
-    except errors.USER_ERRORS as error:
-        return work.failed(error, rows.where(), rows.split if rows.source else "")
 
 
 def failure_of(error: BaseException, where: str = "", split: str = "") -> Failure:
@@ -215,7 +186,7 @@ class UnitRows:
 
     def refuse(self, node: int, rows: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
         """Set rows of a node apart, which a step refused."""
-        self.bad.extend(_bad_rows(rows, reasons, self.work, node, self))
+        self.bad.extend(bad_rows_of(rows, reasons, self.work, node, self))
         self.lacks_rows = True
 
     def where(self) -> str:
@@ -289,170 +260,23 @@ class UnitRows:
             yield from self.work.links.output(request.run, request.batch, origin.kept_as, subtask)
 
 
-def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: UnitRows | None = None) -> UnitResult:
-    """Take the rows of a unit, each with the place of its output, to the targets of its leg.
-
-    `origin` is known if the rows did not pass through Spark. The rows of operators are on their way before those of a
-    sink are staged to their end.
-    """
-    bad: list[BadRow] = origin.bad if origin else []
-    sending = {
-        place: Sending(work, place, output.target, origin, bad)
-        for place, output in enumerate(work.leg.outputs)
-        if isinstance(output.target, OperatorTarget)
-    }
-    results: list[OutputResult] = [OutputResult()] * len(work.leg.outputs)
-    try:
-        others = _send_operators(rows, sending)
-        for place, sink in work.leg.sink_places.items():
-            results[place] = _stage(others, sink, place, work, origin, bad)
-        for _ in others:
-            raise AssertionError("each row has an output")
-    except BaseException:
-        for each in sending.values():
-            each.writer.abort()
-        raise
-    for place, each in sending.items():
-        results[place] = OutputResult(each.sent)
-    dropped = [each.writer.dropped for each in sending.values()]
-    bad = merged(bad)
-    letters = [*bad, *(letter for each in dropped for letter in _dropped_letters(each, work))]
-    return UnitResult(
-        unit=work.unit.unit,
-        leg=work.unit.leg,
-        attempt=work.attempt,
-        rows=origin.count if origin else 0,
-        outputs=tuple(results),
-        dead_letters=tuple(work.stage_dead_letters(letters)),
-        bad_rows=len(bad),
-        bad_reasons=counted_reasons(bad),
-        event_times=origin.event_times if origin else {},
-        rows_by_subtask=tuple(entry for each in sending.values() for entry in each.writer.rows_by_subtask()),
-        gone={number: reason for each in dropped for number, reason in each.gone.items()},
-    )
-
-
-def _send_operators(
-    rows: Iterator[tuple[int, pa.RecordBatch]], sending: Mapping[int, "Sending"]
-) -> Iterator[pa.RecordBatch]:
-    """Send the rows for operators on their way, and yield the others, which are a sink's."""
-    for place, batch in rows:
-        if place in sending:
-            sending[place].send(batch)
-        else:
-            yield batch
-    for each in sending.values():
-        each.finish()
-        hit("task.sent")
-
-
-def _stage(
-    rows: Iterator[pa.RecordBatch], sink: str, place: int, work: UnitWork, origin: UnitRows | None, bad: list[BadRow]
-) -> OutputResult:
-    context = _stage_context(sink, work.request, work.unit.unit, work.attempt, work.store)
-    accepted = CountedRows(_accepted(rows, sink, place, work, origin, bad))
-    committables = work.program.sinks[sink].stage(iter(accepted), context)
-    hit("task.staged")
-    return OutputResult(committables=tuple(committables), staged=accepted.rows)
-
-
-def _dropped_letters(dropped: DroppedRows, work: UnitWork) -> list[BadRow]:
-    if not work.keeps_bad_rows:
-        return []
-    origin = work.leg.origin
-    return dropped.as_bad_rows(origin.source if isinstance(origin, SourceOrigin) else origin.operator, work.unit)
-
-
-class CountedRows:
-    """Counts the rows of batches that are passed on."""
-
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self.rows = 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._batches:
-            self.rows += batch.num_rows
-            yield batch
-
-
 def stage_dead_letters(
     bad: list[BadRow], program: Program, request: LevelRequest, unit: int, attempt: str, store: ObjectStore
 ) -> list[bytes]:
     """Stage bad rows in the dead-letter folder, an ordinary sink."""
     if not bad or program.dead_letters is None:
         return []
-    context = _stage_context(DEAD_LETTERS, request, unit, attempt, store)
+    context = stage_context(DEAD_LETTERS, request, unit, attempt, store)
     return program.dead_letters.stage(iter([bad_rows_to_batch(bad)]), context)
 
 
-def _stage_context(sink: str, request: LevelRequest, unit: int, attempt: str, store: ObjectStore) -> StageContext:
+def stage_context(sink: str, request: LevelRequest, unit: int, attempt: str, store: ObjectStore) -> StageContext:
     # Units are numbered within a level, but a number in file names must not repeat within a batch.
     number = UnitNumber(request.level, unit).in_batch
     return StageContext(request.job_id, sink, request.epoch, request.run, request.batch, number, attempt, store)
 
 
-class Sending:
-    """Sends the rows of a unit to an operator, one of the targets of the unit's leg."""
-
-    def __init__(
-        self, work: UnitWork, place: int, target: OperatorTarget, origin: UnitRows | None, bad: list[BadRow]
-    ) -> None:
-        request = work.request
-        spec = work.program.operators[target.operator]
-        combiner = spec.combiner(request.combine, request.closed.get(target.operator))
-        attempt = stream_attempt(work.attempt, place)
-        unit = UnitAttempt(request.run, request.batch, request.level, work.unit.unit, attempt)
-        self.writer = work.links.open_writer(unit)
-        self.sent = Sent()
-        self._combining = CombiningWriter(self.writer, target, combiner)
-        self._node = work.leg.outputs[place].node
-        self._work, self._target, self._origin, self._bad = work, target, origin, bad
-
-    def send(self, rows: pa.RecordBatch) -> None:
-        target = self._target
-        refused = unknown_changes(target, rows)
-        nulls = _send_others(self._combining, rows, refused)
-        if refused or len(nulls):
-            reasons = {**refused, **_null_keys(nulls, target)}
-            self._bad += _bad_rows(rows, reasons, self._work, self._node, self._origin, target.operator)
-
-    def finish(self) -> None:
-        self.sent = self._combining.finish()
-
-
-def _send_others(
-    combining: CombiningWriter, batch: pa.RecordBatch, refused: Mapping[int, str]
-) -> npt.NDArray[np.int64]:
-    """Send the rows that are not refused; return the numbers of those whose key is null."""
-    if not refused:
-        return combining.send(batch)
-    numbers = np.array(list(refused), np.int64)
-    places = np.delete(np.arange(batch.num_rows), numbers)
-    return places[combining.send(without(batch, numbers))]
-
-
-def _accepted(
-    rows: Iterator[pa.RecordBatch], sink: str, place: int, work: UnitWork, origin: UnitRows | None, bad: list[BadRow]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that a sink can show; add the others to `bad`."""
-    for batch in rows:
-        found = work.program.sinks[sink].refused(batch)
-        reasons = {number: f"sink {sink!r}: {reason}" for number, reason in sorted(found.items())}
-        if not reasons:
-            yield batch
-            continue
-        bad += _bad_rows(batch, reasons, work, work.leg.outputs[place].node, origin)
-        yield without(batch, np.array(list(reasons), np.int64))
-
-
-def _null_keys(nulls: npt.NDArray[np.int64], target: OperatorTarget) -> dict[int, str]:
-    """Give the numbers of rows whose key is null with the reason why they are bad."""
-    reason = f"null in a key column ({', '.join(target.not_null)}) of operator {target.operator!r}"
-    return dict.fromkeys(nulls.tolist(), reason)
-
-
-def _bad_rows(
+def bad_rows_of(
     batch: pa.RecordBatch,
     reasons: Mapping[int, str],
     work: UnitWork,

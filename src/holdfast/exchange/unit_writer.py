@@ -23,6 +23,7 @@ from holdfast.exchange import partition
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.dropping import DroppedRows
 from holdfast.exchange.link import Link
+from holdfast.exchange.parcels import Parcels
 from holdfast.graph.program import OperatorTarget
 from holdfast.ids import BatchNumber, RunNumber
 from holdfast.protocol.streams import Sent
@@ -37,6 +38,9 @@ from holdfast.taskmanager.digest import Section, fold, of_sections
 ROWS_PER_MESSAGE_MIN = 64 * 1024
 """Number of rows below which rows wait for more (until `finish`): a message costs some 50 µs whatever its size."""
 
+WRITERS_IN_FULL_MAX = 16
+"""Writers of a unit of which each lets so many rows wait; of more writers each lets fewer wait, so that the memory of a
+unit does not grow with its targets. A higher value takes more memory, and makes larger messages."""
 ROWS_PER_MESSAGE_MAX = 256 * 1024
 """Number of rows above which a batch is cut, so that dividing the next rows overlaps with sending these."""
 
@@ -73,10 +77,15 @@ class UnitWriter(ABC):
         self._subtasks = sorted(range(routes.parallelism), key=lambda subtask: (routes.owners[subtask], subtask))
         place_of_subtask = np.empty(routes.parallelism, np.int64)
         place_of_subtask[self._subtasks] = np.arange(routes.parallelism)
-        self._place_of_group = partition.places_of_groups(place_of_subtask.tolist(), routes.max_parallelism)
+        self._place_of_group = partition.places_of_groups(tuple(place_of_subtask.tolist()), routes.max_parallelism)
         self._pending: dict[OperatorTarget, _Pending] = {}
         self._totals: dict[int, dict[Section, tuple[int, int]]] = {}
         self.dropped = DroppedRows()
+        self._waiting_divisor = 1
+
+    def shares_memory_with(self, writers: int) -> None:
+        """Let fewer rows wait where the same unit has many writers, this writer included."""
+        self._waiting_divisor = -(-writers // WRITERS_IN_FULL_MAX)
 
     def send(self, target: OperatorTarget, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Send `rows` to the subtasks of `target` that own their keys; possibly later, in order.
@@ -98,21 +107,30 @@ class UnitWriter(ABC):
             pending = self._pending.setdefault(target, _Pending())
             pending.batches.append(rows)
             pending.rows += rows.num_rows
-            if pending.rows >= ROWS_PER_MESSAGE_MIN:
+            if pending.rows * self._waiting_divisor >= ROWS_PER_MESSAGE_MIN:
                 self._divide(target, pending.take())
         return null_rows
 
     def finish(self) -> Sent:
-        """Send pending rows, and wait until every TaskManager has everything.
+        """Send pending rows, and wait until every TaskManager has everything: `end` and `wait`."""
+        self.end()
+        return self.wait()
+
+    def end(self) -> None:
+        """Send pending rows; no others follow. Small rows wait for those of other writers, until one of them waits."""
+        for target, pending in self._pending.items():
+            if pending.rows:
+                self._divide(target, pending.take())
+        self._end()
+
+    def wait(self) -> Sent:
+        """Wait, after `end`, until every TaskManager has everything.
 
         Returns
         -------
         An entry for each TaskManager that got rows; the rows count once the JobMaster names them to `process`.
         """
-        for target, pending in self._pending.items():
-            if pending.rows:
-                self._divide(target, pending.take())
-        self._close()
+        self._wait()
         arrived = {number: each for number, each in sorted(self._totals.items()) if number not in self.dropped.gone}
         return Sent.of([(number, *of_sections(sections)) for number, sections in arrived.items()])
 
@@ -135,7 +153,11 @@ class UnitWriter(ABC):
         """Send a message: `rows`, whose parts belong to the subtasks of `sections`, in order."""
 
     @abstractmethod
-    def _close(self) -> None:
+    def _end(self) -> None:
+        """Note that everything is delivered."""
+
+    @abstractmethod
+    def _wait(self) -> None:
         """Wait until everything delivered has arrived."""
 
     def _divide(self, target: OperatorTarget, rows: pa.RecordBatch) -> None:
@@ -216,11 +238,17 @@ class UnitWriter(ABC):
 
 
 class FlightUnitWriter(UnitWriter):
-    """Sends over Flight, with a link for each TaskManager, which is opened when the first row goes there."""
+    """Sends over Flight, with a link for each TaskManager, which is opened when the first row goes there.
 
-    def __init__(self, routes: ExchangeRoutes, connections: Connections, unit: UnitAttempt) -> None:
+    `parcels`: those that it shares with the other writers of its thread.
+    """
+
+    def __init__(
+        self, routes: ExchangeRoutes, connections: Connections, unit: UnitAttempt, parcels: Parcels | None = None
+    ) -> None:
         super().__init__(routes, unit)
         self._connections = connections
+        self._parcels = parcels or Parcels()
         self._route_of = {each.task_manager: each for each in routes.routes}
         self._links: dict[int, Link] = {}
 
@@ -239,12 +267,15 @@ class FlightUnitWriter(UnitWriter):
     def _deliver(self, task_manager: int, tag: StreamTag, sections: list[SectionRows], rows: pa.RecordBatch) -> None:
         link = self._links.get(task_manager)
         if link is None:
-            link = self._links[task_manager] = Link(self._connections.client(self._route_of[task_manager]))
+            client = self._connections.client(self._route_of[task_manager])
+            link = self._links[task_manager] = Link(client, self._parcels)
         link.send(tag, sections, rows)
 
-    def _close(self) -> None:
+    def _end(self) -> None:
         for link in self._links.values():
             link.end()
+
+    def _wait(self) -> None:
         for task_manager, link in self._links.items():
             try:
                 link.wait()

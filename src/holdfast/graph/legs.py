@@ -2,9 +2,9 @@
 
     outputs, each with its resolved rows ──► by origin: what lies between the origin and these targets ──► a leg
 
-A leg reads its origin once for all of its targets. Some targets have legs of their own: those behind a step that Spark
-runs, since Spark's plan of a graph is as large as the number of ways through it; a second sink, since each sink takes
-its rows by itself; and those beyond the bound on the targets of a leg.
+A leg reads its origin once for all of its targets. Targets behind a step that Spark runs have legs of their own, since
+Spark's plan of a graph is as large as the number of ways through it; so have those beyond the bound on the targets of a
+leg.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ from holdfast.graph.projecting import Projection, Selection
 from holdfast.graph.resolving import Resolved
 from holdfast.graph.uniting import Conforming
 
-OUTPUTS_PER_LEG_MAX = 16
-"""Targets of a leg. With more, rows are read less often; but each target holds rows of its own until they are worth a
-message or a file, so that the memory of a unit grows with them."""
+OUTPUTS_PER_LEG_MAX = 1_024
+"""Targets of a leg: those beyond have their rows read again. A unit does the work of all of its targets in turn, so
+that more of them share less among senders."""
 
 WAYS_THROUGH_SPARK_MAX = 1_024
 """Ways from a source or an operator to a target through steps that Spark runs. Each is a leg, which reads its rows
@@ -114,22 +114,9 @@ def _legs_of(read: ReadNode, graph: _Graph, by_spark: bool) -> Iterator[Leg]:
                 yield _leg(way[0], links, [(number, output)])
         else:
             shared.append((number, output))
-    for some in _divided(shared):
+    for start in range(0, len(shared), OUTPUTS_PER_LEG_MAX):
+        some = shared[start : start + OUTPUTS_PER_LEG_MAX]
         yield _narrowed(_before(some, reached, graph), some)
-
-
-def _divided(outputs: Iterable[tuple[int, Output]]) -> list[list[tuple[int, Output]]]:
-    """Divide outputs among legs, with at most one sink in each, since a sink takes its rows itself."""
-    legs: list[list[tuple[int, Output]]] = []
-    has_sink: list[bool] = []
-    for output in outputs:
-        is_sink = isinstance(output[1].target, SinkTarget)
-        if not legs or len(legs[-1]) == OUTPUTS_PER_LEG_MAX or (is_sink and has_sink[-1]):
-            legs.append([])
-            has_sink.append(False)
-        legs[-1].append(output)
-        has_sink[-1] = has_sink[-1] or is_sink
-    return legs
 
 
 def _through_spark(reached: set[Resolved], graph: _Graph) -> set[Resolved]:

@@ -175,7 +175,7 @@ class Leg:
 
     @property
     def sink_places(self) -> dict[int, str]:
-        """The places of the outputs that are sinks, with their names; a leg has at most one."""
+        """The places of the outputs that are sinks, with their names."""
         return {
             place: output.target.sink
             for place, output in enumerate(self.outputs)

@@ -16,15 +16,14 @@ from pyspark.broadcast import Broadcast
 
 from holdfast.errors import USER_ERRORS, JobRefused, ObjectNotFound
 from holdfast.exchange.connections import Connections
+from holdfast.exchange.delivery import deliver, expect_outputs, run_unit
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.stepping import apply_step
 from holdfast.exchange.task import (
     UnitResult,
     UnitRows,
     UnitWork,
-    deliver,
     failure_of,
-    run_unit,
 )
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import MapBatches, Program
@@ -100,7 +99,9 @@ class RunUnits:
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
         with Connections(worker.shipment.secret) as connections:
             links = FlightLinks(run.routes, connections)
-            for unit in msgspec.msgpack.decode(self._groups[partition], type=list[Unit]):
+            units = msgspec.msgpack.decode(self._groups[partition], type=list[Unit])
+            expect_outputs(units, run.request, worker.program, links)
+            for unit in units:
                 result = run_unit(unit, run.request, worker.program, links, worker.store)
                 yield msgspec.msgpack.encode(result)
 

@@ -84,6 +84,11 @@ class RowBuffer:
         self._path: Path | None = None
         self._writer: Any = None
 
+    @property
+    def bytes_in_memory(self) -> int | None:
+        """Bytes of its rows; None if some of them are on disk."""
+        return self._memory if self._path is None else None
+
     def append(self, rows: pa.RecordBatch) -> None:
         """Keep `rows` after the rows that are already kept; without rows, nothing.
 

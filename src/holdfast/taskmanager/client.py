@@ -14,6 +14,7 @@ import pyarrow.flight as flight
 
 from holdfast.errors import HoldfastError, TaskManagerLost
 from holdfast.ids import BatchNumber, CheckpointId, ProcessId, Role, RunNumber
+from holdfast.protocol.parcels import OutputsRequest, SmallOutput, StreamPart
 from holdfast.protocol.taskmanager import (
     CommitAnswer,
     Deployment,
@@ -102,6 +103,14 @@ class TaskManagerClient(ProcessClient):
     def put(self, tag: StreamTag, schema: pa.Schema) -> Any:
         """Open a stream of rows: (writer, reader) of Flight, whose errors are not translated."""
         return self._flight.do_put(flight.FlightDescriptor.for_command(msgspec.msgpack.encode(tag)), schema)
+
+    def receive(self, streams: list[StreamPart]) -> None:
+        """Send small rows of streams, all in a single call."""
+        self._call("receive", streams, type(None))
+
+    def outputs(self, asked: OutputsRequest) -> list[SmallOutput | None]:
+        """The small ones among the outputs asked for, in their order, in a single call; None for the others."""
+        return self._call("outputs", asked, list[SmallOutput | None])
 
     def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         """The output of a subtask in a batch, streamed, without copying.

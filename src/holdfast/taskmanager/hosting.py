@@ -99,6 +99,11 @@ class Hosted:
             found.setdefault(self.program.operator_levels[each.name], []).append(each)
         return found
 
+    @cached_property
+    def without_users(self) -> frozenset[str]:
+        """The operators in which no function of a user runs."""
+        return frozenset(name for name, spec in self.program.operators.items() if spec.calls_no_user)
+
     @property
     def side_by_side(self) -> int:
         """The number of subtasks that process at the same time, at the most; at least 1."""

@@ -52,14 +52,33 @@ class Outputs:
             If it is not held: released, undone, or never made.
         """
         with self._lock:
-            kept = self._kept.get((batch, operator, subtask))
-            if kept is None:
-                raise StaleCall(
-                    f"operator {operator!r}, subtask {subtask}: the output of batch {batch} is not held here "
-                    "(released, undone or never made); the task that asks is left over"
-                )
-            batches = kept.batches()
-            return [piece for rows in batches for piece in _cut(rows)]
+            return [piece for rows in self._of(batch, operator, subtask).batches() for piece in _cut(rows)]
+
+    def read_small(
+        self, batch: BatchNumber, which: Iterable[tuple[str, int]], bytes_max: int
+    ) -> list[list[pa.RecordBatch] | None]:
+        """Outputs by operator and subtask, in order: those that fit into so many bytes together, None for the others.
+
+        Raises `StaleCall` if one of them is not held.
+        """
+        found: list[list[pa.RecordBatch] | None] = []
+        with self._lock:
+            for operator, subtask in which:
+                kept = self._of(batch, operator, subtask)
+                size = kept.bytes_in_memory
+                fits = size is not None and size <= bytes_max
+                bytes_max -= size if size is not None and fits else 0
+                found.append(list(kept.batches()) if fits else None)
+        return found
+
+    def _of(self, batch: BatchNumber, operator: str, subtask: int) -> RowBuffer:
+        kept = self._kept.get((batch, operator, subtask))
+        if kept is None:
+            raise StaleCall(
+                f"operator {operator!r}, subtask {subtask}: the output of batch {batch} is not held here "
+                "(released, undone or never made); the task that asks is left over"
+            )
+        return kept
 
     def release(self, batch: BatchNumber) -> None:
         """Let go of the output of batches up to and including `batch`."""

@@ -1,5 +1,7 @@
 """The Flight server around a TaskManager: DoPut takes exchanged rows, DoGet gives output, actions are the gateway.
 
+Small rows travel in the bodies of actions (`protocol.parcels`): `receive` takes them, `outputs` gives them.
+
 Only processes of the job can connect (`security.py`); every call says for which incarnation it is meant. The server
 binds the host it is given and nothing else. It holds no state: the TaskManager decides about each call.
 """
@@ -11,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from holdfast.protocol.parcels import OutputsRequest, SmallOutput, StreamPart
 from holdfast.protocol.taskmanager import (
     Deployment,
     OutputTicket,
@@ -25,6 +28,7 @@ from holdfast.taskmanager.taskmanager import TaskManager
 
 _decode = msgspec.msgpack.decode
 _sections = msgspec.msgpack.Decoder(list[SectionRows])
+_streams = msgspec.msgpack.Decoder(list[StreamPart])
 
 
 class TaskManagerServer:
@@ -73,10 +77,27 @@ def _received(reader: Any, tag: StreamTag) -> Iterator[tuple[str, int, int, pa.R
             chunk = reader.read_chunk()
         except StopIteration:
             return
-        start = 0
-        for section in _sections.decode(chunk.app_metadata):
-            yield tag.operator, tag.input, section.subtask, chunk.data.slice(start, section.rows)
-            start += section.rows
+        yield from _by_section(tag, _sections.decode(chunk.app_metadata), chunk.data)
+
+
+def _by_section(
+    tag: StreamTag, sections: list[SectionRows], rows: pa.RecordBatch
+) -> Iterator[tuple[str, int, int, pa.RecordBatch]]:
+    start = 0
+    for section in sections:
+        yield tag.operator, tag.input, section.subtask, rows.slice(start, section.rows)
+        start += section.rows
+
+
+def _receive(task_manager: TaskManager, streams: list[StreamPart]) -> None:
+    for each in streams:
+        task_manager.receive(each.tag.exchange, _by_section(each.tag, each.sections, each.batch()))
+
+
+def _outputs(task_manager: TaskManager, asked: OutputsRequest) -> list[SmallOutput | None]:
+    found = task_manager.small_outputs(asked)
+    schemas = (task_manager.output_schema(operator) for operator, _ in asked.outputs)
+    return [None if rows is None else SmallOutput.of(schema, rows) for schema, rows in zip(schemas, found, strict=True)]
 
 
 def _actions(task_manager: TaskManager) -> dict[str, Handler]:
@@ -93,6 +114,8 @@ def _actions(task_manager: TaskManager) -> dict[str, Handler]:
         "cut": of_numbers(task_manager.cut),
         "complete": of_numbers(task_manager.complete),
         "abort_checkpoint": of_numbers(task_manager.abort_checkpoint),
+        "receive": lambda body: _receive(task_manager, _streams.decode(body)),
+        "outputs": lambda body: _outputs(task_manager, _decode(body, type=OutputsRequest)),
         "copy": lambda body: task_manager.copy(_decode(body, type=CopyOrder)),
         "stop": lambda body: task_manager.stop(),
         "await_end": lambda body: task_manager.stopped.wait(),

@@ -17,6 +17,7 @@ import socket
 import stat
 import threading
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -34,6 +35,8 @@ LOOK_S = 1.0
 LOOKS_MAX = 10
 """Bound on the looks that see a connection without a call; then it is shut down. Processes of a job connect with their
 first call. Looks are counted instead of seconds, so that a process that was suspended cuts nobody off."""
+PEERS_KEPT_MAX = 1024
+"""Bound on the names of peers whose meaning is kept: each call names its peer."""
 OWN_FILES = Path("/proc/self/fd")
 
 Peer = tuple[str, int]
@@ -146,6 +149,7 @@ def _accepted(descriptor: int, port: int) -> socket.socket | None:
     return None
 
 
+@lru_cache(PEERS_KEPT_MAX)
 def peer_of(text: str) -> Peer:
     """The peer that gRPC names, for example `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
     host, _, port = unquote(text).partition(":")[2].rpartition(":")

@@ -16,7 +16,7 @@ Invariants
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
@@ -30,6 +30,7 @@ from holdfast.functions.operator import BatchContext
 from holdfast.graph.program import LATE, OperatorOrigin
 from holdfast.ids import NO_BATCH, BatchNumber, CheckpointId, RunNumber
 from holdfast.printable import logger
+from holdfast.protocol.parcels import PARCEL_BYTES_MAX, OutputsRequest
 from holdfast.protocol.taskmanager import (
     CommitAnswer,
     Deployment,
@@ -56,6 +57,15 @@ from holdfast.uploads.janitor import DeletionQueue
 _log = logger(__name__)
 
 T = TypeVar("T")
+
+SUMMED = ("numRecordsIn", "numRecordsOut", "stateRows", "stateBytes", "stateUndoBytes")
+"""Metrics of a TaskManager that are sums over its subtasks."""
+MANY_ROWS = 1024
+"""Rows from which on each subtask works on a thread of its own. Fewer take less time than waking the threads, some
+0.1 ms each. A higher value wakes threads more seldom, and lets subtasks wait for each other more often."""
+QUICK_S = 0.002
+"""Time in seconds after which work on few rows goes on side by side, since it takes long all the same: timers, or
+windows that end."""
 
 
 class _InFlight(NamedTuple):
@@ -102,6 +112,8 @@ class TaskManager:
         self._refusals: list[Refusal] = []
         self._deployments = 0
         self._in_flight: _InFlight | None = None
+        self._rows_in_flight = 0
+        """Rows of the batch in flight that subtasks have taken."""
         self._hosted: Hosted | None = None
         self._pool: ThreadPoolExecutor | None = None
         """Threads for the subtasks of a level."""
@@ -175,8 +187,12 @@ class TaskManager:
             subtasks = hosted.of_level(request.level)
             _check_hosted(set(taken), subtasks)
             self._in_flight = _InFlight(request.run, request.batch, (*levels, request.level))
+            rows = sum(rows.num_rows for inputs in taken.values() for _, rows in inputs)
+            self._rows_in_flight = rows + (self._rows_in_flight if levels else 0)
             results = self._each(
-                subtasks, lambda each: self._process(each, request, taken.get((each.name, each.subtask), []))
+                subtasks,
+                lambda each: self._process(each, request, taken.get((each.name, each.subtask), [])),
+                self._few(hosted.without_users),
             )
             assert self._state_size is not None, "deployed"
             self._state_size.check(subtasks if levels else hosted.subtasks.values())
@@ -187,6 +203,12 @@ class TaskManager:
         self._see(run, "output")
         hit("taskmanager.output")
         return iter(self._outputs.read(batch, operator, subtask))
+
+    def small_outputs(self, asked: OutputsRequest) -> list[list[pa.RecordBatch] | None]:
+        """The outputs asked for, in order, as long as they fit a parcel; None for each that does not."""
+        self._see(asked.run, "outputs")
+        hit("taskmanager.output")
+        return self._outputs.read_small(asked.batch, asked.outputs, PARCEL_BYTES_MAX)
 
     def output_schema(self, operator: str) -> pa.Schema:
         """The schema of an operator's output."""
@@ -211,8 +233,8 @@ class TaskManager:
                 )
             hit("taskmanager.commit.before")
             subtasks = list(hosted.subtasks.values())
-            self._each(subtasks, lambda each: each.commit(batch))
-            self._refusals = [each for each in self._each(subtasks, Subtask.refusal) if each is not None]
+            self._each(subtasks, lambda each: each.commit(batch), self._few(hosted.program.operators))
+            self._refusals = [refusal for each in subtasks if (refusal := each.refusal()) is not None]
             with self._numbers:
                 self._committed = batch
                 self._in_flight = None
@@ -277,22 +299,25 @@ class TaskManager:
         hosted = self._hosted
         subtasks = [] if hosted is None else list(hosted.subtasks.values())
         values: dict[str, float] = {} if hosted is None else hosted.uploader.metrics() | hosted.metrics()
+        totals = dict.fromkeys(SUMMED, 0.0)
         for each in subtasks:
-            values.update({f"{name}.{each.name}.{each.subtask}": value for name, value in each.metrics().items()})
-        return values | {
-            "incarnation": float(self.incarnation),
-            "deployments": float(self._deployments),
-            "numRecordsIn": float(sum(each.counted.committed.rows_in for each in subtasks)),
-            "numRecordsOut": float(sum(each.counted.committed.rows_out for each in subtasks)),
-            "stateRows": float(sum(each.rows_in_state for each in subtasks)),
-            "stateBytes": float(sum(each.memory_bytes for each in subtasks)),
-            "stateUndoBytes": float(sum(table.undo_bytes for each in subtasks for table in each.tables)),
-            "exchangeMemoryBytes": float(self._area.memory_bytes),
-            "exchangeSpilledBytes": float(self._area.spilled_bytes),
-            "lastCommittedBatch": float(self._committed),
-            "processMemoryBytes": float(resident_bytes()),
-            "processObjects": float(sys.getallocatedblocks()),
-        }
+            for name, value in each.metrics().items():
+                values[f"{name}.{each.name}.{each.subtask}"] = value
+                if name in totals:
+                    totals[name] += value
+        return (
+            values
+            | totals
+            | {
+                "incarnation": float(self.incarnation),
+                "deployments": float(self._deployments),
+                "exchangeMemoryBytes": float(self._area.memory_bytes),
+                "exchangeSpilledBytes": float(self._area.spilled_bytes),
+                "lastCommittedBatch": float(self._committed),
+                "processMemoryBytes": float(resident_bytes()),
+                "processObjects": float(sys.getallocatedblocks()),
+            }
+        )
 
     def stop(self) -> None:
         """Ask the runner of this TaskManager to end it."""
@@ -405,10 +430,21 @@ class TaskManager:
             subtask.name, subtask.subtask, rows_in, rows_out, tuple(result.bad), result.timers, result.late, late_out
         )
 
-    def _each(self, subtasks: list[Subtask], do: Callable[[Subtask], T]) -> list[T]:
-        """Run `do` for each subtask on a thread of its own; when all have ended, raise the first error, if any."""
+    def _few(self, operators: Collection[str]) -> Collection[str]:
+        """Return these operators if the batch in flight has few rows; otherwise none."""
+        return operators if self._rows_in_flight < MANY_ROWS else ()
+
+    def _each(self, subtasks: list[Subtask], do: Callable[[Subtask], T], quick: Collection[str] = ()) -> list[T]:
+        """Run `do` for each subtask; when all have ended, raise the first error, if any.
+
+        Each has a thread of its own; those of `quick` operators take this thread, as long as they are quick.
+        """
         assert self._pool is not None, "deployed"
-        futures: list[Future[T]] = [self._pool.submit(do, each) for each in subtasks]
+        until_s = self._clock.monotonic() + QUICK_S
+        futures: list[Future[T]] = []
+        for each in subtasks:
+            is_quick = each.name in quick and self._clock.monotonic() < until_s
+            futures.append(_done(do, each) if is_quick else self._pool.submit(do, each))
         errors = [error for error in (future.exception() for future in futures) if error is not None]
         if errors:
             raise next((error for error in errors if isinstance(error, HoldfastError)), errors[0])
@@ -424,6 +460,16 @@ class TaskManager:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+
+def _done(do: Callable[[Subtask], T], subtask: Subtask) -> Future[T]:
+    """Run `do` on this thread; the future has the outcome."""
+    future: Future[T] = Future()
+    try:
+        future.set_result(do(subtask))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 def _check_hosted(found: set[tuple[str, int]], subtasks: list[Subtask]) -> None:

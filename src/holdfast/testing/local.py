@@ -10,9 +10,10 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import TaskManagerLost
+from holdfast.exchange.delivery import run_unit
 from holdfast.exchange.local import LocalLinks
 from holdfast.exchange.resident import SenderGateway
-from holdfast.exchange.task import UnitResult, run_unit
+from holdfast.exchange.task import UnitResult
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, CheckpointId, ProcessId, RunNumber
 from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter

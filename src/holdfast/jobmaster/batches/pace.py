@@ -3,10 +3,14 @@
 from holdfast.back_off import doubled_s
 
 IDLE_S_MIN = 0.01
-IDLE_S_MAX = 0.1
+IDLE_S_MAX = 0.25
 IDLE_RATIO = 0.02
 """Share of the time since the last batch after which sources without new data are looked at again, between the two
-bounds. A source with data several times a second waits at most 10 ms; a resting source is looked at less often."""
+bounds. A source with data several times a second waits at most 10 ms; a resting source is looked at less often: after
+12 seconds without data, four times a second."""
+NAP_S_MAX = 0.25
+"""Bound in seconds on the wait for a batch that comes due later. Who begins to wait for something and a checkpoint that
+ends, wake the work thread before. A lower value costs more wake-ups."""
 NAP_S_MIN = 0.001
 """Least wait in seconds for a due batch: a shorter remainder could be lost when it is added to the time."""
 GIVE_WAY_RATIO = 0.2

@@ -20,7 +20,15 @@ from holdfast.jobmaster.batches.conductor import Interruption
 from holdfast.jobmaster.batches.declared import log_restored, position_of
 from holdfast.jobmaster.batches.deployer import Deployer, MasterSettings
 from holdfast.jobmaster.batches.losses import CommittedRows, LossLedger
-from holdfast.jobmaster.batches.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, AskingAgain, batch_due_in_s, idle_wait_s
+from holdfast.jobmaster.batches.pace import (
+    IDLE_S_MAX,
+    IDLE_S_MIN,
+    NAP_S_MAX,
+    NAP_S_MIN,
+    AskingAgain,
+    batch_due_in_s,
+    idle_wait_s,
+)
 from holdfast.jobmaster.batches.planner import Planner
 from holdfast.jobmaster.batches.progress import Progress, Standing
 from holdfast.jobmaster.batches.regional import AllOffsets
@@ -161,8 +169,15 @@ class WorkQueue:
                 is_waiting = self._planner.awaits_record or self._planner.awaits_splits
                 if to_end and is_ready and not is_waiting and self._final.is_taken():
                     return ev.EndReached()
-            self._interruption.nap(min(idle_s, max(due_in_s, NAP_S_MIN)) if due_in_s > 0 else idle_s)
+            self._interruption.nap(self._nap_s(due_in_s, idle_s))
         return ev.Interrupted()
+
+    def _nap_s(self, due_in_s: float, idle_s: float) -> float:
+        """Time to the next look. Who begins to wait, and a checkpoint that ends, wake the work thread before."""
+        if due_in_s <= 0:
+            return idle_s
+        is_quiet = not self._waiters.somebody_waits() and not self._control.checkpoint_under_way
+        return max(min(due_in_s, NAP_S_MAX if is_quiet else idle_s), NAP_S_MIN)
 
     def _look(self, is_ready: bool) -> Plan | None:
         """Plan the next batch, and serve those who wait."""
