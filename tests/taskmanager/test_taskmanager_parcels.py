@@ -124,7 +124,7 @@ def test_the_rows_of_a_unit_that_gave_up_are_not_sent_with_those_of_others(world
 
 
 def test_a_refused_parcel_fails_all_of_its_senders_with_the_error(world):
-    world.task_manager.abort(3)
+    world.task_manager.undo(3)
     senders = [world.links.open_writer(UnitAttempt(1, 0, 0, 0, attempt)) for attempt in ("a", "b")]
     for sender in senders:
         sender.send(OperatorTarget("one", 0, ("k",)), rows(1, 2))
