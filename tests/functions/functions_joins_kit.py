@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from functions_kit import divided
 
 from holdfast.functions.joins import kept_rows
 from holdfast.functions.joins.declared import JoinSpec
@@ -49,7 +50,7 @@ def run_batch(
     parts = [(0, batch_of(clicks[::2], CLICKS)), (1, batch_of(visits, VISITS)), (0, batch_of(clicks[1::2], CLICKS))]
     for table in operator.tables.values():
         table.begin(number)
-    return operator.process(parts, BatchContext(number, now_us, "joined", 0, *marks))
+    return operator.process(divided(operator, number, parts), BatchContext(number, now_us, "joined", 0, *marks))
 
 
 def restored(operator: Operator, spec: JoinSpec, tables: NewTable) -> Operator:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+from functions_kit import divided
 
 import holdfast as hf
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, OperatorSpec
@@ -40,7 +41,9 @@ def run_batch(
         inputs += sender.finish()
     for table in operator.tables.values():
         table.begin(number)
-    return operator.process(inputs, BatchContext(number, 0, "windows", 0, watermark_us, closed_us))
+    return operator.process(
+        divided(operator, number, inputs), BatchContext(number, 0, "windows", 0, watermark_us, closed_us)
+    )
 
 
 def commit(operator: Operator) -> None:

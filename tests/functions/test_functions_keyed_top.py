@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+from functions_kit import divided
 from functions_windows_kit import BACKENDS, SCHEMA, Row, batch_of, commit, restored, undo
 
 from holdfast.errors import JobRefused
@@ -43,7 +44,7 @@ def test_ranks_are_those_of_a_recomputation(least: bool, tables: NewTable) -> No
         sent = [*sender.take(batch_of(rows)), *sender.finish()] if rows else []
         for table in operator.tables.values():
             table.begin(number)
-        result = operator.process(sent, BatchContext(number, 0, "top", 0))
+        result = operator.process(divided(operator, number, sent), BatchContext(number, 0, "top", 0))
         if chance.random() < 0.2:
             undo(operator)
             continue

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from functions_kit import divided
 
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError
@@ -114,7 +115,7 @@ def test_they_are_what_a_recomputation_says(kind: str, by: str, mode: str, monke
             table.begin(number)
         output = [
             row
-            for made in operator.process(inputs, BatchContext(number, 0, "more", 0)).output
+            for made in operator.process(divided(operator, number, inputs), BatchContext(number, 0, "more", 0)).output
             for row in made.to_pylist()
         ]
         for table in operator.tables.values():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from functions_kit import divided
 from functions_windows_kit import BACKENDS, SCHEMA, SECOND, Row, batch_of, commit, restored, undo
 
 from holdfast.errors import JobRefused
@@ -46,7 +47,9 @@ def run_batch(
         inputs += [(0, batch_of(part))] if sender is None or not part else sender.take(batch_of(part))
     for table in operator.tables.values():
         table.begin(number)
-    return operator.process(inputs, BatchContext(number, 0, "chosen", 0, watermark_us, closed_us))
+    return operator.process(
+        divided(operator, number, inputs), BatchContext(number, 0, "chosen", 0, watermark_us, closed_us)
+    )
 
 
 def shown(result: OperatorResult) -> list[tuple[Any, ...]]:

@@ -70,3 +70,47 @@ def test_undo_that_is_given_up_loses_no_change_that_waits_to_be_logged():
     assert [set(changes["n"].to_pylist()) for changes in table.collect(2)] == [{2}]
     with pytest.raises(HoldfastError, match="cannot go back"):
         table.rewind(1)
+
+
+def put_texts(table: StateTable, batch: int, keys: list[int], texts: list[str | None]) -> None:
+    table.begin(batch)
+    slots = table.lookup(pa.record_batch([pa.array(keys)], names=["k"]))
+    column = table.column("text")
+    column.scatter(slots, *column.from_arrow(pa.array(texts, pa.string())))
+    table.present[slots] = True
+
+
+def test_objects_count_from_the_batch_that_brings_them_and_undo_counts_those_that_it_replaces():
+    table = StateTable(pa.schema([("k", pa.int64())]), pa.schema([("text", pa.string())]), 128)
+    empty = table.memory_bytes
+    put_texts(table, 0, [0, 1, 2], ["x" * 100_000, "y", None])
+    table.measure()
+    assert 100_000 < table.memory_bytes - empty < 102_000
+    table.commit()
+    put_texts(table, 1, [0, 1], ["short", "y"])
+    table.measure()
+    assert 100_000 < table.undo_in_flight_bytes < 102_000, "the long text is there for undo alone"
+    assert table.memory_bytes - empty < 2_000
+    table.undo()
+    assert 100_000 < table.memory_bytes - empty < 102_000
+    put_texts(table, 1, [0, 1], ["short", "y"])
+    table.commit()
+    assert 100_000 < table.undo_bytes < 102_000
+    table.rewind(0)
+    assert 100_000 < table.memory_bytes - empty < 102_000
+    table.begin(2)
+    table.present[table.lookup(pa.record_batch([pa.array([0, 1, 2])], names=["k"]))] = False
+    table.commit()
+    assert table.memory_bytes - empty < 2_000
+
+
+def test_containers_are_estimated_from_their_first_elements():
+    table = StateTable(pa.schema([("k", pa.int64())]), pa.schema([("texts", pa.list_(pa.string()))]), 128)
+    empty = table.memory_bytes
+    table.begin(0)
+    slots = table.lookup(pa.record_batch([pa.array([0])], names=["k"]))
+    column = table.column("texts")
+    column.scatter(slots, *column.from_arrow(pa.array([["x" * 1_000] * 5_000], pa.list_(pa.string()))))
+    table.present[slots] = True
+    table.commit()
+    assert 5_000_000 < table.memory_bytes - empty < 5_500_000

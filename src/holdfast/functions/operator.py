@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -49,6 +49,11 @@ class BatchContext:
         return ALL_TIMES_US if self.watermark_us == END_US else self.watermark_us
 
 
+def before(context: BatchContext) -> BatchContext:
+    """The same batch, as long as its watermark has not come yet."""
+    return replace(context, watermark_us=context.closed_us)
+
+
 class Timers(msgspec.Struct, frozen=True, gc=False):
     """The times at which an operator next has work without rows, by event time and by processing time.
 
@@ -70,6 +75,19 @@ class OutputRows(Protocol):
     def append(self, rows: pa.RecordBatch, /) -> None: ...
     def clear(self) -> None: ...
     def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+
+
+@dataclass(frozen=True)
+class BatchRoom:
+    """The memory that a batch may fill in an operator, which takes a large batch in pieces."""
+
+    piece_bytes: int = 1 << 62
+    """Bytes of input rows to take together. A higher value makes fewer steps, which take more memory."""
+    check: Callable[[], None] = lambda: None
+    """Raises `StateTooLarge` if the state is too large already; called between pieces."""
+
+
+UNBOUNDED = BatchRoom()
 
 
 @dataclass(frozen=True)
@@ -106,6 +124,8 @@ class Operator(ABC):
     tables: dict[str, StateTable]
     new_output: Callable[[], OutputRows] = list
     """Makes an empty collection for the output of a batch; the owner of the operator sets it."""
+    room: BatchRoom = UNBOUNDED
+    """The memory for the batch; the owner of the operator sets it."""
 
     def open(self, opening: Opening) -> None:  # noqa: B027 (most operators have nothing to do)
         """The tables hold the state of a checkpoint: they were restored, or went back in memory. No batch is in flight.
@@ -119,6 +139,11 @@ class Operator(ABC):
 
         Raises `BadRecord` (bad_records="fail"), `UserFunctionError` or `RowsNeeded`; the caller undoes the tables.
         """
+
+    @property
+    def copies_of_a_row(self) -> int:
+        """How often the operator keeps each row of its input: in so many windows, at most."""
+        return 1
 
     def is_snapshot_available(self) -> SnapshotAvailability:
         """Say whether a checkpoint may be cut after the batch that was committed last. Asked after each commit."""

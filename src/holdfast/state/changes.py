@@ -25,6 +25,9 @@ from holdfast.state.rows import KeyedRows, Rows
 KEY_GROUP = "__key_group"
 DELETED = "__deleted"
 
+MERGED_ROWS = 1 << 17
+"""Rows of change sets that are merged together, about. A higher value makes fewer steps, which take more memory."""
+
 _LEADING = (pa.field(KEY_GROUP, pa.int32(), nullable=False), pa.field(DELETED, pa.bool_(), nullable=False))
 _KEY_COLUMNS = b"holdfast.key_columns"
 
@@ -97,7 +100,22 @@ def merge_changes(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
     `batches` are change sets of a single table, at least one, with equal schemas.
     """
-    rows = pa.concat_batches(batches)
+    groups = [values_of(rows.column(0)) for rows in batches]
+    count = sum(map(len, groups))
+    last_group = max((int(found[-1]) for found in groups if len(found)), default=0)
+    stops = np.linspace(0, last_group + 1, 1 + min(-(-count // MERGED_ROWS), last_group + 1)).astype(np.int64)[1:]
+    bounds = [np.concatenate([[0], np.searchsorted(found, stops)]) for found in groups]
+    merged = [
+        _merge(
+            pa.concat_batches([rows.slice(at[i], at[i + 1] - at[i]) for rows, at in zip(batches, bounds, strict=True)])
+        )
+        for i in range(len(stops))
+    ]
+    return merged[0] if len(merged) == 1 else pa.concat_batches(merged)
+
+
+def _merge(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The last row of each key, sorted by key group."""
     key_schema = key_schema_of(rows.schema)
     index = new_index(key_schema)
     index.reserve(len(rows))

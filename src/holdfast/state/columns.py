@@ -5,6 +5,8 @@ str, bytes, Decimal, lists, dicts; or, in a field made by `object_field`, anythi
 msgpack binary. A blank row's values read 0 or None. Does not own which slots are in use.
 """
 
+import ctypes
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import Any, cast
@@ -19,12 +21,24 @@ from holdfast.errors import UserFunctionError
 from holdfast.python_values import exact_values
 from holdfast.state import kernels
 from holdfast.state.growing import enlarge
-from holdfast.state.physical import Bools, Slots, fixed_array, physical_dtype, validity_of, values_of, variable_array
+from holdfast.state.physical import (
+    Bools,
+    Integers,
+    Slots,
+    fixed_array,
+    physical_dtype,
+    validity_of,
+    values_of,
+    variable_array,
+)
 
 Values = npt.NDArray[Any]
 
 PIECE_ROWS = 1024
 """Values of object columns, bytes excepted, that are put into an Arrow array at a time."""
+
+ELEMENTS_SIZED = 8
+"""Elements of a container that are measured. A higher value estimates mixed containers better, and takes longer."""
 
 _ENCODING = b"holdfast.encoding"
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -51,6 +65,7 @@ class Column:
         dtype = physical_dtype(field.type)
         self.fixed_width = dtype is not None
         self._msgpack = is_object(field)
+        self._plain = not self._msgpack and _is_plain(field.type)
         self.values: Values = _blank(dtype or np.dtype(object), capacity)
         self.valid: Bools = np.zeros(capacity, np.bool_)
 
@@ -150,7 +165,7 @@ class Column:
 
     def to_bytes(self, values: Values, valid: Bools) -> list[bytes | None]:
         """Gathered objects, each as bytes; None for null."""
-        if self._msgpack or not _is_plain(self.field.type):
+        if not self._plain:
             array = self.to_arrow(values, valid)
             if self._msgpack:
                 return cast(list[bytes | None], array.to_pylist())
@@ -164,7 +179,7 @@ class Column:
         if self._msgpack:
             decode = msgspec.msgpack.Decoder().decode
             objects = [None if each is None else decode(each) for each in stored]
-        elif not _is_plain(self.field.type):
+        elif not self._plain:
             schema = pa.schema([self.field])
             objects = [None if each is None else _row_value(each, schema) for each in stored]
         elif pa.types.is_string(self.field.type) or pa.types.is_large_string(self.field.type):
@@ -175,10 +190,12 @@ class Column:
         values[:] = objects
         return values
 
-    def object_bytes(self, slots: Slots) -> float:
-        """The average size of the objects at `slots`, those inside containers estimated by their encoded length."""
-        sizes = [_size(value) for value in self.values[slots] if value is not None]
-        return sum(sizes) / len(slots) if sizes else 0.0
+    def object_sizes(self, slots: Slots) -> Integers:
+        """The bytes of each object at `slots`; of containers estimated from their first elements."""
+        values = self.values[slots].tolist()
+        sizes = np.fromiter(map(sys.getsizeof if self._plain else _size, values), np.int64, len(values))
+        sizes[~self.valid[slots]] = 0
+        return sizes
 
 
 def gathered(values: Values, slots: Slots) -> Values:
@@ -186,6 +203,12 @@ def gathered(values: Values, slots: Slots) -> Values:
     if values.dtype.hasobject:
         return values[slots]
     return cast(Values, kernels.gather(_bits(values), slots).view(values.dtype))
+
+
+def addresses(objects: Values) -> Integers:
+    """The addresses of the objects of an array that lies in one piece: equal ones are the same object."""
+    pointers = ctypes.cast(objects.ctypes.data, ctypes.POINTER(ctypes.c_int64))
+    return np.ctypeslib.as_array(pointers, (len(objects),)).copy()
 
 
 def taken(array: Any, places: Slots) -> Any:
@@ -289,9 +312,11 @@ def _row_value(stored: bytes, schema: pa.Schema) -> Any:
 
 def _size(value: Any) -> int:
     size = sys.getsizeof(value)
-    if isinstance(value, (list, dict, tuple, set)):
-        size += len(str(value))
-    return size
+    if not isinstance(value, (list, dict, tuple, set)) or not value:
+        return size
+    elements = value.items() if isinstance(value, dict) else value
+    first = list(itertools.islice(elements, ELEMENTS_SIZED))
+    return size + sum(map(_size, first)) * len(value) // len(first)
 
 
 def _bits(values: Values) -> Values:

@@ -34,6 +34,8 @@ class UndoSegment:
     appeared: int
     keys: Keys | None = None
     unseen: Slots | None = None
+    object_bytes: int = 0
+    """The bytes of objects that the batch replaced: only the segment holds them."""
 
     @property
     def first(self) -> BatchNumber:
@@ -46,7 +48,7 @@ class UndoSegment:
 
     @property
     def memory_bytes(self) -> int:
-        return self.rows.memory_bytes + (0 if self.keys is None else self.keys.memory_bytes)
+        return self.rows.memory_bytes + self.object_bytes + (0 if self.keys is None else self.keys.memory_bytes)
 
 
 class UndoHistory:

@@ -13,18 +13,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.state import kernels
-from holdfast.state.columns import Column, Values, gathered, placed, placed_array, scatter_some, taken
+from holdfast.state.columns import Column, Values, addresses, gathered, placed, placed_array, scatter_some, taken
 from holdfast.state.growing import enlarge
 from holdfast.state.index import new_index
 from holdfast.state.keys import Keys
-from holdfast.state.physical import Bools, Slots
+from holdfast.state.physical import Bools, Integers, Slots
 
 COMPACT_FROM = 4096
 """Slots below which a table with many free ones is left as it is."""
 COMPACT_SHARE = 4
 """Divisor of the slots: rows are compacted once fewer than 1/4 of the slots are in use. Higher: later, in more
 memory."""
-OBJECT_SAMPLE = 64
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,10 @@ class Rows:
         self.index = new_index(key_schema)
         self.columns = [Column(field, self.index.slot_capacity) for field in value_schema]
         self.present: Bools = np.zeros(self.index.slot_capacity, np.bool_)
-        self.object_bytes = 0.0
-        """The average bytes of a row, by a sample of the rows touched last."""
+        self._objects = [column for column in self.columns if not column.fixed_width]
+        self._sizes: Integers = np.zeros(self.index.slot_capacity if self._objects else 0, np.int64)
+        """The bytes of each slot's objects when they were measured last."""
+        self._objects_bytes = 0
 
     def __len__(self) -> int:
         """Keys in the index, whether present or not."""
@@ -146,9 +147,20 @@ class Rows:
 
     @property
     def memory_bytes(self) -> int:
-        """Objects are estimated from a sample."""
+        """Objects count as they were measured last."""
         arrays = self.index.memory_bytes + self.present.nbytes + sum(column.memory_bytes for column in self.columns)
-        return arrays + int(self.object_bytes * len(self.index))
+        return arrays + self._sizes.nbytes + self._objects_bytes
+
+    @property
+    def object_bytes(self) -> float:
+        """The average bytes of a row's objects."""
+        return self._objects_bytes / max(1, len(self.index))
+
+    @property
+    def row_bytes(self) -> float:
+        """The average bytes of a row's values."""
+        widths = sum(column.values.itemsize + 1 for column in self.columns)
+        return widths + self.object_bytes
 
     def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
         """`KeyIndex.lookup`; unknown keys get blank rows."""
@@ -171,6 +183,7 @@ class Rows:
         for column, (values, valid) in zip(self.columns, rows.columns, strict=True):
             column.scatter(slots, values, valid)
         kernels.scatter(self.present, slots, rows.present)
+        self.measure_objects(slots)
 
     def changed(self, old: OldRows, present: Bools) -> Bools:
         """Mark the rows that differ from the saved `old`; rows that may have been changed in place count as changed.
@@ -215,6 +228,9 @@ class Rows:
             return
         for column in self.columns:
             column.clear(slots)
+        if self._objects:
+            self._objects_bytes -= int(self._sizes[slots].sum())
+            self._sizes[slots] = 0
         kernels.fill(self.present, slots, False)
         if len(slots) == len(self.index):
             self.index.clear()
@@ -231,6 +247,10 @@ class Rows:
         self.index.compact(live)
         for column in self.columns:
             column.compact(live, self.index.slot_capacity)
+        if self._objects:
+            self._sizes = self._sizes[live]
+            self._objects_bytes = int(self._sizes.sum())
+            enlarge(self, "_sizes", self.index.slot_capacity)
         self.present = np.arange(self.index.slot_capacity) < len(live)
 
     def arrow(self, rows: OldRows) -> list[Any]:
@@ -242,15 +262,32 @@ class Rows:
         pairs = zip(self.columns, rows.columns, strict=True)
         return [column.to_arrow(values, valid & rows.present) for column, (values, valid) in pairs]
 
-    def estimate_objects(self, slots: Slots) -> None:
-        sample = slots[:OBJECT_SAMPLE]
-        if len(sample):
-            self.object_bytes = sum(c.object_bytes(sample) for c in self.columns if not c.fixed_width)
+    def measure_objects(self, slots: Slots) -> None:
+        """Measure the objects of distinct `slots` anew."""
+        if not self._objects:
+            return
+        sizes = np.zeros(len(slots), np.int64)
+        for column in self._objects:
+            sizes += column.object_sizes(slots)
+        self._objects_bytes += int(sizes.sum() - self._sizes[slots].sum())
+        self._sizes[slots] = sizes
+
+    def replaced_bytes(self, old: OldRows) -> int:
+        """The bytes of the objects that only `old` still holds; if measured since, those of their successors."""
+        if not self._objects:
+            return 0
+        replaced = np.zeros(len(old.slots), np.bool_)
+        for column, (values, _) in zip(self.columns, old.columns, strict=True):
+            if not column.fixed_width:
+                replaced |= addresses(values) != addresses(column.values[old.slots])
+        return int(self._sizes[old.slots][replaced].sum())
 
     def _grow(self, capacity: int) -> None:
         enlarge(self, "present", capacity)
         for column in self.columns:
             column.grow(capacity)
+        if self._objects:
+            enlarge(self, "_sizes", capacity)
 
 
 def concatenated(segments: Sequence[OldRows]) -> OldRows:

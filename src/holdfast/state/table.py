@@ -8,9 +8,8 @@ A single mechanism carries all of it: the first touch of a row in a batch saves 
 rows yield the net changes, undo, the rows kept for a rewind (`history`), the dirty rows, and the rows that leave memory
 (`residency`). Without a base store (`HashMapState`) all rows are in memory.
 
-Invariants: outside a batch, the index holds exactly present rows, and at most as many as the cache's limit.
-A slot is valid until its batch ends.
-Used by one thread at a time; `release` and `collect` by any. Does not own the log, files, or a subtask's key groups.
+Invariants: outside a batch, the index holds exactly present rows, and at most as many as the cache's limit. A slot is
+valid until its batch ends. One thread at a time; `release` and `collect` by any. No log, no files, no key groups here.
 """
 
 import threading
@@ -115,6 +114,10 @@ class StateTable:
         return self._rows.memory_bytes + base + captured
 
     @property
+    def row_bytes(self) -> float:  # of values, on average
+        return self._rows.row_bytes
+
+    @property
     def settled(self) -> bool:
         """True if the base store's files are now about as small as they get."""
         return self._residency is not None and self._residency.base.settled
@@ -182,6 +185,11 @@ class StateTable:
             transaction.save(old, unseen)
             self._save_for_captured(old)
         return slots
+
+    def measure(self, *, added: bool = False) -> None:
+        """Measure the objects that the batch has put into rows; `added`: in rows touched since it was measured last."""
+        with self._lock:
+            self._in_transaction("measure").measure(self._rows, added)
 
     def touched(self) -> Slots:
         """The distinct slots touched in this batch, in order of first touch."""
@@ -252,13 +260,13 @@ class StateTable:
             self._transaction = None
             self.commits = (self.commits or 0) + 1
             self._count += appeared
-            self._rows.estimate_objects(old.slots)
+            transaction.measure(self._rows)
             if self._residency is not None:
                 changed = self._residency.committed(old, present, transaction.changed)
             else:  # look-ups of keys that are not there change nothing
                 changed = old.only(old.present | present)
             if len(changed.slots):
-                segment = UndoSegment(transaction.batch, changed, appeared)
+                segment = UndoSegment(transaction.batch, changed, appeared, object_bytes=transaction.object_bytes)
                 self._history.add(segment)
                 if transaction.deferred:
                     self._unlogged.add(segment, transaction.unseen(), whole=changed is old)
@@ -282,21 +290,18 @@ class StateTable:
         """
         self._refuse_in_batch("rewind")
         with self._lock:
-            self._rewind(to_batch)
-
-    def _rewind(self, to_batch: BatchNumber) -> None:
-        undone = []
-        taken = self._history.take_after(to_batch)
-        self._unlogged.rewind(to_batch)
-        for segment in taken:
-            slots = segment.rows.slots
-            if segment.keys is not None:
-                slots, *_ = self._rows.lookup(segment.keys, self._next_stamp())
-            self._about_to_change(slots)
-            self._rows.put(slots, segment.rows)
-            self._count -= segment.appeared
-            undone.append(slots)
-        self._put_anew(undone)
+            undone = []
+            taken = self._history.take_after(to_batch)
+            self._unlogged.rewind(to_batch)
+            for segment in taken:
+                slots = segment.rows.slots
+                if segment.keys is not None:
+                    slots, *_ = self._rows.lookup(segment.keys, self._next_stamp())
+                self._about_to_change(slots)
+                self._rows.put(slots, segment.rows)
+                self._count -= segment.appeared
+                undone.append(slots)
+            self._put_anew(undone)
 
     def shrink_undo(self, bytes_max: int) -> None:
         """Outside a batch: give up the oldest undo until it takes no more; `rewind` then reaches less far back."""
@@ -343,17 +348,11 @@ class StateTable:
                 column.clear(touched)
         kernels.scatter(self._rows.present, slots, ~values_of(rows.column(1)))
         self._count += int(np.count_nonzero(self._rows.present_at(touched))) - before
-        self._rows.estimate_objects(touched)
         self._put_anew([touched])
 
     def load(self, stored: pa.Schema, records: Iterable[tuple[list[bytes], list[bytes]]]) -> None:
-        """Take rows that the table does not have, as a base store of a table of schema `stored` keeps them.
-
-        Raises
-        ------
-        JobRefused
-            As `apply`.
-        """
+        """Take rows that the table does not have, as a base store of a table of schema `stored` keeps them; raises as
+        `apply`."""
         self._refuse_in_batch("load")
         self.commits = None
         as_they_are = self._residency is not None and stored.equals(self._stored_schema)
@@ -457,6 +456,7 @@ class StateTable:
         """Note rows that were written outside a batch: all of them are dirty."""
         self.commits = None
         slots = np.unique(np.concatenate(parts)) if len(parts) > 1 else next(iter(parts), _NONE)
+        self._rows.measure_objects(slots)
         if self._residency is not None:
             self._residency.put_anew(slots)
         self._settle(slots, self._rows.present_at(slots), np.ones(len(slots), np.bool_))

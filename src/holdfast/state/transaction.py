@@ -22,12 +22,17 @@ class Transaction:
         """True if its changes are to be collected after it is committed."""
         self.changed: Bools | None = None
         """The touched rows that changed, as marks; None if they were not determined since the last write."""
+        self.object_bytes = 0
+        """The bytes of replaced objects, which only the saved rows hold."""
+        self._is_measured = False
+        self._added_measured = 0
         self._segments = [none]
         self._unseen = [none.slots]
 
     @property
     def memory_bytes(self) -> int:
-        return sum(segment.memory_bytes for segment in self._segments) + sum(slots.nbytes for slots in self._unseen)
+        rows = sum(segment.memory_bytes for segment in self._segments) + sum(slots.nbytes for slots in self._unseen)
+        return rows + self.object_bytes
 
     def save(self, old: OldRows, unseen: Slots) -> None:
         """Remember rows touched for the first time and not yet written; `unseen` are some of them."""
@@ -35,6 +40,18 @@ class Transaction:
             self._segments.append(old)
         if len(unseen):
             self._unseen.append(unseen)
+
+    def measure(self, rows: Rows, added: bool = False) -> None:
+        """Measure the objects of all touched rows once, at the end of the batch; with `added`, in its midst, only of
+        rows that were touched since."""
+        old = self.old_rows()
+        if added:
+            rows.measure_objects(old.slots[self._added_measured :])
+            self._added_measured = len(old.slots)
+        elif not self._is_measured:
+            self._is_measured = True
+            self.object_bytes = rows.replaced_bytes(old)
+            rows.measure_objects(old.slots)
 
     @property
     def is_empty(self) -> bool:

@@ -4,17 +4,24 @@
             └─ three quarters: tables, caches, the undo of the batch in flight ──past it──► StateTooLarge
                                the rest of these: undo of committed batches; the oldest is given up
 
-Memory is measured after a batch was processed, before it is committed. A single batch can go past the bound by the rows
-that it touches, and so batches are bounded too. Objects of user code are not counted. Neither are bytes that wait to be
-uploaded, which have a bound of their own.
+Memory is measured after a batch was processed, before it is committed. A large batch is taken in pieces, and measured
+after each, so that it goes past the bound by a piece. Objects of user code are not counted. Neither are bytes that wait
+to be uploaded, which have a bound of their own.
 """
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Collection, Sequence
+from functools import partial
 
 from holdfast.errors import StateTooLarge
+from holdfast.functions.operator import BatchRoom
 from holdfast.settings import RocksDBState, StateBackend
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.subtask import Subtask
+
+PIECES = 8
+"""Divisor of the memory for state: the bytes of rows that an operator takes at a time. Higher: smaller pieces, each of
+which is a step of its own, in less memory."""
 
 
 class StateSize:
@@ -27,22 +34,40 @@ class StateSize:
         self._settings, self._backend = settings, backend
         self._measured: dict[tuple[str, int], tuple[int, int]] = {}
         self._tables = self._undo = 0
+        self._lock = threading.Lock()
 
-    def check(self, changed: Iterable[Subtask]) -> None:
-        """Measure subtasks anew, and check the size of all. Raises `StateTooLarge`."""
-        for each in changed:
-            before = self._measured.get((each.name, each.subtask), (0, 0))
-            now = self._measured[each.name, each.subtask] = each.memory_bytes, each.undo_in_flight_bytes
-            self._tables += now[0] - before[0]
-            self._undo += now[1] - before[1]
-        settings, tables, undo = self._settings, self._tables, self._undo
+    def room(self, subtask: Subtask) -> BatchRoom:
+        """The memory that a subtask may fill in a batch: it takes the rows in pieces, and is measured after each."""
+        return BatchRoom(self._settings.state_memory_bytes_max // PIECES, partial(self._check_in_batch, subtask))
+
+    def _check_in_batch(self, subtask: Subtask) -> None:
+        subtask.measure_added()
+        self.check([subtask])
+
+    def check(self, changed: Collection[Subtask]) -> None:
+        """Measure subtasks anew, and check the size of all. From any thread. Raises `StateTooLarge`."""
+        with self._lock:
+            for each in changed:
+                before = self._measured.get((each.name, each.subtask), (0, 0))
+                now = self._measured[each.name, each.subtask] = each.memory_bytes, each.undo_in_flight_bytes
+                self._tables += now[0] - before[0]
+                self._undo += now[1] - before[1]
+            settings, tables, undo = self._settings, self._tables, self._undo
         allowed = settings.state_memory_bytes_max
         if tables + undo > allowed:
+            copies = next((_about_copies(each) for each in changed if each.copies_of_a_row > 1), "")
             raise StateTooLarge(
                 f"TaskManager {settings.process.number}: its state takes {tables + undo:,} bytes of memory, {tables:,} "
                 f"in tables and caches and {undo:,} to undo the batch; of TaskManagerConfig(memory=…), "
-                f"{settings.memory_bytes:,} bytes, {allowed:,} are for that. {_advice(self._backend)}"
+                f"{settings.memory_bytes:,} bytes, {allowed:,} are for that. {copies}{_advice(self._backend)}"
             )
+
+
+def _about_copies(subtask: Subtask) -> str:
+    return (
+        f"Operator {subtask.name!r} keeps each row {subtask.copies_of_a_row:,} times, once for each window that has "
+        "it: a longer slide keeps fewer. "
+    )
 
 
 def _advice(backend: StateBackend) -> str:

@@ -18,7 +18,16 @@ from holdfast.availability import Refusal, ask
 from holdfast.errors import TaskManagerLost
 from holdfast.failpoints import hit
 from holdfast.formats.handles import TableHandle
-from holdfast.functions.operator import BatchContext, Opening, Operator, OperatorResult, OutputRows
+from holdfast.functions.operator import (
+    UNBOUNDED,
+    BatchContext,
+    BatchRoom,
+    Opening,
+    Operator,
+    OperatorResult,
+    OutputRows,
+)
+from holdfast.functions.rows.pieces import sliced
 from holdfast.ids import BatchNumber, CheckpointId
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.replica import Replica
@@ -77,6 +86,16 @@ class Subtask:
         return {"stateCacheHitRatio": hits / accesses, "stateCacheAccesses": float(accesses)}
 
     @property
+    def copies_of_a_row(self) -> int:
+        """How often the operator keeps each row."""
+        return self._operator.copies_of_a_row
+
+    def measure_added(self) -> None:
+        """Measure the rows that the batch in flight has added to the tables so far."""
+        for table in self._operator.tables.values():
+            table.measure(added=True)
+
+    @property
     def rows_in_state(self) -> int:
         return sum(len(table) for table in self._operator.tables.values())
 
@@ -114,10 +133,11 @@ class Subtask:
         context: BatchContext,
         inputs: list[tuple[int, pa.RecordBatch]],
         new_output: Callable[[], OutputRows] = list,
+        room: BatchRoom = UNBOUNDED,
     ) -> OperatorResult:
         """Begin the batch and process all of its rows. On an error the tables are as they were before.
 
-        `new_output` makes what takes the output.
+        `new_output` makes what takes the output. `room`: the memory for the batch.
         """
         self._check()
         hit("taskmanager.process.subtask")
@@ -126,8 +146,11 @@ class Subtask:
         self._in_batch = True
         made: list[OutputRows] = []
         self._operator.new_output = partial(_noted, new_output, made)
+        self._operator.room = room
         try:
-            result = self._operator.process(inputs, context)
+            result = self._operator.process(list(sliced(inputs, room)), context)
+            for table in self._operator.tables.values():
+                table.measure()
         except BaseException:
             for output in made:
                 output.clear()

@@ -415,7 +415,8 @@ class TaskManager:
             request.watermarks.get(subtask.name),
             request.closed.get(subtask.name),
         )
-        result = subtask.process(context, inputs, self._outputs.new)
+        assert self._state_size is not None, "deployed"
+        result = subtask.process(context, inputs, self._outputs.new, self._state_size.room(subtask))
         rows_out = self._outputs.put(request.batch, subtask.name, subtask.subtask, result.output)
         late_out = {
             LATE[number]: self._outputs.put(

@@ -35,6 +35,8 @@ REPEATS_MIN = 1 / 64
 some 130,000 keys; with so many, combining costs about as much as it saves. A higher value combines more seldom."""
 ROWS_AT_ONCE_MAX = 1 << 16
 """Rows that go through all loops together stay in the processor's cache; fewer wait for more."""
+BYTES_AT_ONCE_MAX = 8 * 1024 * 1024
+"""Bytes of rows that wait at most; they are concatenated. A higher value takes more memory."""
 KEYS_MAX = 1 << 18
 TABLE_BYTES_MAX = 64 * 1024 * 1024
 ROWS_PER_KEY_MIN = 4
@@ -54,19 +56,23 @@ class AggregateCombiner(Combiner):
     def __init__(self, spec: "AggregateSpec") -> None:
         self._spec = spec
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
         self._sampled = False
         self._passing = False
         self._rows = 0
         """Rows that the table has taken; 0 while it has the keys of the sample alone."""
+        self._objects_bytes = 0
+        """Bytes of the rows that the table has taken, if it keeps values of theirs as objects."""
 
     def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         if self._passing:
             return [(0, rows)]
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
+        self._waiting_bytes += rows.nbytes
         enough = ROWS_AT_ONCE_MAX if self._sampled else SAMPLE_ROWS
-        return self._combine(self._waited()) if self._waiting_rows >= enough else []
+        is_enough = self._waiting_rows >= enough or self._waiting_bytes >= BYTES_AT_ONCE_MAX
+        return self._combine(self._waited()) if is_enough else []
 
     def finish(self) -> list[tuple[int, pa.RecordBatch]]:
         out: list[tuple[int, pa.RecordBatch]] = []
@@ -78,7 +84,7 @@ class AggregateCombiner(Combiner):
         return out
 
     def _waited(self) -> pa.RecordBatch:
-        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        waiting, self._waiting, self._waiting_rows, self._waiting_bytes = self._waiting, [], 0, 0
         return waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
 
     def _open_table(self) -> None:
@@ -114,7 +120,7 @@ class AggregateCombiner(Combiner):
 
     @property
     def _full(self) -> bool:
-        held_bytes = self._table.memory_bytes + self._of_rows.memory_bytes
+        held_bytes = self._table.memory_bytes + self._of_rows.memory_bytes + self._objects_bytes
         return self._table.rows_in_memory >= KEYS_MAX or held_bytes >= TABLE_BYTES_MAX
 
     def _add(self, rows: pa.RecordBatch) -> None:
@@ -128,6 +134,8 @@ class AggregateCombiner(Combiner):
             self._of_running.add(Chunk(of_sums, slots, False))
         self._of_rows.add(chunk, but_sums=True)
         self._rows += rows.num_rows
+        if not all(self._table.column(field.name).fixed_width for field in self._table.value_schema):
+            self._objects_bytes += rows.nbytes
 
     def _combined(self) -> pa.RecordBatch:
         """The rows of all keys, in order of their first rows."""
@@ -141,4 +149,4 @@ class AggregateCombiner(Combiner):
         self._of_rows.forget()
         self._table.undo()
         self._table.begin(FIRST_BATCH)
-        self._rows = 0
+        self._rows = self._objects_bytes = 0

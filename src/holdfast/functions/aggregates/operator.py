@@ -19,10 +19,11 @@ import pyarrow as pa
 from holdfast.errors import BadRecord
 from holdfast.functions.aggregates.accumulators import Chunk
 from holdfast.functions.aggregates.checked_sums import CheckedSum, overflowing_rows, try_all
-from holdfast.functions.aggregates.table import AggregateTable, rows_needed, running_pieces, slots_of
+from holdfast.functions.aggregates.table import AggregateTable, rows_needed, running_pieces
 from holdfast.functions.operator import COMBINED_INPUT, BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.rows.bad_rows import bad_row, where_of
-from holdfast.functions.rows.columns import RESERVED_PREFIX
+from holdfast.functions.rows.columns import RESERVED_PREFIX, BoolArray
+from holdfast.functions.rows.pieces import checked
 from holdfast.python_values import shown_rows
 from holdfast.state.physical import Slots
 
@@ -38,6 +39,8 @@ class AggregateOperator(Operator):
         self.aggregates = AggregateTable(spec.bound, self._table)
         self._schema = spec.output_schema
         self._running_bytes = 0  # of all running rows so far
+        self._applied: BoolArray | None = None
+        """Flags of the slots to which a row of the batch was applied; None: all touched, since no row was refused."""
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(self.new_output())
@@ -50,18 +53,18 @@ class AggregateOperator(Operator):
 
     def apply(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult) -> Slots:
         """Apply all rows; bad rows and running values go into `result`. The slots that rows were applied to."""
-        applied: list[Slots] = []
+        self._applied = None
         row_offset = 0
         combined = any(number == COMBINED_INPUT for number, _ in inputs)
-        for number, rows in inputs:
+        for number, rows in checked(inputs, self.room):
             if number == COMBINED_INPUT:
                 self._merge(rows)
             else:
                 for start, piece in self._pieces(rows):
-                    applied.append(self._take(piece, row_offset + start, context, result, combined))
+                    self._take(piece, row_offset + start, context, result, combined)
             row_offset += rows.num_rows
-        touched = self._table.touched()
-        return slots_of(touched, applied, len(self._table.present)) if result.bad else touched
+        touched, applied = self._table.touched(), self._applied
+        return touched if applied is None else touched[_longer(applied, len(self._table.present))[touched]]
 
     def _pieces(self, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Divide rows into those to take together, each with its offset: all of them, unless each gives a list."""
@@ -72,9 +75,10 @@ class AggregateOperator(Operator):
 
     def _take(
         self, rows: pa.RecordBatch, row_offset: int, context: BatchContext, result: OperatorResult, combined: bool
-    ) -> Slots:
-        """Apply an input batch; return the slots of the applied rows. `combined`: the batch may hold combined rows."""
+    ) -> None:
+        """Apply an input batch. `combined`: the batch may hold combined rows."""
         aggregates = self.aggregates
+        before = len(self._table.touched())
         chunk, new = aggregates.look_up(rows, self._spec.emit == "every")
         sums = aggregates.of_rows.sums
         if not try_all(sums, chunk):
@@ -82,11 +86,17 @@ class AggregateOperator(Operator):
                 raise rows_needed(self._spec.name)
             bad = overflowing_rows(sums, chunk)
             self._refuse(chunk, bad, row_offset, context, result)
+            if self._applied is None:  # rows were applied to all slots so far
+                self._applied = np.zeros(len(self._table.present), np.bool_)
+                self._applied[self._table.touched()[:before]] = True
             good = np.ones(rows.num_rows, dtype=np.bool_)
             good[list(bad)] = False
             chunk = chunk.only(good)
             if not try_all(sums, chunk):
                 raise AssertionError(f"operator {self._spec.name!r}: rows without overflow overflow")
+        if self._applied is not None:
+            self._applied = _longer(self._applied, len(self._table.present))
+            self._applied[chunk.slots] = True
         aggregates.appear(chunk.slots if result.bad else new)
         columns = aggregates.of_rows.add(chunk)
         if chunk.running and chunk.rows.num_rows:
@@ -94,7 +104,6 @@ class AggregateOperator(Operator):
             running = pa.RecordBatch.from_arrays([*keys, *columns], schema=self._schema)
             self._running_bytes += running.nbytes
             result.output.append(running)
-        return chunk.slots
 
     def _merge(self, rows: pa.RecordBatch) -> None:
         """Apply combined rows. A batch that has any has no bad rows."""
@@ -121,3 +130,8 @@ class AggregateOperator(Operator):
             if self._spec.bad_records == "fail":
                 raise BadRecord(f'{reason}; cast the column to decimal or double, or use bad_records="dead_letter"')
             result.bad.append(bad_row(self._spec.name, where, reason, values))
+
+
+def _longer(flags: BoolArray, length: int) -> BoolArray:
+    """The flags, and False up to a length."""
+    return flags if len(flags) == length else np.append(flags, np.zeros(length - len(flags), np.bool_))

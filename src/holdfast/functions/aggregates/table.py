@@ -5,7 +5,6 @@ Invariant: a key becomes present when the first row is applied to it, with count
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import RowsNeeded
@@ -182,12 +181,3 @@ def rows_needed(operator: str) -> RowsNeeded:
         f"operator {operator!r}: a sum of combined rows leaves its type; only without combining can the operator tell "
         "which row is bad, and treat it by bad_records"
     )
-
-
-def slots_of(slots: Slots, some: Sequence[Slots], capacity: int) -> Slots:
-    """The slots that are also among `some`, in their order; a table has `capacity` of them."""
-    wanted = np.zeros(capacity, dtype=np.bool_)
-    for each in some:
-        wanted[each] = True
-    chosen: Slots = slots[wanted[slots]]
-    return chosen

@@ -27,6 +27,7 @@ from holdfast.functions.operator import (
 from holdfast.functions.rows.columns import BoolArray, concatenated
 from holdfast.functions.rows.kernels import mark_first
 from holdfast.functions.rows.late import LateRows
+from holdfast.functions.rows.pieces import checked
 from holdfast.functions.rows.policies import LatePolicy
 from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, keys_with_times
 from holdfast.functions.windows.declared import shown_duration, times_of
@@ -125,12 +126,12 @@ class DuplicatesOperator(Operator):
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(self.new_output())
         if self._within_us is None:
-            for _, rows in inputs:
+            for _, rows in checked(inputs, self.room):
                 self._choose(rows, np.zeros(rows.num_rows, np.int64), FOR_EVER, result)
             return result
         self._index.begin()
         on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
-        for _, rows in on_time:
+        for _, rows in checked(on_time, self.room):
             times = times_of(rows.column(self._spec.time))
             kept = self._choose(rows, times, self._within_us, result)
             self._index.add(

@@ -19,10 +19,11 @@ from holdfast.functions.joins.bounds import AT, LEAVES, LEFT, RIGHT, SIDES, Same
 from holdfast.functions.joins.kept_rows import KeptRows
 from holdfast.functions.joins.meeting import Intervals, Pairs, Points, SortedPoints
 from holdfast.functions.joins.output import JoinOutput, RowsOfBatch, RowsOfTable, SideRows
-from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers, before
 from holdfast.functions.rows.columns import BoolArray, concatenated
 from holdfast.functions.rows.kernels import number_keys
 from holdfast.functions.rows.late import LateRows
+from holdfast.functions.rows.pieces import fits, in_pieces
 from holdfast.functions.windows.panes import windows_of
 from holdfast.functions.windows.sending import PANE_FIELD
 from holdfast.state.physical import Integers, Slots
@@ -68,13 +69,15 @@ class JoinOperator(Operator):
             kept.begin()
         until_us = self._bounds.until_us(context)
         left_before = 0 if self._bounds.by_event_time else self._let_leave(until_us)
-        sides = tuple(self._arrived(side, inputs, context, result) for side in (LEFT, RIGHT))
-        if any(side.rows.num_rows for side in sides):
-            heads = self._number(sides)
-            self._meet(sides, heads)
-            for side, arrived in enumerate(sides):
-                self._keep(side, arrived, heads, until_us)
+        on_time = [each for side in (LEFT, RIGHT) for each in self._on_time(side, inputs, context, result)]
+        # Rows of a piece may meet rows of a later piece, so that they stay as if the watermark had not come yet.
+        is_whole = fits(on_time, self.room, self.copies_of_a_row)
+        stay_until_us = until_us if is_whole else self._bounds.until_us(before(context))
+        for piece in in_pieces(on_time, self.room, self.copies_of_a_row):
+            self._take(piece, context, stay_until_us)
+        came = [] if is_whole else [(kept.table, kept.table.appeared()) for kept in self._kept]
         fired = left_before + self._let_leave(until_us)
+        fired -= sum(int(np.count_nonzero(~table.present[slots])) for table, slots in came)
         late = sum(each.count for each in self._late)
         late_rows = {side: each.rows for side, each in enumerate(self._late)}
         return replace(result, timers=self._timers(fired), late=late, late_rows=late_rows)
@@ -85,15 +88,33 @@ class JoinOperator(Operator):
 
     # Arrival.
 
-    def _arrived(
+    @property
+    def copies_of_a_row(self) -> int:
+        if not isinstance(self._bounds, SameWindow):
+            return 1
+        return max(1 if each.tumbles else -(-each.size_us // each.slide_us) for each in self._bounds.windows)
+
+    def _on_time(
         self, side: int, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult
-    ) -> Arrived:
-        declared, bounds = self._spec.sides[side], self._bounds
+    ) -> list[tuple[int, pa.RecordBatch]]:
         of_side = [(number, rows) for number, rows in inputs if number == side]
-        on_time = self._late[side].put_aside(
-            of_side, lambda rows: bounds.late(side, rows, context.closed_us), context, result
+        return self._late[side].put_aside(
+            of_side, lambda rows: self._bounds.late(side, rows, context.closed_us), context, result
         )
-        rows = concatenated([rows for _, rows in on_time if rows.num_rows], declared.schema)
+
+    def _take(self, piece: list[tuple[int, pa.RecordBatch]], context: BatchContext, until_us: int | None) -> None:
+        """Let rows meet others, and keep them."""
+        sides = tuple(self._arrived(side, piece, context) for side in (LEFT, RIGHT))
+        if not any(side.rows.num_rows for side in sides):
+            return
+        heads = self._number(sides)
+        self._meet(sides, heads)
+        for side, arrived in enumerate(sides):
+            self._keep(side, arrived, heads, until_us)
+
+    def _arrived(self, side: int, piece: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> Arrived:
+        declared, bounds = self._spec.sides[side], self._bounds
+        rows = concatenated([rows for number, rows in piece if number == side and rows.num_rows], declared.schema)
         columns = [rows.column(name) for name in declared.key_columns]
         if isinstance(bounds, SameWindow):
             window = bounds.windows[side]

@@ -9,6 +9,7 @@ import pyarrow as pa
 from holdfast.functions.joins.bounds import LEFT, RIGHT
 from holdfast.functions.joins.meeting import Pairs
 from holdfast.functions.operator import OperatorResult
+from holdfast.functions.rows.pieces import rows_at_once
 from holdfast.functions.windows.declared import PANE, times_array
 from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable
@@ -16,15 +17,17 @@ from holdfast.state.table import StateTable
 if TYPE_CHECKING:
     from holdfast.functions.joins.declared import JoinSpec
 
-ROWS_AT_ONCE_MAX = 1 << 17
-"""Rows without a partner that are put together at a time. A higher value makes larger batches of output."""
-
 
 class SideRows(ABC):
     """Rows of a single side."""
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def row_bytes(self) -> float:
+        """The size of a row, on average."""
 
     @abstractmethod
     def piece(self, start: int, length: int) -> pa.RecordBatch:
@@ -44,6 +47,10 @@ class RowsOfBatch(SideRows):
     def __len__(self) -> int:
         return int(self._rows.num_rows)
 
+    @property
+    def row_bytes(self) -> float:
+        return float(self._rows.nbytes / max(1, self._rows.num_rows))
+
     def piece(self, start: int, length: int) -> pa.RecordBatch:
         return self._rows.slice(start, length)
 
@@ -60,6 +67,10 @@ class RowsOfTable(SideRows):
 
     def __len__(self) -> int:
         return len(self._slots)
+
+    @property
+    def row_bytes(self) -> float:
+        return self._table.row_bytes
 
     def piece(self, start: int, length: int) -> pa.RecordBatch:
         return self._table.rows_of(self._slots[start : start + length])
@@ -87,12 +98,16 @@ class JoinOutput:
 
     def pairs(self, left: SideRows, right: SideRows, pairs: Pairs) -> None:
         """Put out rows that meet."""
-        self._put_out([left.take(pairs.left), right.take(pairs.right)])
+        at_once = rows_at_once(left.row_bytes + right.row_bytes)
+        for start in range(0, len(pairs.left), at_once):
+            piece = slice(start, start + at_once)
+            self._put_out([left.take(pairs.left[piece]), right.take(pairs.right[piece])])
 
     def alone(self, side: int, rows: SideRows) -> None:
         """Put out rows without the other side."""
-        for start in range(0, len(rows), ROWS_AT_ONCE_MAX):
-            found = rows.piece(start, ROWS_AT_ONCE_MAX)
+        at_once = rows_at_once(rows.row_bytes)
+        for start in range(0, len(rows), at_once):
+            found = rows.piece(start, at_once)
             self._put_out([found, None] if side == LEFT else [None, found])
 
     def _put_out(self, sides: list[pa.RecordBatch | None]) -> None:

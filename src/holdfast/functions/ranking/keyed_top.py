@@ -25,6 +25,7 @@ from holdfast.functions.operator import (
 from holdfast.functions.ranking.greatest import check_order, check_top, greatest
 from holdfast.functions.rows.columns import concatenated
 from holdfast.functions.rows.grouping import distinct_keys, distinct_slots, ranks, spans
+from holdfast.functions.rows.pieces import in_pieces, rows_of_slots
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Integers, Slots
 from holdfast.state.table import StateTable
@@ -117,9 +118,21 @@ class KeyedTopOperator(Operator):
         self._schema = spec.input.schema
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
-        rows = concatenated([rows for _, rows in inputs if rows.num_rows], self._schema)
-        if not rows.num_rows:
-            return OperatorResult(output=[])
+        result = OperatorResult(self.new_output())
+        made: pa.RecordBatch | None = None
+        written: list[Slots] = []
+        for piece in in_pieces(inputs, self.room):
+            made, slots = self._take(concatenated([rows for _, rows in piece], self._schema))
+            written.append(slots)
+        if len(written) == 1 and made is not None and made.num_rows:
+            result.output.append(made)
+        elif len(written) > 1:  # a row of a piece may have taken the rank of a row of an earlier piece
+            for rows in rows_of_slots(self._rows, np.unique(np.concatenate(written)), self._spec.output_schema):
+                result.output.append(rows)
+        return result
+
+    def _take(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Slots]:
+        """Store the rows that take ranks; return them, as output, with their slots."""
         spec = self._spec
         distinct, groups = distinct_slots(self._sizes.lookup(rows), len(self._sizes.present))
         sizes = self._sizes.column(SIZE)
@@ -134,8 +147,7 @@ class KeyedTopOperator(Operator):
         moved = before[winners] != taken
         sizes.scatter(distinct, np.bincount(of_all[winners], minlength=len(distinct)), np.ones(len(distinct), np.bool_))
         self._sizes.present[distinct] = True
-        made = self._write(self._of(winners[moved], stored, rows), taken[moved])
-        return OperatorResult([made] if made.num_rows else [])
+        return self._write(self._of(winners[moved], stored, rows), taken[moved])
 
     def _stored(self, distinct: Slots, sizes: Integers) -> tuple[Slots, Integers, Integers]:
         """The stored rows of these keys: their slots, the index of the key of each, and their places from 0."""
@@ -159,8 +171,8 @@ class KeyedTopOperator(Operator):
         order[np.flatnonzero(~old)] = kept.num_rows + np.arange(new.num_rows)
         return concatenated([kept, new], self._schema).take(pa.array(order))
 
-    def _write(self, rows: pa.RecordBatch, places: Integers) -> pa.RecordBatch:
-        """Store rows at their ranks; return them as output."""
+    def _write(self, rows: pa.RecordBatch, places: Integers) -> tuple[pa.RecordBatch, Slots]:
+        """Store rows at their ranks; return them as output, with their slots."""
         spec = self._spec
         keys = [rows.column(name) for name in spec.input.key_columns]
         others = [rows.column(field.name) for field in spec.others]
@@ -170,4 +182,4 @@ class KeyedTopOperator(Operator):
             column = self._rows.column(field.name)
             column.scatter(slots, *column.from_arrow(made.column(field.name)))
         self._rows.present[slots] = True
-        return made
+        return made, slots

@@ -23,7 +23,8 @@ from holdfast.functions.operator import (
 from holdfast.functions.ranking.greatest import greatest
 from holdfast.functions.rows.columns import concatenated
 from holdfast.functions.rows.grouping import distinct_keys, distinct_slots
-from holdfast.state.physical import Integers
+from holdfast.functions.rows.pieces import in_pieces, rows_of_slots
+from holdfast.state.physical import Integers, Slots
 from holdfast.state.table import StateTable
 
 
@@ -93,9 +94,21 @@ class LastOperator(Operator):
         self.tables = {"state": self._table}
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
-        rows = concatenated([rows for _, rows in inputs if rows.num_rows], self._spec.input.schema)
-        if not rows.num_rows:
-            return OperatorResult(output=[])
+        result = OperatorResult(self.new_output())
+        made: pa.RecordBatch | None = None
+        changed: list[Slots] = []
+        for piece in in_pieces(inputs, self.room):
+            made, slots = self._take(concatenated([rows for _, rows in piece], self._spec.input.schema))
+            changed.append(slots)
+        if len(changed) == 1 and made is not None and made.num_rows:
+            result.output.append(made)
+        elif len(changed) > 1:  # a row of a piece may have replaced a row of an earlier piece
+            for rows in rows_of_slots(self._table, np.unique(np.concatenate(changed)), self._spec.output_schema):
+                result.output.append(rows)
+        return result
+
+    def _take(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Slots]:
+        """Store the rows that are now their keys' last, and return them with their slots."""
         distinct, groups = distinct_slots(self._table.lookup(rows), len(self._table.present))
         known = np.flatnonzero(self._table.present[distinct])
         by = self._table.column(self._spec.by)
@@ -109,7 +122,7 @@ class LastOperator(Operator):
             column = self._table.column(field.name)
             column.scatter(slots, *column.from_arrow(found.column(field.name)))
         self._table.present[slots] = True
-        return OperatorResult([found] if found.num_rows else [])
+        return found, slots
 
 
 def last_of_groups(values: pa.Array, groups: Integers) -> Integers:

@@ -17,6 +17,7 @@ from holdfast.availability import SnapshotAvailability
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, TableSchema, Timers
 from holdfast.functions.rows.columns import concatenated
 from holdfast.functions.rows.grouping import distinct_slots, ranks, spans
+from holdfast.functions.rows.pieces import fits, in_pieces
 from holdfast.functions.windows.declared import PANE
 from holdfast.functions.windows.panes import PaneOperator, TimePiece, in_time_pieces
 from holdfast.functions.windows.sending import PANE_FIELD
@@ -94,6 +95,10 @@ class WindowRowsOperator(PaneOperator):
         result = OperatorResult(self.new_output())
         self._index.begin()
         on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
+        if not fits(on_time, self.room):
+            for piece in in_pieces(on_time, self.room):
+                self._store(concatenated([rows for _, rows in piece], self._sent))
+            on_time = []
         rows = concatenated([rows for _, rows in on_time if rows.num_rows], self._sent)
         closed_us, until_us = self._ends(context.closed_us), self._ends(context.closes_us)
         closing = until_us is not None and self._window.ends_between(closed_us, until_us)
@@ -102,9 +107,11 @@ class WindowRowsOperator(PaneOperator):
             assert until_us is not None
             needed = values_of(rows.column(PANE)) >= self._window.closed_before(until_us)
             self._store(rows.filter(pa.array(needed)))
+            self._index.add(self._table.keys_of(self._table.appeared()))
             fired = self._close(rows.filter(pa.array(~needed)), closed_us, until_us, context, result)
         else:
             self._store(rows)
+            self._index.add(self._table.keys_of(self._table.appeared()))
         timers = Timers(self._next_us(until_us), None, fired)
         return replace(result, timers=timers, late=self._late.count, late_rows={0: self._late.rows})
 
@@ -120,7 +127,6 @@ class WindowRowsOperator(PaneOperator):
         added = np.bincount(groups, minlength=len(distinct))
         sizes.scatter(distinct, before + added, np.ones(len(distinct), np.bool_))
         self._table.present[distinct] = True
-        self._index.add(self._table.keys_of(self._table.appeared()))
 
     def _close(
         self,

@@ -24,6 +24,7 @@ from holdfast.functions.operator import BatchContext, NewTable, Operator, Operat
 from holdfast.functions.rows.columns import BoolArray, concatenated
 from holdfast.functions.rows.kernels import mark_first, number_keys
 from holdfast.functions.rows.late import LateRows
+from holdfast.functions.rows.pieces import in_pieces
 from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, keys_with_times
 from holdfast.functions.windows.declared import WINDOW_END, WINDOW_START, times_array, times_of
 from holdfast.functions.windows.merging import merge_states
@@ -76,9 +77,10 @@ class SessionOperator(Operator):
         result = OperatorResult(self.new_output())
         self._index.begin()
         on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
-        rows = concatenated([rows for _, rows in on_time if rows.num_rows], self._spec.sent_schema)
-        if rows.num_rows:
-            self._take(rows, context, result)
+        for piece in in_pieces(on_time, self.room):
+            rows = concatenated([rows for _, rows in piece if rows.num_rows], self._spec.sent_schema)
+            if rows.num_rows:
+                self._take(rows, context, result)
         fired = 0
         if context.closes_us is not None:
             fired = self._close(context.closes_us - self._spec.lateness_us, context, result)

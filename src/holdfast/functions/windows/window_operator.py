@@ -43,6 +43,7 @@ class WindowOperator(PaneOperator):
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(self.new_output())
         self._index.begin()
+        self._panes.room = self.room
         on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
         touched = self._panes.apply(on_time, context, result)
         self._index.add(self._table.keys_of(self._table.appeared()))
