@@ -9,6 +9,7 @@ from kills_in_process import Driver, die_at
 from kills_pipelines import Shape, check
 
 from holdfast import failpoints
+from holdfast.checkpoint import records
 from sampling import quick
 
 NOT_HERE = {
@@ -47,7 +48,9 @@ SHAPES = {
 
 
 @pytest.fixture(autouse=True)
-def _disarmed():
+def _disarmed(monkeypatch):
+    """Records expire at once: these jobs last for some seconds, and meet the steps of expiry all the time."""
+    monkeypatch.setattr(records, "EXPIRY_GRACE_S", 0.0)
     yield
     failpoints.disarm()
 
