@@ -40,6 +40,7 @@ from holdfast.sources.truncations import PART
 from holdfast.start_options import StartKeywords, StartOptions, check_port
 from holdfast.streams import Stream
 from holdfast.ui.notebook import html_table
+from holdfast.ui.progress_line import starting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -329,7 +330,9 @@ class Job:
         """
         from holdfast.spark.start import start_on_spark
 
-        self.query = start_on_spark(self, self.checked(trigger or processing_time(), options))
+        with starting(self.name) as say:
+            self.query = start_on_spark(self, self.checked(trigger or processing_time(), options), say)
+        self.query.draw_progress()
         return self.query
 
     def explain(self) -> None:

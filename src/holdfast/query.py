@@ -1,5 +1,6 @@
 """Handle of a running query, with the names of PySpark's `StreamingQuery`."""
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict
@@ -14,12 +15,14 @@ from holdfast.hidden import chained
 from holdfast.jobmaster.batches.progress import Totals
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.savepoints.savepoints import Savepoint
+from holdfast.kernels.shelf import SHELF
 from holdfast.observe.view import JobView, LostRows, SavepointStats
 from holdfast.quantities import Duration, duration_s
-from holdfast.settings import CheckpointConfig
+from holdfast.settings import AvailableNow, CheckpointConfig
 from holdfast.ui import api
 from holdfast.ui.checkpoint_list import CheckpointList
 from holdfast.ui.notebook import html_table
+from holdfast.ui.progress_line import Compiling, follow_texts, wait_of, way_of
 from holdfast.ui.screen import documents, follow
 
 
@@ -143,6 +146,23 @@ class Query:
         `holdfast top <uiUrl>` draws the same from another process.
         """
         follow(lambda: documents(self.view()), console)
+
+    def draw_progress(self) -> None:
+        """Draw in a terminal or notebook the work that the first batch waits for; of an `available_now` run, its way.
+
+        The line is wiped once the batch is committed, or the run has ended.
+        """
+        ends, began_s = isinstance(self._master.job.settings.trigger, AvailableNow), time.monotonic()
+
+        def text() -> str | None:
+            view = self.view()
+            compiling = Compiling(SHELF.taken, time.monotonic() - SHELF.taken_since_s)
+            waiting = wait_of(view, self._master.job.settings.layout.processes, compiling)
+            if waiting is not None or not ends:
+                return waiting
+            return way_of(view, self.totals.rows, time.monotonic() - began_s)
+
+        follow_texts(text, self._master.wait)
 
     def _repr_html_(self) -> str:
         job = api.job(self.view())

@@ -16,6 +16,7 @@ from holdfast.checkpoint.triggers import (
     Every,
     Manual,
     OnWatermark,
+    by_default,
     cron,
     every,
     manual,
@@ -63,6 +64,7 @@ class CheckpointConfig:
     ----------
     trigger
         `every("10s")`, `cron("0 * * * *")`, `on_watermark("1h")`, `manual()` or a `CheckpointTrigger` of one's own.
+        Default: after the first batch of a start that brings rows, then every 10 s.
     timeout
         Time after which a checkpoint that is not acknowledged is aborted and counts as failed.
     min_pause
@@ -90,7 +92,7 @@ class CheckpointConfig:
         `ChangelogConfig(enabled=False)`: a checkpoint stores the tables themselves.
     """
 
-    trigger: CheckpointTrigger = field(default_factory=lambda: every("10s"))
+    trigger: CheckpointTrigger = field(default_factory=by_default)
     timeout: Duration = "10min"
     min_pause: Duration = 0
     max_concurrent: int = 1

@@ -41,6 +41,7 @@ class CheckpointsScenario(Scenario):
         for field, value in named.items():
             kind, _, argument = value.partition(":")
             triggers = {"manual": lambda _: manual(), "every": every, "cron": lambda text: cron(text.replace("_", " "))}
+            triggers["default"] = lambda _: CheckpointConfig().trigger
             self.config[field] = triggers[kind](argument) if field == "trigger" else int(value)
 
     def event(self, name: str, plain: list[str], named: dict[str, str]) -> ev.Event:

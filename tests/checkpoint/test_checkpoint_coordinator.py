@@ -47,6 +47,18 @@ def test_one_that_is_due_soon_is_cut_at_a_commit_and_the_next_one_at_its_own_tim
     assert running.step("tick 1.1") == ["Cut 2 batch=3 run=1 to 0:1"]
 
 
+def test_by_default_the_first_batch_with_rows_is_cut_at_once_and_a_named_trigger_waits_for_its_time() -> None:
+    running = scenario("trigger=default", "deploy run=1 0:1")
+    assert running.step("commit 1 idle") == []
+    assert running.step("commit 2") == ["Cut 1 batch=2 run=1 to 0:1"]
+    running.step("ack 1 tm=0:1 batch=2")
+    running.step("written 1 number=2")
+    assert running.step("commit 3") == []
+    assert running.step("tick 10") == ["Cut 2 batch=3 run=1 to 0:1"]
+    named = scenario("trigger=every:10s", "deploy run=1 0:1")
+    assert named.step("commit 1") == []
+
+
 def test_how_soon_is_a_part_of_the_interval_and_at_most_of_a_second() -> None:
     running = scenario("trigger=every:500ms", "deploy run=1 0:1", "tick 0.42")
     assert running.step("commit 1") == []

@@ -11,7 +11,7 @@ Does not own: the other conditions of a cut (progress, a free place, the pause),
 from dataclasses import dataclass
 
 from holdfast.availability import Refusal, listed
-from holdfast.checkpoint.triggers import CheckpointTrigger, OnWatermark, TriggerSchedule, WatermarkSchedule
+from holdfast.checkpoint.triggers import CheckpointTrigger, Every, OnWatermark, TriggerSchedule, WatermarkSchedule
 from holdfast.ids import CheckpointId
 
 BY_POLICY = "policy"
@@ -47,6 +47,8 @@ class Demand:
         self._savepoints: set[str] = set()
         """The requests that are made for a savepoint."""
         self._schedule = TriggerSchedule()
+        self._is_first = True
+        """No trigger of the policy was answered since the start."""
         self.event_time = WatermarkSchedule()
         self._by_watermark = False
         """True if the last demand that was reported came from event time."""
@@ -73,6 +75,8 @@ class Demand:
         if isinstance(trigger, OnWatermark):
             due_us = self.event_time.due_us(trigger, watermark_us, at_commit=at_commit)
             return None if due_us is None else due_us / 1e6
+        if at_commit and self._is_first and isinstance(trigger, Every) and trigger.at_first_rows:
+            return wall_s
         return self._schedule.due_s(trigger, wall_s, at_commit=at_commit)
 
     def next_due_s(self, trigger: CheckpointTrigger, wall_s: float) -> float | None:
@@ -81,6 +85,7 @@ class Demand:
 
     def answered(self, due_s: float) -> None:
         """Note that a cut or a refusal answered the policy's trigger; the next trigger comes due in its time."""
+        self._is_first = False
         if self._by_watermark:
             self.event_time.served(round(due_s * 1e6))
         else:

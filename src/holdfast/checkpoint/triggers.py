@@ -5,7 +5,7 @@ trigger due until a cut can be taken.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -44,6 +44,8 @@ class Every:
     cut."""
 
     interval: Duration
+    at_first_rows: bool = field(default=False, repr=False, compare=False)
+    """True: also due at the first batch of a start that brings the job on, so that its output shows at once."""
 
     def __post_init__(self) -> None:
         if duration_s(self.interval, "every(interval)") <= 0:
@@ -117,6 +119,11 @@ class OnWatermark:
 
     def next_due(self, now_s: float, last_s: float) -> float | None:
         return None  # by no clock: `boundary_us` tells
+
+
+def by_default() -> Every:
+    """The trigger of a job that names none: at the first batch with rows, then every 10 seconds."""
+    return Every("10s", at_first_rows=True)
 
 
 def every(interval: Duration) -> Every:

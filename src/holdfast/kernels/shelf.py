@@ -85,6 +85,8 @@ class Shelf:
         self._memory: dict[KernelName, bytes] = {}
         self._elsewhere: Elsewhere | None = None
         self._written: tuple[int, Path | None] | None = None
+        self.taken, self.taken_since_s = 0, 0.0
+        """Kernels that processes of jobs have compiled and given to this process, and the time of the first."""
 
     def only(self, folder: Path) -> None:
         """Look in this folder alone, and keep kernels there."""
@@ -145,6 +147,12 @@ class Shelf:
             except Exception as error:
                 _log.info("the JobMaster is not given kernels any more: %s", error)
                 self._elsewhere = None
+
+    def take(self, name: KernelName, data: bytes) -> bool:
+        """Keep a kernel that a process of a job has compiled, and count it."""
+        self.taken_since_s = self.taken_since_s or time.monotonic()
+        self.taken += 1
+        return self.keep(name, data)
 
     def forget(self, name: KernelName) -> None:
         """Delete a kernel that Numba cannot load."""

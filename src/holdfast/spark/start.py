@@ -1,6 +1,7 @@
 """Start of a job on Spark: analyse, check the cluster, and hand over to `jobmaster.starting.start`."""
 
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -60,14 +61,18 @@ INTERRUPTED = (
 MAKE_ANOTHER = "Make a new session, and a Job on it with the same storage"
 
 
-def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
+Say = Callable[[str], None]
+"""Tells a person the step that a start is at."""
+
+
+def start_on_spark(job: "Job", trigger: QueryTrigger, say: Say = lambda step: None) -> Query:
     """Start a job on its Spark session. Raises `JobRefused` and the other errors of `Job.start`."""
     if job.spark is None:
         raise JobRefused("this job was made without a Spark session; pass a session to Job(spark, ...)")
     if has_ended(job.spark):
         raise JobRefused(f"job {job.name!r}: its Spark session was stopped before the start. {MAKE_ANOTHER}")
     try:
-        return _start(job, job.spark, trigger)
+        return _start(job, job.spark, trigger, say)
     except KeyboardInterrupt:
         log.warning("%s: %s", job.name, INTERRUPTED)
         raise
@@ -77,17 +82,20 @@ def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
         raise JobRefused(f"job {job.name!r}: its Spark session was stopped while it started. {MAKE_ANOTHER}") from error
 
 
-def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
+def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger, say: Say) -> Query:
     use_drivers_python(spark)
     use_warm_daemon(spark)
     end_progress_bar(spark)
+    say("checking the storage")
     check_reachable(job.storage, job.storage_options)
     session = clone_session(spark)
+    say("analysing the job")
     program = _program(job, session)
     claims = claims_of(session.sparkContext.applicationId)
+    say("waiting for executors")
     layout, claim, available = _layout(job, program, session, claims)
     try:
-        return _start_claimed(job, session, program, layout, trigger, _Slots(claims, claim, available))
+        return _start_claimed(job, session, program, layout, trigger, _Slots(claims, claim, available), say)
     except BaseException:
         claims.release(claim)
         raise
@@ -108,16 +116,18 @@ class _Slots(NamedTuple):
 
 
 def _start_claimed(
-    job: "Job", session: SparkSession, program: Program, layout: Layout, trigger: QueryTrigger, found: _Slots
+    job: "Job", session: SparkSession, program: Program, layout: Layout, trigger: QueryTrigger, found: _Slots, say: Say
 ) -> Query:
     check_memory(session, job.task_manager, layout.task_managers)
     shipped = _ship(job, program)
     store = RetryingStore(open_store(job.storage, job.storage_options))
+    say("starting Python on the executors, and probing them")
     _probe(job, session, shipped, store, _slots_for_probes(job, session, found))
     savepoint = savepoint_of(job.starting.start_from, job.starting.mode, job.storage_options)
     stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism, savepoint)
     layout = replace(layout, max_parallelism=stored.max_parallelism)
 
+    say("taking over the storage")
     settings = settings_of(job, layout, trigger)
 
     def cluster(place: ClusterContext, _: JobMasterGateway) -> SparkCluster:

@@ -44,7 +44,7 @@ def _actions(gateway: JobMasterGateway) -> dict[str, Handler]:
         "acknowledge": lambda body: gateway.acknowledge(_decode(body, type=Acknowledgement)),
         "decline": lambda body: gateway.decline(_decode(body, type=Decline)),
         "kernel": lambda body: _kernel(_decode(body, type=list[KernelName])),
-        "keep_kernel": lambda body: SHELF.keep(*_decode(body, type=tuple[KernelName, bytes])),
+        "keep_kernel": lambda body: SHELF.take(*_decode(body, type=tuple[KernelName, bytes])),
     }
 
 
