@@ -39,10 +39,11 @@ def test_a_job_that_processed_all_there_was_leaves_nothing_to_publish_again(chan
     storage, calls = new_storage(), Calls()
     settings = {"checkpoint": hf.CheckpointConfig(changelog=changelog)}
     run(scripted(storage, calls, **settings))
-    assert len(calls.numbers) == 1
+    published = list(calls.numbers)
+    assert published and published == sorted(set(published))
     for _ in range(2):
         run(scripted(storage, calls, **settings))
-    assert len(calls.numbers) == 1
+    assert calls.numbers == published
     assert verify(store_of(scripted(storage, calls))).ok
 
 
