@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 from job_kit import Feed, new_job, new_storage
-from waiting import until
 
 import holdfast as hf
 from holdfast.storage.store import open_store
 from holdfast.testing import start
+from waiting import until
 
 CHECKPOINTS = 12
 
