@@ -27,7 +27,7 @@ from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import OperatorTarget, Program, SourceOrigin
 from holdfast.ids import Epoch, RunNumber
-from holdfast.jobmaster.starting.identity import identities
+from holdfast.jobmaster.checkpoints.job_facts import identities
 from holdfast.observe.known_metrics import OF_TASK_MANAGERS
 from holdfast.protocol.named import AnsweredNames
 from holdfast.protocol.streams import Sent
