@@ -52,7 +52,7 @@ def test_a_map_key_is_the_text_of_a_value(type_):
     if type_ == "STRING":
         given = {'"1"': "1", '"null"': "null", '""': ""}
     if type_ == "BINARY":
-        del given["true"]  # Four characters of base64.
+        del given["true"], given["Infinity"]  # Four and eight characters of base64.
     records = [f'{{"v": {{{key_of(text)}: 1}}}}'.encode() for text in given]
     found = read(to_arrow_schema(f"v MAP<{type_}, INT>"), records)
     wanted = [value if value is WRONG else [(value, 1)] for value in given.values()]

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from holdfast.json_rows.decimals import FOUND_CHARS_MAX, Texts, shown_text, to_decimals
 from holdfast.json_rows.far_times import far_time
+from holdfast.json_rows.nesting import INFINITY
 
 NULL = b"null"
 INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
@@ -78,7 +79,11 @@ def read_leaves(values: JsonTexts, type_: pa.DataType) -> Texts:
         return Texts(array, {})
     form = form_of(type_)
     assert form is not None, type_
-    texts = [None if value is None else form(*_unquoted(value)) for value in values]
+    takes_infinity = not is_bytes(type_)
+    texts = [
+        form(*_unquoted(value)) if value is not None and (takes_infinity or value != INFINITY) else None
+        for value in values
+    ]
     array, reasons = read_texts(pa.array(texts, pa.string()), type_)
     unlike = [place for place, text in enumerate(texts) if text is None and values[place] is not None]
     return Texts(array, {**reasons, **{place: shown(values[place]) for place in unlike}})
@@ -115,12 +120,16 @@ def array_of_alike(values: list[Any] | None, type_: pa.DataType) -> pa.Array | N
 
 
 def _unquoted(value: bytes) -> tuple[bool, str]:
-    return (True, TEXT.decode(value)) if value.startswith(b'"') else (False, value.decode())
+    return (True, TEXT.decode(value)) if value.startswith(b'"') else (False, _as_read(value).decode())
+
+
+def _as_read(value: bytes) -> bytes:
+    return value.replace(INFINITY, b'"Infinity"')
 
 
 def shown(value: bytes | None) -> str:
     """Return the beginning of a value, for a reason."""
-    return shown_text((value or NULL)[: 4 * FOUND_CHARS_MAX].decode("utf-8", "replace"))
+    return shown_text(_as_read(value or NULL)[: 4 * FOUND_CHARS_MAX].decode("utf-8", "replace"))
 
 
 def read_texts(texts: pa.Array, type_: pa.DataType) -> Texts:

@@ -28,6 +28,16 @@ def is_too_deep(record: bytes) -> bool:
     return False
 
 
+INFINITY = rb'"\u0049nfinity"'
+"""Text that stands for a bare Infinity. It differs in its bytes from a text "Infinity", which is in base64 too."""
+
+
 def quote_not_finite(record: bytes) -> bytes:
     """Make texts of NaN and Infinity, which Python and Java write into JSON: as texts they fit the same types."""
-    return TEXT_OR_NOT_FINITE.sub(lambda found: b'"%b"' % found[1] if found[1] else found[0], record)
+
+    def quoted(found: re.Match[bytes]) -> bytes:
+        if not found[1]:
+            return found[0]
+        return INFINITY if found[1] == b"Infinity" else b'"%b"' % found[1]
+
+    return TEXT_OR_NOT_FINITE.sub(quoted, record)
