@@ -127,6 +127,18 @@ def test_without_the_setting_a_column_in_the_folders_is_missed_and_the_setting_i
         FileSource(str(tmp_path), partitioning="Hive")
 
 
+def test_json_rows_that_lack_a_column_of_their_folder_are_bad_and_the_setting_is_named(tmp_path):
+    put(tmp_path / "day=1/a.json", '{"n": 1}\n{"n": 2, "day": 7}\n{"n": "x"}\n{"n": 3}\n{"n": 4, "day": 8}\n')
+    put(tmp_path / "b.json", '{"n": 5}\n')
+    rows, bad = read_all(FileSource(str(tmp_path), schema="n BIGINT, day INT"))
+    assert sorted(rows, key=str) == [(2, 7), (4, 8), (5, None)]
+    assert [(row.position, "partitioning='hive'" in row.reason) for row in bad] == [
+        ("byte 0", True), ("byte 28", False), ("byte 39", True)
+    ]  # fmt: skip
+    hive = read_all(FileSource(str(tmp_path / "day=*" / "*.json"), schema="n BIGINT, day INT", partitioning="hive"))
+    assert (3, 1) in hive[0]
+
+
 def test_a_schema_of_partition_columns_alone_is_refused(tmp_path):
     put(tmp_path / "day=1/a.csv", "n\n1\n")
     with pytest.raises(BadRecord, match="at least one column that the file holds"):

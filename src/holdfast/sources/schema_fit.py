@@ -46,10 +46,8 @@ def columns_problem(found: Sequence[str], schema: pa.Schema, policy: EvolutionPo
     for field in schema:
         if field.name in found:
             continue
-        if f"/{field.name}=" in path:
-            return (
-                f"column {field.name!r} is in the name of the file's folder, not in the file: use partitioning='hive'"
-            )
+        if is_in_folder(field.name, path):
+            return in_folder(field.name)
         if policy.on_missing_column == "fail":
             return (
                 f"the file has no column {field.name!r} ({field.type}), only {list(found)}: use "
@@ -58,6 +56,16 @@ def columns_problem(found: Sequence[str], schema: pa.Schema, policy: EvolutionPo
         if not field.nullable:
             return f"the file has no column {field.name!r}, which schema= declares as never null"
     return None
+
+
+def is_in_folder(column: str, path: str) -> bool:
+    """True if the name of a folder of the file gives a value of the column."""
+    return f"/{column}=" in path
+
+
+def in_folder(column: str) -> str:
+    """Say that a file lacks a column that its folder has."""
+    return f"column {column!r} is in the name of the file's folder, not in the file: use partitioning='hive'"
 
 
 def new_columns(new: Sequence[str], schema: pa.Schema) -> str:

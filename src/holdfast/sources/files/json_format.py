@@ -1,15 +1,17 @@
 """JSON lines: a JSON object in each line."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused
 from holdfast.json_rows.nesting import TOO_DEEP, is_too_deep
-from holdfast.json_rows.reader import JsonReader
+from holdfast.json_rows.reader import BadJson, JsonReader
 from holdfast.json_rows.values import unfit_columns
 from holdfast.sources.files import lines
 from holdfast.sources.files.text_format import (
@@ -22,7 +24,7 @@ from holdfast.sources.files.text_format import (
     records_of,
 )
 from holdfast.sources.files.trees import FileInfo, FileTree
-from holdfast.sources.schema_fit import EvolutionPolicy, new_columns
+from holdfast.sources.schema_fit import EvolutionPolicy, in_folder, is_in_folder, new_columns
 
 BLANKS = list(b" \t\r\n\v\f")
 
@@ -62,22 +64,37 @@ class JsonFormat(TextFormat):
         return TextHead(None, len(lines.BYTE_ORDER_MARK) if data.startswith(lines.BYTE_ORDER_MARK) else 0)
 
     def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
-        return JsonParser(schema, policy)
+        return JsonParser(schema, policy, [name for name in schema.names if is_in_folder(name, file.path)])
 
 
 class JsonParser(BlockParser):
-    """Parses blocks of JSON lines."""
+    """Parses blocks of JSON lines. `in_folders`: columns in the names of the file's folders; a row has to have them."""
 
-    def __init__(self, schema: pa.Schema, policy: EvolutionPolicy) -> None:
+    def __init__(self, schema: pa.Schema, policy: EvolutionPolicy, in_folders: Sequence[str]) -> None:
+        self._in_folders = in_folders
         refused = (lambda names: new_columns(names, schema)) if policy.on_new_column == "fail" else None
         self._reader = JsonReader(schema, refused=refused, known=policy.elsewhere)
 
     def parse(self, data: bytes) -> ParsedBlock:
         starts, records = lines_of(data)
         rows, bad = self._reader.read(records)
+        for column in self._in_folders:
+            rows, bad = _without_nulls(rows, bad, len(records), column)
         return ParsedBlock(
             rows, [bad_text(TextRecord(int(starts[n]), records[n].as_py()), reason) for n, reason in bad]
         )
+
+
+def _without_nulls(
+    rows: pa.RecordBatch, bad: list[BadJson], count: int, column: str
+) -> tuple[pa.RecordBatch, list[BadJson]]:
+    """Take the rows without a value of a column for bad records: they would be null, though a folder has a value."""
+    if not rows.column(column).null_count:
+        return rows, bad
+    is_null = rows.column(column).is_null()
+    numbers = np.setdiff1d(np.arange(count), np.array([each.place for each in bad], np.int64))
+    found = [BadJson(int(number), in_folder(column)) for number in numbers[np.asarray(is_null)]]
+    return rows.filter(pc.invert(is_null)), sorted([*bad, *found])
 
 
 def lines_of(data: bytes) -> tuple[npt.NDArray[np.int64], pa.Array]:
