@@ -345,8 +345,8 @@ class RegionConfig:
     Parameters
     ----------
     max_failed_ratio
-        Largest share of the job's regions that may fail or stand at a time, parked ones included; above it the whole
-        batch fails. A higher value keeps more failures apart, and takes longer to notice that everything fails.
+        Largest share of the job's regions that may be failing or stuck at a time, parked ones included; above it the
+        whole batch fails. A higher value keeps more failures apart, and takes longer to notice that everything fails.
     max_consecutive_failures
         Checkpoints that may complete one after the other while a region fails to advance; a batch in which it fails
         after these is over the limit, before it is committed. With `available_now`, which

@@ -259,7 +259,8 @@ class Watermarks:
     def _at(self, now_us: int) -> dict[str, int | None]:
         """Return by key the watermark of a batch that is planned at that time.
 
-        A source that is idle goes with the others; where all are, with the one that has come furthest.
+        An idle source does not hold the watermark back: it follows the others. If all sources are idle, they follow
+        the one that has come furthest.
         """
         behind = {key: self._behind(spec) for key, spec in self._specs.items()}
         found = {key: self.times[key].watermark_at(now_us, spec, behind[key]) for key, spec in self._specs.items()}

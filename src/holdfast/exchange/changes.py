@@ -1,5 +1,5 @@
-"""Rows of change data that a broadcast state cannot take. The sender finds them, so each is told once and not once for
-each subtask."""
+"""Rows of change data that a broadcast state cannot take. The sender finds them, so that each is reported once and not
+once for each subtask."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

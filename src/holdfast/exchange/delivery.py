@@ -68,8 +68,8 @@ def run_unit(
 ) -> UnitResult:
     """Work off a unit in this process; only for legs without a Spark step.
 
-    `check` is called for each batch of rows and raises if the unit's result is no longer wanted. `reading` is told of
-    each split before it is read. Rows that do not fit in memory go below `local_dir`.
+    `check` is called for each batch of rows and raises if the unit's result is no longer wanted. `reading` is called
+    with each split before it is read. Rows that do not fit in memory go below `local_dir`.
     """
     work = UnitWork(unit, request, program, links, store, check, reading, local_dir)
     rows = UnitRows(work)

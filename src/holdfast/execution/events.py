@@ -96,7 +96,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class LossExplained:
-    """The reason of a loss that was told before the reason was known."""
+    """The reason of a loss that was reported before its reason was known."""
 
     process: ProcessId
     reason: str

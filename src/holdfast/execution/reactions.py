@@ -41,7 +41,7 @@ def to_batch(error: Exception) -> Reaction:
 
 
 def to_deployment(error: Exception, is_first: bool, is_outage: bool) -> Reaction:
-    """The reaction to an error of a deployment. The caller of `start()` is told of an error of the first deployment.
+    """The reaction to an error of a deployment. An error of the first deployment is raised to the caller of `start()`.
 
     An outage may pass, whatever class its error has: a full disk raises `OSError`.
     """

@@ -5,7 +5,7 @@
 A stream that is used twice is the same node twice.
 
 A stream may be divided and united again at each of many stages, so that the number of ways through the graph doubles at
-each: whoever walks the graph visits each node once, and never follows each way.
+each: a walk over the graph visits each node once, and does not follow every path.
 """
 
 from collections.abc import Callable, Container, Iterator

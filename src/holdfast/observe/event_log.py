@@ -120,7 +120,7 @@ def _plain_values(fact: object) -> dict[str, str]:
 
 _NUMBERS = frozenset((bool, int, float))
 _COLLECTIONS = frozenset((dict, list, set, frozenset, tuple))
-"""Types that are told apart without looking further, since facts are noted thousands of times a second."""
+"""Types that are distinguished without looking further, since facts are noted thousands of times a second."""
 
 _field_names_of: dict[type, tuple[str, ...]] = {}
 """The names of the fields of each dataclass that was noted; none for another class."""

@@ -72,7 +72,7 @@ class Restart:
 class SplitView:
     """A split that failed and has not caught up since; an empty `reason` says that it advances again.
 
-    `since`: number of the checkpoint record since which it stands at its position; 0: none yet. `failures`: checkpoints
+    `since`: number of the checkpoint record at which it got stuck at its position; 0: none yet. `failures`: checkpoints
     in a row without an advance.
     """
 

@@ -160,7 +160,7 @@ def decode_owned(data: bytes, owner: Owner, *kinds: type[Committable]) -> Commit
 
 
 def decode_one(data: bytes, sink: str, *kinds: type[Committable]) -> Committable:
-    """Decode a committable, whoever staged it. If `kinds` are given, it must be of these.
+    """Decode a committable, whichever process staged it. If `kinds` are given, it must be of these.
 
     Raises
     ------

@@ -84,7 +84,7 @@ def calling(lost: LostError) -> Iterator[None]:
 
 
 def remote_error(error: BaseException, lost: LostError) -> Exception:
-    """The error that a failed call stands for."""
+    """The error with which a call failed."""
     body = getattr(error, "extra_info", b"")
     if not body:
         return lost(_first_line(error))

@@ -10,7 +10,7 @@ lines that start inside that range:
 
 Any division of a file into ranges therefore reads each line exactly once. A read looks at the bytes of its own range,
 and past them only for the end of its last line, so that each byte is looked at a few times at most, however long the
-lines are. A line that is longer than a bound is not held in memory: its place, size and beginning stand for it.
+lines are. A line that is longer than a bound is not held in memory: it is identified by its place, size and beginning.
 """
 
 from collections.abc import Callable, Iterator

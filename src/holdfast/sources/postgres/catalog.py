@@ -87,7 +87,7 @@ class Catalog:
             )
 
     def check_running(self, tables: Mapping[str, TableColumns]) -> None:
-        """Raise `JobRefused` if the stream does not tell all changes any more of the tables that were there."""
+        """Raise `JobRefused` if the stream no longer contains all changes of the tables that were there."""
         self._check_publication(list(tables), f", and {_ANEW}")
         for facts in self._facts(list(tables)):
             table = tables[facts.name]
@@ -163,7 +163,7 @@ class Catalog:
             self._refuse("max_wal_senders is 0: raise it and restart the server")
 
     def _check_publication(self, tables: Sequence[str], then: str = "") -> None:
-        """Refuse a publication that is gone or tells a part; `then`: the remedy beside its statement."""
+        """Refuse a publication that is gone or publishes only some changes; `then`: the remedy beside its statement."""
         name = self._publication
         found = self._server.query(
             "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication WHERE pubname = %s", (name,)

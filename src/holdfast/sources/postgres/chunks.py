@@ -6,7 +6,7 @@
 
 Changes of keys that no chunk has brought yet are dropped: their chunk will bring the rows as they are. A transaction
 that S saw is told before the mark, since its commit lies before it in the WAL. So each key begins with an insert, at
-the mark of its chunk, and from there on the stream tells every change.
+the mark of its chunk, and from there on the stream contains every change.
 """
 
 from collections import deque
@@ -31,7 +31,8 @@ from holdfast.sources.postgres.snapshot import column_name, copied_batch, copy_t
 from holdfast.sources.postgres.writer import SegmentContent
 
 RECENT_MAX = 100_000
-"""Transactions that are remembered, to notice a transaction that is told and not yet seen by a snapshot."""
+"""Number of transactions that are remembered, to notice one that the stream has sent and that a snapshot does not see
+yet."""
 ATTEMPTS_MAX = 100
 Bound = int | str
 """A key at which a range of a table ends: a whole number, or a UUID as text, whose order is that of its text."""
@@ -42,7 +43,7 @@ _UUID = 2950
 
 @dataclass(frozen=True)
 class Visibility:
-    """The transactions that a snapshot of the server saw, as `pg_current_snapshot()` tells it."""
+    """The transactions that a snapshot of the server saw, as `pg_current_snapshot()` returns them."""
 
     least: int
     next: int
@@ -54,7 +55,7 @@ class Visibility:
         return Visibility(int(least), int(following), frozenset(int(each) for each in running.split(",") if each))
 
     def saw(self, xids: Ints) -> npt.NDArray[np.bool_]:
-        """Return which transactions were seen, by the 32 bits of their ids that the stream tells."""
+        """Return which transactions were seen, by the 32 bits of their ids that the stream contains."""
         full = (self.next >> 32 << 32) + xids
         full = np.where(full > self.next + 2**31, full - 2**32, full)
         return (full < self.least) | ((full < self.next) & ~np.isin(full, list(self.running)))
@@ -196,7 +197,7 @@ def _literal(bound: Bound) -> str:
 
 
 def check_frontiers(segment: str, frontiers: Mapping[str, object], tables: Mapping[str, TableColumns]) -> None:
-    """Check the state of a chunked snapshot as a stored segment tells it.
+    """Check the state of a chunked snapshot that a stored segment holds.
 
     Raises `JobRefused` if the source has not all of its tables, `CorruptObject` if a bound is no key of its table.
     """

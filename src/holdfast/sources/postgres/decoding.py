@@ -102,7 +102,7 @@ class Decoder:
         return SegmentContent(len(payloads), ends, tables, scan.end_lsn or None, opened.xid, opened.changes)
 
     def _check_identity(self, table: TableColumns, relation: Relation) -> None:
-        """Refuse updates and deletes that tell less of the row before than they would have at the start."""
+        """Refuse updates and deletes that contain fewer columns of the row before than they did at the start."""
         told = IDENTITIES.get(relation.identity, relation.identity)
         key = [column.name for column in relation.columns if column.key]
         if relation.identity != "f" and self.settings.full_rows:
@@ -201,7 +201,7 @@ class Decoder:
         return SegmentContent(1, [], tables, open_xid=self._open.xid, open_changes=self._open.changes)
 
     def _forget_known(self) -> None:
-        """Take note that a change that is stored already was told again."""
+        """Note that a change which is stored already was sent again."""
         self._known.left -= 1
         if not self._known.left:
             self._known = Resumption()

@@ -1,4 +1,4 @@
-"""The initial snapshot: all tables as of the same moment, from which the slot then tells the changes.
+"""The initial snapshot: all tables as of the same moment, after which the slot sends the changes.
 
 Checkpoints are refused while it runs, so that a death in it means that it begins anew: the rows that were read of a
 snapshot that is gone would not fit together with those of another.

@@ -37,7 +37,7 @@ SEQUENCE = "_sequence"
 INSERT, PREIMAGE, POSTIMAGE, DELETE, TRUNCATED = 0, 1, 2, 3, 4
 CHANGE_TYPES = pa.array(["insert", "update_preimage", "update_postimage", "delete", TRUNCATE])
 CHANGES = np.frombuffer(b"IUDT", np.uint8)
-"""Kinds of messages that are changes: a transaction has the same ones whenever it is told."""
+"""Kinds of messages that are changes: a transaction has the same ones each time it is sent."""
 EPOCH_US = 946_684_800_000_000
 """Microseconds from 1970 to 2000, where PostgreSQL's time begins."""
 

@@ -1,4 +1,4 @@
-"""Values that an update left as they were, and that the stream does not tell: read from the table as it is now.
+"""Values that an update did not change, and that the stream therefore lacks: they are read from the table as it is now.
 
 The value may be newer than the change. Where the row is gone by now, its change is left out: a later change of the
 stream deletes the row, or gives it another key.

@@ -7,13 +7,13 @@
 Invariants
 - An LSN is confirmed only when everything before it is in stored segments, an empty segment included. So the slot is
   never ahead of the chain; a slot that is, is another slot of the same name.
-- The confirmed LSN is 1 byte below the last message that was told, and the server still skips a commit that ends there.
-  Otherwise psycopg2 would confirm by itself the LSN of the next keepalive, of which no segment tells. For the same
+- The confirmed LSN is 1 byte below the last message received, and the server still skips a commit that ends there.
+  Otherwise psycopg2 would confirm by itself the LSN of the next keepalive, which no segment holds. For the same
   reason a mark is written before the reader begins: a message comes before the first keepalive. And in quiet times the
   place up to which nothing came is the place of a mark, not of a keepalive.
 - The holder of the slot looks once more for segments before it reads, since an older driver may have stored some until
   its connection was ended (`claim`).
-- A transaction whose beginning is stored and whose end is not is told anew after a reconnection, and its known changes
+- A transaction whose beginning is stored and whose end is not is sent again after a reconnection, and its known changes
   are dropped by their number.
 """
 
@@ -61,7 +61,7 @@ LOOK_S = 15.0
 
 
 class Reader:
-    """Reads a slot. `start` begins the thread; `problem` holds the error that the query must be told."""
+    """Reads a slot. `start` begins the thread; `problem` holds the error with which the query has to end."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Reader:
         self._warned_bytes = settings.slot_warning_bytes
         self._lock = threading.Lock()
         self._looks: dict[str, threading.Event] = {}
-        """Marks of looks that the stream has not told yet."""
+        """Marks of looks that have not come back in the stream yet."""
         self._problem: HoldfastError | None = None
         self.passed = SpoolPosition(0, 0)
         """The place of the last completed checkpoint."""
@@ -364,7 +364,8 @@ class Reader:
         return self._spool.size > self._settings.spool_bytes_max and self._spool.has_cut_after(self.passed)
 
     def _look_at_slot(self) -> None:
-        """Warn about a slot that keeps much WAL, and refuse tables whose changes the stream does not tell any more."""
+        """Warn about a slot that keeps much WAL, and refuse tables whose changes the stream does not contain any
+        more."""
         state = self._server.slot(self._settings.slot)
         if state is not None and state.kept_bytes > self._warned_bytes:
             log.warning(

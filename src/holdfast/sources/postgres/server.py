@@ -44,7 +44,7 @@ class ReaderName:
 
     @staticmethod
     def parse(application: str) -> "ReaderName | None":
-        """Return the name that a connection tells; None if it is not the name of a reader."""
+        """Return the name that a connection gave itself; None if it is not the name of a reader."""
         parts = application.split(" ")
         if len(parts) != 3 or parts[0] != APPLICATION or not parts[2].isdecimal():
             return None
@@ -183,7 +183,7 @@ class Server:
         return SlotState(lsn(confirmed), *facts)
 
     def create_slot(self, name: str) -> int:
-        """Create the slot and return the LSN from which it tells changes."""
+        """Create the slot; return the LSN from which on it sends changes."""
         return lsn(
             self.query("SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))[0][0]
         )
@@ -195,7 +195,7 @@ class Server:
         self.query("SELECT pg_terminate_backend(%s, 10000)", (pid,))
 
     def mark(self, content: str) -> None:
-        """Write a logical message into the WAL, which the slot tells in its place.
+        """Write a logical message into the WAL; the slot sends it among the changes, in order.
 
         The statement takes a transaction's number, because otherwise the server would not write out the WAL at once.
         """

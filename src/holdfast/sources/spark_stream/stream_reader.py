@@ -20,7 +20,8 @@ RESTART_S_MAX = 10.0
 
 
 class StreamReader:
-    """Runs the query of a DataFrame. `begin` starts it; `problem` holds the error that the job's query must be told.
+    """Runs the query of a DataFrame. `begin` starts it; `problem` holds the error with which the job's query has to
+    end.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ class StreamReader:
     trigger
         Arguments of Spark's `trigger`.
     outage_timeout_s
-        Seconds for which the query may fail again and again before `problem` tells it.
+        Seconds for which the query may fail again and again before `problem` is set.
     """
 
     def __init__(

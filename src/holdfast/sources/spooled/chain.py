@@ -1,8 +1,9 @@
 """Finding a source's chain of segments again in the job's storage, after a restart of the driver.
 
-A record names the segments that were stored when its position was taken. No record names those stored later, and nobody
-tells their rows again: they are found by a listing, each by its number and `SegmentHead.follows`. Where two segments
-follow the same segment, that of the newer epoch counts: an older driver may go on for a moment after it was replaced.
+A record names the segments that were stored when its position was taken. No record names segments stored later, and
+their rows are not sent again: they are found by a listing, each by its number and `SegmentHead.follows`. Where two
+segments follow the same segment, that of the newer epoch counts: an older driver may go on for a moment after it was
+replaced.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""Segments: rows that a source stored because nobody tells them again, in parts.
+"""Segments: rows that a source stored, in parts, because an outside system sends them only once.
 
     part 1 (Arrow IPC) | part 2 | … | head (msgpack, in a frame) | length of that, 4 bytes
 
