@@ -401,7 +401,8 @@ class _Combination:
     """Waits until all ranges of a cut are stored, and then answers `future` with their pieces, or with the first error.
 
     It lets go of the ranges and the future with the answer. A range that is done keeps the calls it has made, this
-    among them: ranges and checkpoints would hold each other in cycles until the interpreter's search for these finds them.
+    among them: ranges and checkpoints would hold each other in cycles until the interpreter's search for these finds
+    them.
     """
 
     def __init__(self, log: LogId, needed: Sequence[RangePart], future: Future[list[LogPiece]]) -> None:

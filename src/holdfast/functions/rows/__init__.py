@@ -1,6 +1,6 @@
 """Rows as all operators treat them: as columns, in groups, and aside where they are bad or late.
 
 Files in reading order: `policies` (bad and late rows, as a user declares it), `columns` (between Arrow, NumPy and
-tables), `grouping` with `kernels` (rows of the same key), `late` and `bad_rows` (rows that are put aside), `calls` and
-`times` (the way into functions of users), `expressions` (of PyArrow, over rows).
+tables), `grouping` with `kernels` (rows of the same key), `pieces` (a part of a batch at a time), `late` and `bad_rows`
+(rows that are put aside), `calls` and `times` (the way into functions of users), `expressions` (of PyArrow, over rows).
 """
