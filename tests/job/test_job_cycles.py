@@ -1,4 +1,4 @@
-"""Checkpoints leave no objects that hold each other: such cycles wait for the garbage collection, which looks seldom."""
+"""Checkpoints leave no objects that hold each other: such cycles wait for a garbage collection, which is rare."""
 
 import gc
 from collections import Counter
