@@ -143,3 +143,4 @@ clean:  ## Remove what was made: the environment, caches, leftovers of Spark
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +
+	rm -rf src/holdfast/kernels/compiled

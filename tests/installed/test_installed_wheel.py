@@ -69,10 +69,9 @@ def test_every_module_and_file_is_there_where_nothing_but_the_wheel_was_installe
 
 
 def files(folder: Path) -> set[Path]:
-    """The files of a package, without those that Python compiles."""
-    return {
-        path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    }
+    """The files of a package, without those that Python and Numba compile."""
+    made = {"__pycache__", "compiled"}
+    return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and made.isdisjoint(path.parts)}
 
 
 @pytest.mark.long
