@@ -143,6 +143,7 @@ def watched() -> Iterator[list[float]]:
 def _repeated(measure: Measure, size: int) -> Iterator[float]:
     begun_s = time.process_time()
     for _ in range(REPETITIONS):
+        gc.collect()  # jobs of before hold their tables in cycles
         yield measure(size)
         if time.process_time() - begun_s > REPEAT_S:
             return

@@ -13,6 +13,11 @@ from holdfast.testing import TestSource, run, start
 
 QUIET = 4
 """Batches that are measured, of which the least counts; the first of them also settles what the batch before left."""
+SETTLE_S = 0.1
+"""Pause of a look whether the process still works. A higher value takes longer, and misses less."""
+SETTLE_LOOKS_MAX = 600
+QUIET_LOOKS = 5
+"""Looks in a row that see no work. A higher value takes longer, and misses less."""
 BEGIN_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000
 SCHEMA = "k BIGINT, at TIMESTAMP, v BIGINT"
@@ -65,6 +70,7 @@ def later_batch_s(
             query.processAllAvailable()
             if checkpoints:
                 query.trigger_checkpoint()
+        settle()
         costs = []
         for _ in range(QUIET + 1):
             source.length += 1
@@ -74,6 +80,17 @@ def later_batch_s(
         return min(costs[1:])
     finally:
         query.stop()
+
+
+def settle() -> None:
+    """Wait until the work beside the batches before has ended: materialization writes all of their state, in steps."""
+    quiet = 0
+    for _ in range(SETTLE_LOOKS_MAX):
+        begun_s = time.process_time()
+        time.sleep(SETTLE_S)
+        quiet = quiet + 1 if time.process_time() - begun_s < SETTLE_S / 10 else 0
+        if quiet == QUIET_LOOKS:
+            return
 
 
 def whole_s(declare: Callable[[hf.Job], None], **settings: Any) -> float:
