@@ -52,8 +52,9 @@ def sample(query: hf.Query, processes: Mapping[str, psutil.Process], folder: Pat
         figures |= {f"{name} {each}": getattr(usage, each) for each in ("memory_mb", "threads", "descriptors")}
     figures["driver objects"] = len(gc.get_objects())
     for process in query.view().processes:
-        if "processObjects" in process.metrics:
-            figures[f"{process.role} {process.number} blocks".lower()] = process.metrics["processObjects"]
+        if process.role == "TaskManager":
+            blocks = process.metrics.get("processObjects", 0.0)  # a sample before its first report has none
+            figures[f"{process.role} {process.number} blocks".lower()] = blocks
     figures["local files"] = files_below(folder / "local")
     figures["stored objects"] = files_below(folder / "storage")
     figures["checkpoints"] = query.totals.completed_checkpoints

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak import arguments, growth, plot, watch
+from benchmarks.soak import WARMUP_SHARE, arguments, growth, plot, watch
 
 MINUTES = os.environ.get("HOLDFAST_SOAK_MINUTES", "10")
 ALLOWED = {
@@ -29,7 +29,9 @@ def test_every_process_holds_no_more_after_hours_than_after_minutes(tmp_path: Pa
     given = ["--minutes", MINUTES, "--trigger", "100ms", "--interval", "250ms"]
     samples = watch(arguments(given), tmp_path)
     plot(samples, tmp_path / "soak.svg")
-    grown = growth(samples, "checkpoints", 1000)
+    # A slow machine takes fewer checkpoints, and pools of threads fill by the clock: nothing is extrapolated.
+    counted = samples[-1]["checkpoints"] - samples[int(len(samples) * WARMUP_SHARE)]["checkpoints"]
+    grown = growth(samples, "checkpoints", min(1000.0, counted))
     assert samples[-1]["checkpoints"] > samples[0]["checkpoints"] + 100, "too few checkpoints to show a slope"
     too_much = {name: each for name, each in grown.items() if each > ALLOWED.get(name.split()[-1], float("inf"))}
-    assert not too_much, f"{too_much} for 1,000 checkpoints; the plot is {tmp_path / 'soak.svg'}"
+    assert not too_much, f"{too_much} for {min(1000, counted):.0f} checkpoints; the plot is {tmp_path / 'soak.svg'}"
