@@ -118,7 +118,7 @@ bench-backpressure: setup  ## Checkpoints while batches take 10 s, and what alig
 bench-failover: setup  ## From the kill of a process to the next batch with all subtasks, as one JSON line (BENCH="--kills 5")
 	@$(RUN) python -m benchmarks.failover --json $(BENCH)
 
-experiments: setup  ## The documents' experiments with pictures, in some 30 minutes (BENCH=--quick: 5)
+experiments: setup  ## The documents' experiments with pictures, in about an hour (BENCH=--quick: 10 minutes)
 	@$(RUN) python -m benchmarks.experiments $(BENCH)
 
 bench-postgres: setup postgres  ## PostgreSQL's snapshot and changes, beside pg_recvlogical, as one JSON line
