@@ -10,8 +10,9 @@ import pytest
 from execution_world import World
 
 from holdfast import errors
-from holdfast.execution import course, deployments, dropping, processes
 from holdfast.execution import events as ev
+from holdfast.execution import machine, processes
+from holdfast.execution.absences import Absences
 from holdfast.execution.calls import Calls, Overdue, Step
 from holdfast.execution.machine import Machine
 from holdfast.execution.places import Places, choose
@@ -129,7 +130,7 @@ def _takes_answers_of_other_runs() -> AbstractContextManager[Any]:
 
 
 def _awaits_no_loss() -> AbstractContextManager[Any]:
-    return mock.patch.object(course, "LOSS_NOTICE_S", float("inf"))
+    return mock.patch.object(machine, "LOSS_NOTICE_S", float("inf"))
 
 
 def _moves_survivors() -> AbstractContextManager[Any]:
@@ -137,12 +138,12 @@ def _moves_survivors() -> AbstractContextManager[Any]:
         found = choose(count, before, serving)
         return found and Places((*found.holders[1:], *found.holders[:1]), found.live)
 
-    return mock.patch.object(deployments, "choose", shuffled)
+    return mock.patch.object(machine, "choose", shuffled)
 
 
 def _leaves_anybody_out() -> AbstractContextManager[Any]:
     def may(self: Machine) -> bool:
-        return self._on_loss is OnLoss.DROP and self.phase in dropping.GOING_ON
+        return self._on_loss is OnLoss.DROP and self.phase in machine.GOING_ON
 
     return mock.patch.object(Machine, "_may_leave_out", may)
 
@@ -168,7 +169,7 @@ def _joins_within_a_batch() -> AbstractContextManager[Any]:
 
 
 def _joins_without_broadcast_state() -> AbstractContextManager[Any]:
-    return mock.patch.object(Machine, "_base_is_too_old", lambda self: False)
+    return mock.patch.object(Absences, "base_is_too_old", False)
 
 
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {

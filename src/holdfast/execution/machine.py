@@ -14,7 +14,7 @@ commands. Each phase but GATHERING, WAITING and CHOOSING has work in flight, whi
                        └─ CommitFailed, UndoFailed
     ENDING     a user stops the query, or an error ends it: the work in flight is to end first
     LEAVING    a batch has no further attempt: it is undone first
-    JOINING    a replacement is deployed between two batches, while the others keep their state (`dropping.py`)
+    JOINING    a replacement is deployed between two batches, while the others keep their state (`on_loss="drop"`)
     WAITING    also if a batch failed for want of a store or a disk; then it is undone and run again
 
 Invariants
@@ -26,28 +26,77 @@ Invariants
   bounded: no storm goes on for ever.
 - After `End` no command is given.
 
-Reading order: `course.py` (work in flight, the end) ◄── `deployments.py` (base, restarts) ◄── `dropping.py` (batches
-without somebody) ◄── `batches.py` (run, commit, undo) ◄── this module (events, time, processes). Each adds its rules to
-the module before.
+With `on_loss="drop"` batches go on while a TaskManager is missing, and its replacement joins between two batches:
 
-Does not own: positions, plans, checkpoints, units of senders, connections.
+    a loss ──within the limits──► left out: batches and checkpoints go on without it
+       │                     a replacement serves ─► AskBase, goes on ──BaseChosen──► at the next batch boundary
+       │                                                                             JOINING ──Deployed──► `_plan`
+       └─past a limit, or a further loss while a replacement joins──► a restart, in which everybody goes back
+
+Parts: `supervision` (who lives, calls), `places` (who holds which subtasks), `restarts` (the budget), `absences` (who
+is left out), `failover` (why it goes back), `reactions` (to errors). This file has the whole story of a job, so it is
+longer than others.
+
+Does not own: positions, plans, checkpoints, units of senders, connections, which rows are dropped.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+from holdfast import errors
 from holdfast.execution import events as ev
-from holdfast.execution.batches import Batches
-from holdfast.execution.phases import WORK_OF, Phase
-from holdfast.ids import ProcessId, Role
+from holdfast.execution import reactions
+from holdfast.execution.absences import Absences
+from holdfast.execution.failover import UNKNOWN, Cause, Failover, Why
+from holdfast.execution.phases import WORK_OF, Phase, Work
+from holdfast.execution.places import Places, choose
+from holdfast.execution.reactions import Reaction
+from holdfast.execution.restarts import Restarts
+from holdfast.execution.supervision import Supervision
+from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig, OnLoss
 
+LOSS_NOTICE_S = 5.0
+"""Seconds to wait for the end of a process that did not answer; then the job goes on as if it lived."""
+GRACE_S = 1.0
+"""Seconds in which tasks may end by themselves once a user stops the query: Spark warns of each task it cancels."""
+END_S_MAX = 10.0
+"""Seconds to wait for work in flight when the query ends. A higher value lets longer calls of user functions come to
+their end, and holds up the end for longer where one never returns; its work counts nowhere in either case."""
+GOING_ON = (Phase.PLANNING, Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING, Phase.FINISHING)
+"""The phases in which a TaskManager may be left out."""
 
-class Machine(Batches):
+
+class Machine:
     """The execution rules of a job during a single epoch. Called by a single thread at a time."""
 
     def __init__(self, config: FailoverConfig, on_loss: OnLoss = OnLoss.REWIND) -> None:
-        super().__init__(config, on_loss)
+        self._config = config
+        self._on_loss = on_loss
+        self._supervision = Supervision(config)
+        self._restarts = Restarts(config)
+        self._absences = Absences(config)
+        self._places = Places()
+        self._commands: list[ev.Command] = []
+        """The commands of the present answer."""
+        self.phase = Phase.IDLE
+        self._work: Work | None = None
+        self._now_s = 0.0
+        self._run = RunNumber(0)
+        self._has_run = False
+        self._base: JournalNumber | None = None
+        self._joins = False
+        """True while a deployment concerns replacements alone."""
+        self._batch: BatchNumber | None = None
+        self._attempt = 0
+        self._combine = True
+        self.paused_by: frozenset[str] = frozenset()
+        """Sinks that lag so far behind that no batch is planned."""
+        self._cause: Cause | None = None
+        self._error: Exception | None = None
+        self._noticed: Callable[[], None] = lambda: None
+        self._unnoticed: Callable[[], None] = lambda: None
+        self._until_s = self._cancel_s = 0.0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             ev.Started: self._on_started,
             ev.Tick: self._on_tick,
@@ -98,7 +147,7 @@ class Machine(Batches):
         assert self.phase is not Phase.DRAINING or self._cause, "draining without a cause"
         undisturbed = (Phase.PLANNING, Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING, Phase.FINISHING)
         if self.phase in undisturbed:
-            assert self._places.still_held(self._supervision.live(), self._absent), (
+            assert self._places.still_held(self._supervision.live(), self._absences.since_s), (
                 f"{self._places} was deployed, {self._supervision.live()} lives"
             )
         has_batch = self.phase in (Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING)
@@ -176,3 +225,411 @@ class Machine(Batches):
 
     def _on_unreachable(self, event: ev.Unreachable) -> None:
         self._commands += self._supervision.unreachable(event)
+
+    # --- work in flight -----------------------------------------------------------------------------------------------
+
+    def _begin(self, phase: Phase, command: ev.Command) -> None:
+        self.phase = phase
+        self._work = WORK_OF[phase]
+        self._commands.append(command)
+
+    def _is_over(self, work: Work, run: RunNumber | None = None, batch: BatchNumber | None = None) -> bool:
+        """True if an event ends the work in flight; afterwards none is in flight."""
+        if self._work is not work or run not in (None, self._run) or batch not in (None, self._batch):
+            return False
+        self._work = None
+        return True
+
+    def _next_run(self) -> RunNumber:
+        self._run = RunNumber(self._run + 1)
+        return self._run
+
+    def _log(self, message: str) -> None:
+        self._commands.append(ev.Log(message))
+
+    def _wait(self, seconds: float, cause: Cause, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
+        """Wait up to `seconds` for the loss of a process that did not answer, or for a store that comes back."""
+        self.phase = Phase.WAITING
+        self._cause = cause
+        self._noticed, self._unnoticed = noticed, unnoticed
+        self._until_s = self._now_s + seconds
+
+    def _await_loss(self, cause: Cause, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
+        """Wait for the loss of a process that did not answer."""
+        self._wait(LOSS_NOTICE_S, cause, noticed, unnoticed)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_ending(self) -> bool:
+        return self.phase in (Phase.LEAVING, Phase.ENDING, Phase.ENDED)
+
+    def _on_stop_asked(self, event: ev.StopAsked) -> None:
+        if not self._is_ending:
+            self._end_with(None)
+
+    def _on_failed(self, event: ev.Failed) -> None:
+        if not self._is_ending:
+            self._end_with(event.error)
+
+    def _exhausted(self, count: str, cause: Cause) -> None:
+        if self._has_run:
+            self._end_with(errors.RestartsExhausted(f"{count}; the last cause: {cause}"))
+        else:
+            self._end_with(
+                errors.JobRefused(f"TaskManagers keep ending while they start: {count}; the last cause: {cause}")
+            )
+
+    def _leave(self, error: Exception) -> None:
+        """Undo the batch in flight, then end the query."""
+        self._error = error
+        self._until_s = self._now_s + END_S_MAX
+        self._begin(Phase.LEAVING, ev.Undo(self._next_run()))
+
+    def _end_with(self, error: Exception | None) -> None:
+        """Ask the work in flight to end, and end the query after it."""
+        self._error = error
+        if self._work is None:
+            self._end()
+            return
+        self.phase = Phase.ENDING
+        self._until_s = self._now_s + END_S_MAX
+        self._cancel_s = self._now_s + (GRACE_S if error is None else 0.0)
+        self._commands.append(ev.Interrupt())
+        self._cancel_due()
+
+    def _cancel_due(self) -> None:
+        if self.phase is Phase.ENDING and self._now_s >= self._cancel_s:
+            self._cancel_s = float("inf")
+            self._commands.append(ev.Cancel(self._run))
+
+    def _end(self, complete: bool = False) -> None:
+        self.phase = Phase.ENDED
+        self._work = None
+        self._commands.append(ev.End(self._error, complete))
+
+    # --- deployment ---------------------------------------------------------------------------------------------------
+
+    def _gather(self) -> None:
+        """Deploy as soon as a TaskManager serves for each place."""
+        self.phase = Phase.GATHERING
+        self._commands += self._supervision.start_due(self._now_s)
+        self._deploy_if_complete()
+
+    def _deploy_if_complete(self) -> None:
+        if self.phase is not Phase.GATHERING or self._now_s < self._restarts.not_before_s:
+            return
+        places = choose(self._supervision.places, self._places, self._supervision.live())
+        if places is None:
+            return
+        self._places = places
+        cause, self._cause = self._cause if self._has_run else None, None
+        failover = None if cause is None else Failover((cause,))
+        rewind = self._on_loss is not OnLoss.RESTART
+        deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders, failover, rewind)
+        self._begin(Phase.DEPLOYING, deploy)
+
+    def _on_deployed(self, event: ev.Deployed) -> None:
+        if not self._is_over(Work.DEPLOY, event.run):
+            return
+        if self._joins:
+            self._joined()
+            return
+        if self.phase is Phase.DEPLOYING:
+            self._restarts.deployed()
+            self._has_run = True
+            self._commands.append(ev.AnnounceDeployed(self._run, dict(self._places.live)))
+        self._go_on(self._plan, self._deploy_again)
+
+    def _on_deploy_failed(self, event: ev.DeployFailed) -> None:
+        if not self._is_over(Work.DEPLOY, event.run):
+            return
+        if self._joins:
+            self._join_failed(event)
+            return
+        reaction = reactions.to_deployment(event.error, not self._has_run, event.outage is not None)
+        if self.phase is Phase.ENDING:
+            self._end()
+        elif reaction is Reaction.END or (event.outage is not None and event.outage.is_over):
+            self._end_with(event.error)
+        elif self.phase is Phase.DRAINING:
+            self._deploy_again()
+        elif reaction is Reaction.LOST:
+            self._await_loss(Cause(Why.FAILED, str(event.error)), self._deploy_again, self._deploy_again)
+        elif event.outage is not None:
+            self._cause = Cause(Why.OUTAGE, str(event.error))
+            self._restarts.pause(event.outage.pause_s, self._now_s)
+            self._gather()
+        else:
+            self._cause = Cause(Why.FAILED, str(event.error))
+            self._log(self._restarts.deploy_failed(str(event.error), self._now_s))
+            self._deploy_again()
+
+    def _deploy_again(self) -> None:
+        """The same base once more: it stays chosen until everything was deployed."""
+        if self._may_restart():
+            self._gather()
+
+    # --- restarts -----------------------------------------------------------------------------------------------------
+
+    def _on_failover_asked(self, event: ev.FailoverAsked) -> None:
+        self._give_up(event.cause)
+
+    def _give_up(self, cause: Cause) -> None:
+        """Mark the deployment as no longer good: restart, once the work in flight has ended."""
+        if self.phase in (Phase.GATHERING, Phase.CHOOSING, Phase.DRAINING):
+            self._cause = self._cause or cause
+        elif self.phase is Phase.WAITING:
+            self._cause = cause
+            self._noticed()
+        elif not self._is_ending and self._work is not None:
+            self._cause = cause
+            self._restarts.next_is_free = cause.why is Why.OUTAGE
+            self.phase = Phase.DRAINING
+            self._commands += [ev.Interrupt(), ev.Cancel(self._run)]
+
+    def _restart(self) -> None:
+        """Back to the newest checkpoint."""
+        if self._absences:
+            self._log("the rows dropped since the last checkpoint are processed again")
+        self._absences.everybody_goes_back()
+        if not self._may_restart():
+            return
+        self._batch = None
+        self._log(f"restarting from the last checkpoint: {self._cause}")
+        self.phase = Phase.CHOOSING
+        self._commands.append(ev.AskBase(Failover((self._cause or UNKNOWN,))))
+
+    def _may_restart(self) -> bool:
+        if self._restarts.another():
+            return True
+        count = f"{self._restarts.count} restarts without a completed checkpoint in between"
+        self._exhausted(count, self._cause or UNKNOWN)
+        return False
+
+    def _on_base_chosen(self, event: ev.BaseChosen) -> None:
+        if self.phase is Phase.CHOOSING:
+            self._base = event.base
+            self._gather()
+        elif self._absences.awaits_base:
+            self._base = event.base
+            self._absences.base_chosen(event.batch)
+            self._look_who_joins()
+
+    def _on_checkpoint_completed(self, event: ev.CheckpointCompleted) -> None:
+        self._restarts.checkpoint_completed()
+        self._supervision.proved()
+
+    def _go_on(self, following: Callable[[], None], restart: Callable[[], None] | None = None) -> None:
+        """Call `following`, the next step, unless the query is to end, or has to restart first."""
+        if self.phase is Phase.ENDING:
+            self._end()
+        elif self.phase is Phase.DRAINING:
+            (restart or self._restart)()
+        else:
+            following()
+
+    # --- going on without a TaskManager -------------------------------------------------------------------------------
+
+    def _may_leave_out(self) -> bool:
+        """True if the job may go on without a further TaskManager."""
+        within = self._absences.may_grow(len(self._places.holders))
+        return self._on_loss is OnLoss.DROP and self.phase in GOING_ON and within
+
+    def _leave_out(self, process: ProcessId, cause: Cause) -> None:
+        """Go on without a TaskManager that was lost."""
+        self._absences.add(process.number, cause, self._now_s)
+        self._log(f"{cause}; the job goes on and drops the rows for its subtasks until a replacement joins")
+        reason = str(Failover(tuple(self._absences.causes)))
+        self._commands.append(ev.LeaveOut(reason, frozenset(self._absences.since_s)))
+        self._look_who_joins()
+
+    def _joinable(self) -> Places | None:
+        """The places with the replacements in them, once everybody is there, and the base is known."""
+        return self._replaced() if self._absences.base_is_known else None
+
+    def _replaced(self) -> Places | None:
+        if not self._absences:
+            return None
+        return choose(self._supervision.places, self._places, self._supervision.live())
+
+    def _look_who_joins(self) -> None:
+        """Ask for the base once replacements serve; end the wait for rows if they can join."""
+        if self._replaced() is not None and not self._absences.base_is_asked:
+            self._absences.base_is_asked = True
+            self._commands.append(ev.AskBase(Failover(tuple(self._absences.causes), joining=())))
+        if self.phase is Phase.PLANNING and self._joinable() is not None:
+            self._commands.append(ev.Interrupt())
+
+    def _join(self, places: Places) -> None:
+        before, self._places = self._places, places
+        joining = tuple(each for each, incarnation in places.live.items() if not before.hold(each, incarnation))
+        self._joins = True
+        failover = Failover(tuple(self._absences.causes), joining)
+        deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders, failover)
+        self._begin(Phase.JOINING, deploy)
+
+    def _joined(self) -> None:
+        """The replacement holds its place: nobody is absent any more."""
+        self._joins = False
+        if self.phase is Phase.JOINING:
+            self._absences.clear()
+            self._commands.append(ev.AnnounceDeployed(self._run, dict(self._places.live)))
+        self._go_on(self._plan)
+
+    def _join_failed(self, event: ev.DeployFailed) -> None:
+        self._joins = False
+        reaction = reactions.to_deployment(event.error, False, event.outage is not None)
+        cause = Cause(Why.FAILED, f"a replacement could not join: {event.error}")
+        if self.phase is Phase.ENDING:
+            self._end()
+        elif reaction is Reaction.END:
+            self._end_with(event.error)
+        elif self.phase is Phase.DRAINING:
+            self._restart()
+        elif reaction is Reaction.LOST:
+            self._await_loss(cause, self._restart, self._restart)
+        else:
+            self._cause = cause
+            self._restart()
+
+    def _look_at_absent(self) -> None:
+        """A TaskManager that is missing for too long has everybody go back to the last checkpoint."""
+        if self.phase not in GOING_ON:
+            return
+        overdue = self._absences.overdue(self._now_s)
+        if overdue is not None:
+            self._give_up(overdue)
+
+    # --- planning and finishing ---------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        self._batch = None
+        if self._absences.base_is_too_old:
+            text = "broadcast state has changed since the checkpoint from which a replacement would join"
+            self._cause = Cause(Why.LAGGING, text)
+            self._restart()
+            return
+        places = self._joinable()
+        if places is not None:
+            self._join(places)
+        else:
+            self._begin(Phase.PLANNING, ev.PlanBatch(self.paused_by))
+
+    def _on_sinks_lag(self, event: ev.SinksLag) -> None:
+        self.paused_by = event.sinks
+        if self.phase is Phase.PLANNING:
+            self._commands.append(ev.Interrupt())
+
+    def _on_interrupted(self, event: ev.Interrupted) -> None:
+        if self._is_over(Work.PLAN) or self._is_over(Work.FINISH):
+            self._go_on(self._plan)
+
+    def _on_work_failed(self, event: ev.WorkFailed) -> None:
+        if self._work is not None:
+            self._work = None
+            self._end() if self._is_ending else self._end_with(event.error)
+
+    def _on_end_reached(self, event: ev.EndReached) -> None:
+        if self._is_over(Work.PLAN):
+            self._go_on(lambda: self._begin(Phase.FINISHING, ev.Finish()))
+
+    def _on_finished(self, event: ev.Finished) -> None:
+        if self._is_over(Work.FINISH):
+            self._end(complete=True)
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def _on_batch_planned(self, event: ev.BatchPlanned) -> None:
+        if self._is_over(Work.PLAN):
+            self._batch, self._attempt = event.batch, 1
+            self._go_on(self._run_batch)
+
+    def _run_batch(self) -> None:
+        assert self._batch is not None
+        self._begin(Phase.RUNNING, ev.RunBatch(self._run, self._batch, self._combine))
+
+    def _on_batch_processed(self, event: ev.BatchProcessed) -> None:
+        if not self._is_over(Work.RUN, event.run, event.batch):
+            return
+        if self.phase is not Phase.RUNNING:
+            self._commands.append(ev.Abandon(event.batch))
+        self._go_on(lambda: self._begin(Phase.COMMITTING, ev.Commit(self._run, event.batch)))
+
+    def _on_batch_committed(self, event: ev.BatchCommitted) -> None:
+        if self._is_over(Work.COMMIT, event.run, event.batch):
+            if event.broadcast:
+                self._absences.broadcast_changed(event.batch)
+            self._go_on(self._plan)
+
+    def _on_batch_failed(self, event: ev.BatchFailed) -> None:
+        if not (self._is_over(Work.RUN, event.run, event.batch) or self._is_over(Work.COMMIT, event.run, event.batch)):
+            return
+        self._commands.append(ev.Abandon(event.batch))
+        reaction, cause = reactions.to_batch(event.error), Cause(Why.FAILED, str(event.error))
+        if self.phase is Phase.ENDING:
+            self._end()
+        elif reaction is Reaction.END:
+            self._end_with(event.error)
+        elif reaction is Reaction.LEAVE:
+            self._leave(event.error)
+        elif self.phase is Phase.DRAINING:
+            self._restart()
+        elif reaction is Reaction.LOST and self._places.holders:
+            self._await_loss(cause, self._restart, lambda: self._try_again(event.error, reaction))
+        elif event.outage is not None:
+            again = (lambda: self._leave(event.error)) if event.outage.is_over else self._undo
+            self._wait(event.outage.pause_s, cause, self._restart, again)
+        else:
+            self._try_again(event.error, reaction)
+
+    def _try_again(self, error: Exception, reaction: Reaction) -> None:
+        """Run the same batch under a new run number, once every TaskManager has undone it."""
+        if self._attempt == self._config.batch_attempts:
+            self._leave(error)
+            return
+        self._log(f"batch {self._batch}, attempt {self._attempt}: {error}; trying again")
+        self._attempt += 1
+        if reaction is Reaction.ROWS:
+            self._combine = False
+        self._undo()
+
+    def _undo(self) -> None:
+        self._cause = None
+        self._begin(Phase.UNDOING, ev.Undo(self._next_run()))
+
+    def _on_undone(self, event: ev.Undone) -> None:
+        if not self._is_over(Work.UNDO, event.run):
+            return
+        if self.phase is Phase.LEAVING:
+            self._end()
+        else:
+            self._go_on(self._run_batch)
+
+    def _on_undo_failed(self, event: ev.UndoFailed) -> None:
+        if not self._is_over(Work.UNDO, event.run):
+            return
+        if self.phase is Phase.LEAVING:
+            self._log(f"the batch in flight could not be undone: {event.error}")
+            self._end()
+        else:
+            self._restart_after(f"a batch was not undone: {event.error}", event.error)
+
+    def _on_commit_failed(self, event: ev.CommitFailed) -> None:
+        if not self._is_over(Work.COMMIT, event.run, event.batch):
+            return
+        self._commands.append(ev.Abandon(event.batch))
+        self._restart_after(f"a commit was not answered: {event.error}", event.error)
+
+    def _restart_after(self, text: str, error: Exception) -> None:
+        """Mark the content of the TaskManagers as unknown: only a restart helps."""
+        reaction, cause = reactions.to_batch(error), Cause(Why.FAILED, text)
+        if self.phase in (Phase.ENDING, Phase.DRAINING):
+            self._go_on(self._restart)
+        elif reaction is Reaction.END:
+            self._end_with(error)
+        elif reaction is Reaction.LOST:
+            self._await_loss(cause, self._restart, self._restart)
+        else:
+            self._cause = cause
+            self._restart()

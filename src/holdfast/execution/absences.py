@@ -1,0 +1,77 @@
+"""TaskManagers that are left out while batches go on (`on_loss="drop"`), and the base from which replacements join.
+
+Invariants: a TaskManager is missing for a bounded time, and a bounded share of them at once. Nobody joins from a base
+before a batch that changed broadcast state: the replacement would know less of it than the others.
+"""
+
+from holdfast.execution.failover import Cause, Why
+from holdfast.ids import NO_BATCH, BatchNumber
+from holdfast.settings import FailoverConfig
+
+
+class Absences:
+    """Who is left out. It is true if somebody is."""
+
+    def __init__(self, config: FailoverConfig) -> None:
+        self._config = config
+        self.since_s: dict[int, float] = {}
+        """TaskManagers whose places nobody holds, and the time since when."""
+        self.causes: list[Cause] = []
+        self.base_is_asked = self._has_base = False
+        self._base_batch = NO_BATCH
+        self._broadcast_batch = NO_BATCH
+        """The last committed batch that changed broadcast state, since everybody went back."""
+
+    def __bool__(self) -> bool:
+        return bool(self.since_s)
+
+    def may_grow(self, places: int) -> bool:
+        """True if a job with so many places may go on without a further TaskManager."""
+        missing = len(self.since_s) + 1
+        return missing < places and missing <= places * self._config.drop_ratio_max
+
+    def add(self, number: int, cause: Cause, now_s: float) -> None:
+        """Leave a TaskManager out."""
+        if not self.since_s:
+            self.causes = []
+            self.base_is_asked = self._has_base = False
+        self.since_s[number] = now_s
+        self.causes.append(cause)
+
+    @property
+    def awaits_base(self) -> bool:
+        return bool(self.since_s) and self.base_is_asked and not self._has_base
+
+    @property
+    def base_is_known(self) -> bool:
+        return bool(self.since_s) and self._has_base
+
+    def base_chosen(self, batch: BatchNumber) -> None:
+        """Note the last batch of the base."""
+        self._base_batch, self._has_base = batch, True
+
+    def broadcast_changed(self, batch: BatchNumber) -> None:
+        """Note that a committed batch changed broadcast state."""
+        self._broadcast_batch = batch
+
+    @property
+    def base_is_too_old(self) -> bool:
+        """True if a replacement that joins from the base would lack broadcast state that the others have."""
+        return self.base_is_known and self._broadcast_batch > self._base_batch
+
+    def overdue(self, now_s: float) -> Cause | None:
+        """The cause to go back for, if a TaskManager is missing for too long."""
+        for number, since_s in self.since_s.items():
+            if now_s - since_s > self._config.drop_timeout_s:
+                limit = f"drop_timeout={self._config.drop_timeout!r}"
+                return Cause(Why.MISSING, f"TaskManager {number} was missing for longer than {limit}")
+        return None
+
+    def clear(self) -> None:
+        """Note that the replacements hold their places."""
+        self.since_s.clear()
+
+    def everybody_goes_back(self) -> None:
+        """Note a restart: nobody is left out, and all have the same broadcast state."""
+        self.since_s.clear()
+        self._broadcast_batch = NO_BATCH
