@@ -10,7 +10,7 @@ from holdfast.settings import FailoverConfig
 
 
 class Absences:
-    """Who is left out. It is true if somebody is."""
+    """TaskManagers that are left out. It is true if there are any."""
 
     def __init__(self, config: FailoverConfig) -> None:
         self._config = config
