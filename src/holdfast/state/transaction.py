@@ -10,6 +10,10 @@ from holdfast.ids import BatchNumber
 from holdfast.state.physical import Bools, Slots
 from holdfast.state.rows import OldRows, Rows, concatenated
 
+MEASURED_AGAIN_MAX = 1 << 16
+"""Touched rows up to which a measurement in the midst of a batch is of all of them, since rows may grow. A higher value
+notices the growth of more rows, and takes longer."""
+
 
 class Transaction:
     """The touched rows of batch `batch`, in order of first touch: a segment for each look-up that touched any."""
@@ -42,11 +46,12 @@ class Transaction:
             self._unseen.append(unseen)
 
     def measure(self, rows: Rows, added: bool = False) -> None:
-        """Measure the objects of all touched rows once, at the end of the batch; with `added`, in its midst, only of
-        rows that were touched since."""
+        """Measure the objects of all touched rows once, at the end of the batch; with `added`, in its midst, of many
+        touched rows only those that were touched since."""
         old = self.old_rows()
         if added:
-            rows.measure_objects(old.slots[self._added_measured :])
+            first = 0 if len(old.slots) <= MEASURED_AGAIN_MAX else self._added_measured
+            rows.measure_objects(old.slots[first:])
             self._added_measured = len(old.slots)
         elif not self._is_measured:
             self._is_measured = True

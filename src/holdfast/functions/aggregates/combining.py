@@ -39,6 +39,8 @@ BYTES_AT_ONCE_MAX = 8 * 1024 * 1024
 """Bytes of rows that wait at most; they are concatenated. A higher value takes more memory."""
 KEYS_MAX = 1 << 18
 TABLE_BYTES_MAX = 64 * 1024 * 1024
+OBJECTS_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of rows whose values the table may keep as objects, which take several times as much when they are sent."""
 ROWS_PER_KEY_MIN = 4
 """Rows per key that a full table must have taken for combining to go on; a higher value gives up combining sooner."""
 
@@ -120,8 +122,9 @@ class AggregateCombiner(Combiner):
 
     @property
     def _full(self) -> bool:
-        held_bytes = self._table.memory_bytes + self._of_rows.memory_bytes + self._objects_bytes
-        return self._table.rows_in_memory >= KEYS_MAX or held_bytes >= TABLE_BYTES_MAX
+        held_bytes = self._table.memory_bytes + self._of_rows.memory_bytes
+        is_large = held_bytes >= TABLE_BYTES_MAX or self._objects_bytes >= OBJECTS_BYTES_MAX
+        return is_large or self._table.rows_in_memory >= KEYS_MAX
 
     def _add(self, rows: pa.RecordBatch) -> None:
         slots, sums = self._table.lookup(rows), self._of_rows.sums
