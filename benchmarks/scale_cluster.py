@@ -25,7 +25,7 @@ from holdfast.exchange.task import UnitResult
 from holdfast.graph.program import Program
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
-from holdfast.jobmaster.processes.server import JobMasterServer
+from holdfast.jobmaster.server import JobMasterServer
 from holdfast.jobmaster.starting.start import ClusterContext
 from holdfast.protocol.taskmanager import (
     Acknowledgement,

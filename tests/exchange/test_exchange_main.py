@@ -14,7 +14,7 @@ from holdfast.exchange.task import LevelRequest
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.plan import Unit
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.processes.server import JobMasterServer
+from holdfast.jobmaster.server import JobMasterServer
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, ExchangeRoutes, Registration
 from holdfast.sources.base import SplitRead
 from holdfast.storage.store import open_store

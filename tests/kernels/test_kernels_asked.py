@@ -7,14 +7,14 @@ from unittest.mock import Mock
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.jobmaster.processes.server import JobMasterServer
+from holdfast.jobmaster.server import JobMasterServer
 from holdfast.kernels.shelf import KernelName, Shelf, sealed
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
 from holdfast.taskmanager.security import new_secret
 
 
 def test_compiled_kernels_are_asked_of_the_job_master_and_given_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("holdfast.jobmaster.processes.server.SHELF", Shelf(lambda: iter([tmp_path])))
+    monkeypatch.setattr("holdfast.jobmaster.server.SHELF", Shelf(lambda: iter([tmp_path])))
     name, absent = KernelName("of-this-processor", "a" * 64), KernelName("of-this-processor", "b" * 64)
     secret = new_secret()
     with contextlib.ExitStack() as closing:

@@ -22,7 +22,7 @@ from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import OperatorInput
 from holdfast.graph.program import OperatorTarget
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.processes.server import JobMasterServer
+from holdfast.jobmaster.server import JobMasterServer
 from holdfast.protocol import taskmanager as said
 from holdfast.protocol.streams import Streams
 from holdfast.protocol.taskmanager import ExchangeRoute, OutputTicket, ProcessRequest
@@ -304,7 +304,7 @@ BODY_BYTES = 100_000_000
 SERVE = """
 import sys
 from unittest.mock import Mock
-from holdfast.jobmaster.processes.server import JobMasterServer
+from holdfast.jobmaster.server import JobMasterServer
 server = JobMasterServer(Mock(), sys.argv[1], "127.0.0.1")
 print(server.port, flush=True)
 sys.stdin.read()

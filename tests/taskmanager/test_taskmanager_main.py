@@ -7,7 +7,7 @@ from taskmanager_kit import SECRET, NotingJobMaster, OneTaskManager
 
 from holdfast.clock import ManualClock
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.processes.server import JobMasterServer
+from holdfast.jobmaster.server import JobMasterServer
 from holdfast.protocol.taskmanager import ExchangeRoute
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.main import run_task_manager

@@ -21,7 +21,7 @@ from holdfast.ids import Epoch, Incarnation, JournalNumber, ProcessId, Role
 from holdfast.jobmaster.batches.deployer import MasterSettings, StartedJob
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.processes.cluster import Cluster
-from holdfast.jobmaster.processes.server import JobMasterServer
+from holdfast.jobmaster.server import JobMasterServer
 from holdfast.jobmaster.starting.from_savepoint import (
     CopyBack,
     OpenedSavepoint,
