@@ -1,5 +1,6 @@
 """Handle of a running query, with the names of PySpark's `StreamingQuery`."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -25,6 +26,11 @@ from holdfast.ui.notebook import html_table
 from holdfast.ui.progress_line import Compiling, follow_texts, wait_of, way_of
 from holdfast.ui.screen import documents, follow
 
+COMPILING_S = 3.0
+"""Time in seconds after the last compiled kernel for which the line of progress still speaks of compilation."""
+DRAWN_S_MAX = 1.0
+"""Bound in seconds on the wait until the line of progress of a query that has ended is wiped."""
+
 
 class Query:
     """A started job. Thread-safe."""
@@ -32,6 +38,7 @@ class Query:
     def __init__(self, master: JobMaster, on_end: Callable[[], None]) -> None:
         self._master = master
         self._on_end = on_end
+        self._drawing: threading.Thread | None = None
 
     @property
     def id(self) -> str:
@@ -156,13 +163,15 @@ class Query:
 
         def text() -> str | None:
             view = self.view()
-            compiling = Compiling(SHELF.taken, time.monotonic() - SHELF.taken_since_s)
+            now_s = time.monotonic()
+            is_compiling = now_s - SHELF.taken_last_s < COMPILING_S
+            compiling = Compiling(SHELF.taken if is_compiling else 0, now_s - SHELF.taken_since_s)
             waiting = wait_of(view, self._master.job.settings.layout.processes, compiling)
             if waiting is not None or not ends:
                 return waiting
             return way_of(view, self.totals.rows, time.monotonic() - began_s)
 
-        follow_texts(text, self._master.wait)
+        self._drawing = follow_texts(text, self._master.wait)
 
     def _repr_html_(self) -> str:
         job = api.job(self.view())
@@ -178,6 +187,8 @@ class Query:
         ended = self._master.wait(timeout)
         if ended:
             self._on_end()
+            if self._drawing is not None:
+                self._drawing.join(DRAWN_S_MAX)
             if self._master.error is not None:
                 raise self._failed() from self._master.error
         return ended

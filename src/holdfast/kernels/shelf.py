@@ -85,8 +85,8 @@ class Shelf:
         self._memory: dict[KernelName, bytes] = {}
         self._elsewhere: Elsewhere | None = None
         self._written: tuple[int, Path | None] | None = None
-        self.taken, self.taken_since_s = 0, 0.0
-        """Kernels that processes of jobs have compiled and given to this process, and the time of the first."""
+        self.taken, self.taken_since_s, self.taken_last_s = 0, 0.0, 0.0
+        """Kernels that processes of jobs have compiled and given to this one, and the times of the first and last."""
 
     def only(self, folder: Path) -> None:
         """Look in this folder alone, and keep kernels there."""
@@ -150,7 +150,8 @@ class Shelf:
 
     def take(self, name: KernelName, data: bytes) -> bool:
         """Keep a kernel that a process of a job has compiled, and count it."""
-        self.taken_since_s = self.taken_since_s or time.monotonic()
+        self.taken_last_s = time.monotonic()
+        self.taken_since_s = self.taken_since_s or self.taken_last_s
         self.taken += 1
         return self.keep(name, data)
 
