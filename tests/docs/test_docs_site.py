@@ -22,7 +22,7 @@ import holdfast.testing
 from waiting import until
 
 PUBLIC = [
-    *(f"holdfast.{name}" for name in hf.__all__),
+    *(f"holdfast.api.{name}" for name in hf.__all__),
     *(f"holdfast.testing.{name}" for name in holdfast.testing.__all__),
 ]
 
