@@ -48,8 +48,8 @@ def _cleans_up_what_is_retained() -> AbstractContextManager[Any]:
 def _forgets_changed_settings_at_a_failover() -> AbstractContextManager[Any]:
     begin, before = Coordinator.__init__, Coordinator._on_failover_began
 
-    def init(self: Any, config: Any) -> None:
-        begin(self, config)
+    def init(self: Any, config: Any, *others: Any) -> None:
+        begin(self, config, *others)
         self.config_at_start = config
 
     def on_failover_began(self: Any, event: Any) -> None:

@@ -24,7 +24,7 @@ TURNS = {
     "jobmaster.commit.after": 2,
     "jobmaster.committed": 3,
     "jobmaster.completed": 3,
-    "jobmaster.delete.before": 4,
+    "jobmaster.delete.before": 7,
     "jobmaster.discard.before": 10,
     "jobmaster.expire.after": 7,
     "jobmaster.expire.before": 14,
