@@ -74,6 +74,20 @@ def test_the_last_version_of_each_entry_of_all_subtasks_is_read(logged: bool) ->
     assert values_of([first.put(), second.put()], store) == []
 
 
+def test_entries_of_batches_whose_key_groups_are_in_any_order_are_all_read() -> None:
+    store = memory()
+    one = OneList(store, 0, GROUPS)
+    for stop in range(1, 20):
+        handle = one.put(*range(stop))
+    assert values_of([handle], store) == list(range(19))
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_table_without_rows_is_read(logged: bool) -> None:
+    store = memory()
+    assert values_of([OneList(store, 0, GROUPS, logged=logged).put()], store) == []
+
+
 def test_entries_with_a_type_that_got_more_room_are_read_with_older_ones() -> None:
     store = memory()
     narrow, wide = OneList(store, 0, 500, pa.int32()), OneList(store, 500, GROUPS, pa.int64())

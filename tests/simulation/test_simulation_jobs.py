@@ -82,6 +82,10 @@ def test_a_start_that_was_suspended_may_end_for_an_outage_that_began_with_a_late
     simulate(8000949)
 
 
+def test_entries_of_a_list_that_came_in_several_batches_outlast_two_deaths() -> None:
+    simulate(369)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_twenty_thousand_jobs_balance_whatever_happens_to_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.errors import CheckpointFailed, CorruptObject, HoldfastError
 from holdfast.settings import HashMapState, RocksDBState, StateBackend
-from holdfast.state import capture, hashing, residency, unlogged
+from holdfast.state import capture, changes, hashing, residency, unlogged
 from holdfast.state.backends import new_table
 from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.table import Captured, StateTable, merge_changes
@@ -77,6 +77,7 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.hash_bytes = hashing.hash_bytes
         self.piece_rows = capture.PIECE_ROWS, residency.PIECE_ROWS_MAX
         capture.PIECE_ROWS = residency.PIECE_ROWS_MAX = 3
+        self.merged_rows, changes.MERGED_ROWS = changes.MERGED_ROWS, 2
         self.waiting_max = unlogged.WAITING_BYTES_MAX, unlogged.LAG_BATCHES
         unlogged.WAITING_BYTES_MAX, unlogged.LAG_BATCHES = 100, 1
         if kind.endswith("one hash"):
@@ -96,6 +97,7 @@ class TableAgainstDict(RuleBasedStateMachine):
         if hasattr(self, "folder"):
             hashing.hash_bytes = self.hash_bytes
             capture.PIECE_ROWS, residency.PIECE_ROWS_MAX = self.piece_rows
+            changes.MERGED_ROWS = self.merged_rows
             unlogged.WAITING_BYTES_MAX, unlogged.LAG_BATCHES = self.waiting_max
             self.table.close()
             shutil.rmtree(self.folder)
@@ -222,11 +224,11 @@ class TableAgainstDict(RuleBasedStateMachine):
     @precondition(lambda self: self.unmerged)
     @rule(merged=st.booleans())
     def replay(self, merged: bool) -> None:
-        for changes in [merge_changes(self.unmerged)] if merged else self.unmerged:
-            groups = changes.column(0).to_pylist()
+        for rows in [merge_changes(self.unmerged)] if merged else self.unmerged:
+            groups = rows.column(0).to_pylist()
             assert groups == sorted(groups)
-            self.replica.apply(changes, 0, 50)
-            self.replica.apply(changes, 50, 128)
+            self.replica.apply(rows, 0, 50)
+            self.replica.apply(rows, 50, 128)
         self.unmerged = []
         assert self.contents(self.replica) == self.rows_after[self.cut]
         assert len(self.replica) == len(self.rows_after[self.cut])
@@ -329,6 +331,21 @@ def test_merging_keeps_the_last_row_of_each_key_and_the_schema() -> None:
     assert merged.schema.equals(table.stored_schema(), check_metadata=True)
     rows = {row["k"]: (row["__deleted"], row["n"]) for row in merged.to_pylist()}
     assert rows == {"a": (False, 2), "b": (True, None)} | {f"only {i}": (False, i) for i in range(3)}
+    nothing = merged.slice(0, 0)
+    assert merge_changes([nothing, nothing]).equals(nothing)
+
+
+def test_rows_that_are_not_sorted_by_key_group_are_merged_whole_or_refused() -> None:
+    table = StateTable(pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())]), 128)
+    table.begin(1)
+    slots = table.lookup(pa.record_batch({"k": range(100)}))
+    table.present[slots] = True
+    rows = table.changes()
+    assert rows is not None
+    backwards = rows.take(pa.array(range(99, -1, -1)))
+    assert sorted(changes.last_of_each_key(backwards).to_pylist(), key=str) == sorted(rows.to_pylist(), key=str)
+    with pytest.raises(ValueError, match="not sorted by key group"):
+        merge_changes([rows, backwards])
 
 
 def test_what_is_no_change_set_is_refused() -> None:

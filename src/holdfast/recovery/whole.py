@@ -19,7 +19,7 @@ from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.local import Copy
 from holdfast.recovery.restore import read_range
 from holdfast.recovery.spans import StoredRange
-from holdfast.state.changes import DELETED, merge_changes
+from holdfast.state.changes import DELETED, last_of_each_key
 from holdfast.storage.reading import read_schema
 
 BATCHES_MAX = 256
@@ -59,7 +59,7 @@ def _rows(handles: Sequence[TableHandle], fetch: ObjectCache) -> pa.RecordBatch:
         if len(waiting) > BATCHES_MAX:
             joined.append(_joined(waiting))
             waiting = []
-    merged = merge_changes([_joined([*joined, *waiting])])
+    merged = last_of_each_key(_joined([*joined, *waiting]))
     return merged.filter(pc.invert(merged.column(DELETED)))
 
 

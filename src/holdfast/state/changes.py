@@ -99,23 +99,31 @@ def merge_changes(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The last row of each key, sorted by key group: replaying it is replaying `batches` in order.
 
     `batches` are change sets of a single table, at least one, with equal schemas.
+
+    Raises
+    ------
+    ValueError
+        A batch is not sorted by key group: `last_of_each_key` takes rows in any order.
     """
     groups = [values_of(rows.column(0)) for rows in batches]
+    if any(bool(np.any(found[1:] < found[:-1])) for found in groups):
+        raise ValueError("change sets to merge have rows that are not sorted by key group")
     count = sum(map(len, groups))
     last_group = max((int(found[-1]) for found in groups if len(found)), default=0)
-    stops = np.linspace(0, last_group + 1, 1 + min(-(-count // MERGED_ROWS), last_group + 1)).astype(np.int64)[1:]
+    steps = max(1, min(-(-count // MERGED_ROWS), last_group + 1))
+    stops = np.linspace(0, last_group + 1, 1 + steps).astype(np.int64)[1:]
     bounds = [np.concatenate([[0], np.searchsorted(found, stops)]) for found in groups]
     merged = [
-        _merge(
+        last_of_each_key(
             pa.concat_batches([rows.slice(at[i], at[i + 1] - at[i]) for rows, at in zip(batches, bounds, strict=True)])
         )
-        for i in range(len(stops))
+        for i in range(steps)
     ]
-    return merged[0] if len(merged) == 1 else pa.concat_batches(merged)
+    return merged[0] if steps == 1 else pa.concat_batches(merged)
 
 
-def _merge(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The last row of each key, sorted by key group."""
+def last_of_each_key(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The last row of each key, sorted by key group; the rows of several change sets may follow each other."""
     key_schema = key_schema_of(rows.schema)
     index = new_index(key_schema)
     index.reserve(len(rows))
