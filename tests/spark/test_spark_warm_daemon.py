@@ -43,7 +43,8 @@ def test_elsewhere_and_with_another_python_one_line_says_the_setting(
     with caplog.at_level(logging.INFO):
         use_warm_daemon(spark)
     assert in_jvm.settings == {}
-    assert caplog.text.count(f'.config("{DAEMON_MODULE}", "{DAEMON}")') == 1
+    (line,) = caplog.messages
+    assert f'.config("{DAEMON_MODULE}", "{DAEMON}")' in line
 
 
 def test_a_daemon_that_the_program_names_stays(caplog: pytest.LogCaptureFixture) -> None:
