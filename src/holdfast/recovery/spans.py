@@ -21,8 +21,11 @@ from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.formats import log_objects, snapshots
 from holdfast.formats.blocks import BlockEntry, directory_bytes, read_framed_head
 from holdfast.formats.handles import ROWS, LogPiece, MaterializedPart, TableHandle
+from holdfast.printable import logger
 from holdfast.recovery.local import Copy
 from holdfast.storage.store import ObjectStore
+
+log = logger(__name__)
 
 GAP_BYTES_MAX = 16 * 1024
 """Bytes between two ranges that are read along with both. A higher value makes fewer requests, and reads more."""
@@ -96,8 +99,9 @@ def read_span(store: ObjectStore, span: Span, count: Callable[[int], None]) -> C
             return _divided(span.divided, ranged)
         except ObjectNotFound:
             raise
-        except (StorageError, CorruptObject):
-            pass  # a short or damaged object, or a store that is away: reading all of it tells which
+        except (StorageError, CorruptObject) as error:
+            # The object is short or damaged, or the store is away: reading all of it tells which.
+            log.info("%s: all of it is read, since a part of it could not be used: %s", span.object, error)
     data = store.get(span.object)
     count(len(data))
     return Copy(data, len(data))
