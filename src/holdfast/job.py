@@ -279,7 +279,7 @@ class Job:
         return html_table(f"Job {self.name} on {hide_url(self.storage)}", ("kind", "name"), rows)
 
     def read(self, source: "Source | SourceOutput | DataFrame") -> "Stream":
-        """Make a stream of a source's rows. Its branches share a single reading, whatever operators and sinks they have.
+        """Make a stream of a source's rows. Its branches share a single reading, whatever operators or sinks follow.
 
         A streaming DataFrame, `spark.readStream…`, is read as `StreamingDataFrameSource` does with its defaults.
 
