@@ -10,7 +10,7 @@ BENCH :=
 marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate check format \
+.PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate seeds check format \
         bench-count bench-start bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments docs dist freeze clean
 
 help:  ## List the targets
@@ -66,6 +66,10 @@ test-versions: setup  ## The README's example with the lowest versions allowed, 
 
 simulate: setup  ## One seed of the simulation again, with its whole trace: make simulate SEED=7
 	@$(RUN) python tests/simulation/simulation_run.py $(SEED)
+
+seeds: setup  ## Look anew for the seeds in which each broken rule and each failpoint shows, and write them down
+	HOLDFAST_PIN_SEEDS=1 $(RUN) python -m pytest -q -p no:xdist --timeout 3600 -m "long or not long" \
+		-k "broken_rule or test_jobs_balance_whatever" tests/simulation
 
 check: setup  ## Style, types, import direction, sizes
 	$(RUN) ruff check --no-cache $(CODE)

@@ -10,70 +10,24 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from simulation_pinned import PinnedSeeds
 from simulation_run import failing, simulate
 from simulation_settings import STRUCK, keeping
 
 SEEDS_MORE = 2_000
 SEEDS_LONG = 20_000
 GROUP = 50
-TURNS = {
-    "changelog.upload.after": 8,
-    "changelog.upload.before": 7,
-    "jobmaster.acknowledged": 5,
-    "jobmaster.cleanup.before": 6,
-    "jobmaster.commit.after": 2,
-    "jobmaster.committed": 3,
-    "jobmaster.completed": 3,
-    "jobmaster.delete.before": 7,
-    "jobmaster.discard.before": 10,
-    "jobmaster.expire.after": 7,
-    "jobmaster.expire.before": 14,
-    "jobmaster.failover": 10,
-    "jobmaster.gather.after": 5,
-    "jobmaster.gather.before": 2,
-    "jobmaster.level.before": 6,
-    "jobmaster.process.before": 2,
-    "jobmaster.publish.after": 2,
-    "jobmaster.publish.before": 5,
-    "jobmaster.record.after": 4,
-    "jobmaster.record.before": 3,
-    "jobmaster.record.stored": 1,
-    "journal.takeover.listed": 3,
-    "journal.takeover.put": 9,
-    "materialize.upload.before": 1,
-    "sender.unit.before": 1,
-    "sink.callback.after": 5,
-    "sink.callback.before": 9,
-    "sink.parquet.copied": 4,
-    "sink.staged": 37,
-    "task.sent": 1,
-    "task.staged": 1,
-    "taskmanager.abort": 15,
-    "taskmanager.acknowledge.after": 8,
-    "taskmanager.commit.after": 4,
-    "taskmanager.commit.before": 3,
-    "taskmanager.commit.between": 4,
-    "taskmanager.complete": 3,
-    "taskmanager.cut.before": 8,
-    "taskmanager.cut.manifest": 2,
-    "taskmanager.cut.uploaded": 2,
-    "taskmanager.deploy.after": 1,
-    "taskmanager.deploy.table": 6,
-    "taskmanager.output": 1,
-    "taskmanager.process.before": 4,
-    "taskmanager.register.before": 10,
-    "taskmanager.release": 6,
-}
-"""A turn of each failpoint (see `draw`) in which it was struck in a short job, if not the first: the search begins
-there."""
+PINNED = PinnedSeeds("turns of failpoints")
+"""Turns of failpoints (see `draw`) in which each was struck in a short job."""
 
 
 @pytest.mark.parametrize("strike", range(len(STRUCK)), ids=STRUCK)
 def test_jobs_balance_whatever_happens_to_them(strike: int) -> None:
     """Each failpoint has a seed in which a process crashes there: where few come there, more are drawn."""
     name, turns = STRUCK[strike], SEEDS_MORE // len(STRUCK)
-    for turn in [TURNS.get(name, 0), *range(turns)]:
+    for turn in [PINNED.first(name), *range(turns)]:
         if name in simulate(strike + turn * len(STRUCK)).struck:
+            PINNED.found(name, turn)
             return
     raise AssertionError("no seed came to crash there")
 

@@ -1,0 +1,37 @@
+"""Seeds in which something showed when it was last looked for: each search begins there.
+
+The seeds lie in `pinned_seeds.json`. Each change of what a seed draws moves them: then the searches take longer, and
+find the same. `make seeds` runs all searches and writes what they found.
+"""
+
+import json
+import os
+from pathlib import Path
+
+FILE = Path(__file__).with_name("pinned_seeds.json")
+WRITES = "HOLDFAST_PIN_SEEDS"
+"""The environment variable with which a search writes the seed that it found. Only `make seeds` sets it."""
+
+
+class PinnedSeeds:
+    """The seeds of one section of the file, by the name of what shows in them."""
+
+    def __init__(self, section: str) -> None:
+        self._section = section
+
+    def first(self, name: str) -> int:
+        """Return the seed in which `name` showed last; 0 if it has never been looked for."""
+        return int(self._read().get(self._section, {}).get(name, 0))
+
+    def found(self, name: str, seed: int) -> None:
+        """Keep the seed in which `name` showed, if this is a run of `make seeds`."""
+        if WRITES not in os.environ or self.first(name) == seed:
+            return
+        seeds = self._read()
+        seeds.setdefault(self._section, {})[name] = seed
+        FILE.write_text(json.dumps(seeds, indent=1, sort_keys=True) + "\n")
+
+    @staticmethod
+    def _read() -> dict[str, dict[str, int]]:
+        seeds: dict[str, dict[str, int]] = json.loads(FILE.read_text())
+        return seeds
