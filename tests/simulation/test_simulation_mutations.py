@@ -15,6 +15,7 @@ from simulation_windows import LATE
 
 from changelog_kit import go_back_into_a_gap
 from holdfast.errors import HoldfastError
+from logged_kit import cut_before_a_materialization
 
 SEEDS = 500
 PINNED = PinnedSeeds("broken rules")
@@ -84,7 +85,10 @@ MATTERS: dict[str, Callable[[Settings], bool]] = {
 """Conditions on the settings of a seed without which a mutation cannot show."""
 
 
-SCENARIOS: dict[str, Callable[[], object]] = {"a log forgets that a rewind may go into a gap": go_back_into_a_gap}
+SCENARIOS: dict[str, Callable[[], object]] = {
+    "a log forgets that a rewind may go into a gap": go_back_into_a_gap,
+    "a checkpoint uses a materialization past its cut": cut_before_a_materialization,
+}
 """Mutations that show in no seed: an event that seldom happens has to come at one moment. Each with a scenario of its
 room, whose result is another, or an error, with the rule broken."""
 

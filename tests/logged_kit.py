@@ -1,0 +1,106 @@
+"""A table that counts keys, with its log and its materializations, upon a store whose faults a test gives."""
+
+import threading
+
+import pyarrow as pa
+from obstore.store import MemoryStore
+
+from holdfast.clock import ManualClock
+from holdfast.formats.handles import TableHandle
+from holdfast.formats.log_objects import LogId
+from holdfast.materialize.logged_table import LoggedTable
+from holdfast.materialize.policy import MaterializationPolicy
+from holdfast.recovery.downloads import ObjectCache
+from holdfast.recovery.restore import restore_table
+from holdfast.state.table import StateTable
+from holdfast.storage.obstore_store import ObstoreStore
+from holdfast.testing.stores import Fault, FaultyStore
+from holdfast.uploads.attempts import RetryPolicy
+from holdfast.uploads.uploader import Uploader
+from waiting import until
+
+KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
+
+
+class Subtask:
+    """A table with its durable side; counts keys, and keeps the expected restored state by batch."""
+
+    def __init__(self, policy: MaterializationPolicy) -> None:
+        self.inner = ObstoreStore("memory://", MemoryStore())
+        self.fail_shared = 0
+        self.puts = 0
+        self.shared_open = threading.Event()
+        self.shared_open.set()
+        self.clock = ManualClock()
+        self.uploader = Uploader(FaultyStore(self.inner, self._fault), 1, 1, retries=RetryPolicy.none())
+        self.table = StateTable(KEYS, VALUES, 16)
+        self.keyed = LoggedTable(LogId("count", "state", 0, 16), self.table, self.uploader, policy, self.clock)
+        self.batch = -1
+        self.expected: dict[int, dict[int, int]] = {-1: {}}
+
+    def run(self, *keys: int) -> int:
+        """A batch that counts these keys; returns its number."""
+        self.batch += 1
+        self.table.begin(self.batch)
+        slots = self.table.lookup(pa.record_batch({"k": pa.array(keys, pa.int64())}))
+        counts = self.table.column("n")
+        for slot in slots:
+            counts.values[slot] = counts.values[slot] + 1 if self.table.present[slot] else 1
+            counts.valid[slot] = self.table.present[slot] = True
+        state = dict(self.expected[self.batch - 1])
+        for key in keys:
+            state[key] = state.get(key, 0) + 1
+        self.expected[self.batch] = state
+        self.keyed.commit(self.batch)
+        return self.batch
+
+    def checkpoint(self, checkpoint_id: int, batch: int | None = None) -> TableHandle:
+        cut = self.batch if batch is None else batch
+        handle = self.keyed.checkpoint(checkpoint_id, cut).result(60)
+        assert self.restored(handle) == self.expected[cut]
+        self.uploader.acknowledge(handle.objects())
+        return handle
+
+    def restored(self, *handles: TableHandle) -> dict[int, int]:
+        table = StateTable(KEYS, VALUES, 16)
+        with ObjectCache(self.inner) as cache:
+            restore_table(table, handles, cache, 0, 16)
+        return {row["k"]: row["n"] for row in table.snapshot().to_pylist()}
+
+    def metric(self, name: str) -> float:
+        return self.uploader.metrics().get(name, 0)
+
+    def materialized(self, times: int) -> None:
+        until(lambda: self.metric("completedMaterialization") + self.metric("failedMaterialization") >= times)
+
+    def names(self) -> list[str]:
+        return [info.name for info in self.inner.list("")]
+
+    def _fault(self, operation: str, name: str) -> Fault | None:
+        if operation != "put" or not name.startswith("shared/"):
+            return None
+        self.puts += 1
+        self.shared_open.wait(60)
+        if self.fail_shared:
+            self.fail_shared -= 1
+            return Fault.FAIL
+        return None
+
+
+def make(**policy: float) -> Subtask:
+    settings = {"log_handles_max": 1000, "interval_s": 600.0, "retry_delay_s": 0.0} | policy
+    return Subtask(MaterializationPolicy(**settings))  # type: ignore[arg-type]
+
+
+def cut_before_a_materialization() -> dict[int, int]:
+    """Return the counts of a checkpoint whose batch came before the newest materialization's."""
+    subtask = make(log_handles_max=2)
+    for checkpoint_id in (1, 2):
+        subtask.run(1)
+        subtask.checkpoint(checkpoint_id)
+    subtask.run(1)
+    subtask.run(1)
+    subtask.materialized(1)
+    restored = subtask.restored(subtask.keyed.checkpoint(3, 1).result(60))
+    subtask.uploader.close()
+    return restored
