@@ -104,6 +104,9 @@ bench-functions: setup  ## A user's function alone, by row or by batch
 bench-uploads: setup  ## The tail of upload latencies, with and without hedging, in manual time, as one JSON line
 	@$(RUN) python -m benchmarks.uploads --json $(BENCH)
 
+bench-checkpoint-path: setup  ## The requests that a checkpoint waits for, in manual time, as one JSON line
+	@$(RUN) python -m benchmarks.checkpoint_path --json $(BENCH)
+
 bench-memory: setup  ## The driver's memory over 3,600 batches with one checkpoint at the end, as one JSON line
 	@$(RUN) python -m benchmarks.driver_memory --json $(BENCH)
 
