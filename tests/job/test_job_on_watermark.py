@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from job_kit import Feed, new_job, new_storage
@@ -23,13 +24,14 @@ class Minutes:
     def __init__(self, folder: Path, *, delay: str = "0s") -> None:
         self.feed = Feed("at TIMESTAMP_NTZ, hour STRING", name="feed")
         self.storage, self.folder, self.delay = new_storage(), folder, delay
+        self.only = pc.scalar(True)
         self.query: hf.Query | None = None
 
     def start(self, trigger: Any = HOURLY.trigger) -> hf.Query:
         job = new_job(self.storage, checkpoint=hf.CheckpointConfig(trigger=trigger))
         finished = hf.PartitionTime("%Y-%m-%dT%H", "1h")
         sink = hf.ParquetSink(f"file://{self.folder}", name="out", partition_by=["hour"], finished=finished)
-        job.read(self.feed).with_watermark("at", self.delay).write(sink)
+        job.read(self.feed).with_watermark("at", self.delay).where(self.only).write(sink)
         self.query = start(job, LIVE)
         return self.query
 
@@ -46,6 +48,9 @@ class Minutes:
         """Checkpoints that completed since the start, in order."""
         assert self.query is not None
         return [each for each in self.query.checkpoints if each.outcome == "completed"]
+
+    def published(self) -> int:
+        return sum(pq.read_metadata(file).num_rows for file in self.folder.rglob("part-*.parquet"))
 
     def finished(self) -> dict[str, int]:
         """Rows of each hour that is finished."""
@@ -141,6 +146,36 @@ def test_a_later_start_knows_the_hours_that_its_checkpoint_has_passed(tmp_path: 
         minutes.put(130)
         until(lambda: set(minutes.finished()) == {"00", "01"})
         assert len(minutes.cuts()) == 1
+    finally:
+        query.stop()
+
+
+def test_an_hour_whose_rows_were_recorded_before_is_finished_without_further_rows(tmp_path: Path) -> None:
+    minutes = Minutes(tmp_path / "out")
+    query = minutes.start(hf.manual())
+    minutes.put(0, 30, 60)
+    query.trigger_checkpoint()
+    until(lambda: minutes.published() == 3)
+    query.stop()
+    assert minutes.finished() == {}, "the batch of the newest row was planned before it was known"
+    query = minutes.start()
+    try:
+        until(lambda: minutes.finished() == {"00": 2})
+        assert len(minutes.cuts()) == 1 and query.totals.rows == 0
+    finally:
+        query.stop()
+
+
+def test_rows_that_a_sink_does_not_get_finish_its_hours_too(tmp_path: Path) -> None:
+    """Whoever filters rows, or waits for silent sources, gets a watermark that moves without rows for the sink."""
+    minutes = Minutes(tmp_path / "out")
+    minutes.only = pc.field("hour") < "2026-01-01T01"
+    query = minutes.start(hf.every("20ms"))
+    try:
+        minutes.put(0, 30)
+        until(lambda: minutes.published() == 2)
+        minutes.put(60, 61)
+        until(lambda: minutes.finished() == {"00": 2})
     finally:
         query.stop()
 

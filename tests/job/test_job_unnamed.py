@@ -1,5 +1,6 @@
 """Sources, operators and sinks without names: a restart that would exchange what they keep is refused."""
 
+import itertools
 import logging
 import shutil
 from pathlib import Path
@@ -139,6 +140,81 @@ def test_every_kind_of_operator_is_told_from_others_of_its_kind(kind):
     run(job("ab"))
     run(job("ab"))
     refused(job("ba"), f"operator '{kind}-1' is not the operator that it was")
+
+
+class Above(hf.ProcessFunction):
+    """Keeps the rows above a limit, and has an attribute that differs from start to start."""
+
+    last = hf.ValueState(pa.int64())
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.made_at = limit, object()
+
+    def process(self, row, ctx):
+        if row.v > self.limit:
+            self.last.update(row.v)
+            yield {"k": row.k, "v": row.v}
+
+
+class Drawn(Above):
+    """Has a number that no two starts share."""
+
+    drawn = itertools.count()
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.number = next(self.drawn)
+
+
+def of_settings(kind: str, storage: str, order: tuple[int, ...]) -> hf.Job:
+    """A job of operators on the same rows that differ in a setting alone."""
+    made = new_job(storage)
+    keyed = made.read(script(ROWS, name="in")).key_by("k")
+    for each in order:
+        if kind == "process":
+            behind = keyed.process(Above(each), "k BIGINT, v BIGINT")
+        elif kind == "drawn":
+            behind = keyed.process(Drawn(each), "k BIGINT, v BIGINT")
+        elif kind == "top":
+            behind = keyed.top(each, by="v")
+        else:
+            behind = keyed.aggregate(n=[hf.sum("v"), hf.max("v"), hf.min("v")][each % 3])
+        behind.write(hf.NoopSink())
+    return made
+
+
+@pytest.mark.parametrize("kind", ["process", "top", "aggregate"])
+def test_operators_that_differ_in_a_setting_alone_are_told_apart(kind):
+    storage = new_storage()
+    run(of_settings(kind, storage, (1, 2)))
+    run(of_settings(kind, storage, (1, 2)))
+    refused(of_settings(kind, storage, (2, 1)), f"operator '{kind}-1' is not", f"name='{kind}-2'", f"name='{kind}-1'")
+    refused(of_settings(kind, storage, (3, 1, 2)), f"operator '{kind}-1' is not", f"name='{kind}-1'")
+    run(of_settings(kind, storage, (1, 2, 3)))
+
+
+def test_settings_that_change_or_differ_from_start_to_start_go_on():
+    storage = new_storage()
+    run(of_settings("process", storage, (1, 2)))
+    run(of_settings("process", storage, (5, 6)))
+    storage = new_storage()
+    run(of_settings("drawn", storage, (1, 2)))
+    run(of_settings("drawn", storage, (1, 2)))
+
+
+def test_a_record_of_an_older_version_has_no_settings_and_they_are_not_compared():
+    storage = new_storage()
+    run(of_settings("process", storage, (1, 2)))
+    store = store_of(new_job(storage))
+    for info in store.list("journal/"):
+        record = None if info.name.endswith("begun") else decode_record(info.name, store.get(info.name))
+        if isinstance(record, CheckpointRecord):
+            parts = {
+                name: msgspec.structs.replace(part, digest=part.digest.partition("-")[0])
+                for name, part in record.parts.items()
+            }
+            store.put(info.name, encode_record(msgspec.structs.replace(record, parts=parts)))
+    run(of_settings("process", storage, (2, 1)))
 
 
 def test_sinks_and_file_sources_in_another_order_are_refused(tmp_path: Path):

@@ -12,6 +12,7 @@ from enum import Enum
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.demand import Demand
 from holdfast.checkpoint.failures import FailureManager
+from holdfast.checkpoint.finishing import Finishing
 from holdfast.checkpoint.ledger import Ledger
 from holdfast.checkpoint.missing import RecordedParts
 from holdfast.checkpoint.outcomes import Outcome
@@ -19,7 +20,7 @@ from holdfast.checkpoint.pending import PendingCheckpoint, PendingCheckpoints
 from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.records import RetainedRecords
 from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
-from holdfast.ids import CheckpointId, Incarnation, RunNumber
+from holdfast.ids import BatchNumber, CheckpointId, Incarnation, RunNumber
 from holdfast.settings import CheckpointConfig
 
 
@@ -54,8 +55,15 @@ class Coordination:
         self._records = RetainedRecords()
         self._publication = Publication()
         self._ledger = Ledger()
+        self._finishing = Finishing()
         self._parts = RecordedParts()
         self._commands: list[ev.Command] = []
+
+    @property
+    def _unrecorded_progress(self) -> BatchNumber | None:
+        """The last batch with progress, if the newest record of this epoch is of an earlier cut."""
+        found = [self._ledger.unrecorded_progress, self._finishing.progress(self._publication.backlog())]
+        return max((each for each in found if each is not None), default=None)
 
     def _abort(self, pending: PendingCheckpoint, reason: str, outcome: Outcome) -> None:
         self._pending.remove(pending.checkpoint_id)

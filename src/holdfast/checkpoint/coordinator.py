@@ -77,7 +77,7 @@ class Coordinator(Cutting):
             ev.Superseded: self._on_superseded,
             ev.RecordsExpired: self._on_records_expired,
             ev.ExpireFailed: lambda event: self._records.expire_failed(event.numbers, self._now_s),
-            ev.Published: lambda event: self._publication.published(event.sink, event.number),
+            ev.Published: self._on_published,
             ev.PublicationFailed: self._on_publication_failed,
             ev.Discarded: self._on_discarded,
             ev.DiscardFailed: lambda event: self._publication.discard_failed(event.sink, event.number, self._now_s),
@@ -193,6 +193,8 @@ class Coordinator(Cutting):
         if self._phase in (CoordinatorPhase.RUNNING, CoordinatorPhase.INCOMPLETE, CoordinatorPhase.JOINING):
             if self._ledger.is_new(event.batch):
                 self._demand.refusals = event.refusals
+            if self._ledger.is_new(event.batch):
+                self._finishing.committed(event.batch, event.position.finishing)
             self._ledger.committed(event)
         elif self._ledger.is_new(event.batch):
             self._drop_staged({sink: list(each) for sink, each in event.committables.items() if each})
@@ -274,6 +276,11 @@ class Coordinator(Cutting):
         self._superseded = True
 
     # --- sinks --------------------------------------------------------------------------------------------------------
+
+    def _on_published(self, event: ev.Published) -> None:
+        self._publication.published(event.sink, event.number)
+        if not self.backlog.get(event.sink):
+            self._finishing.published(event.sink, event.awaited_us)
 
     def _on_publication_failed(self, event: ev.PublicationFailed) -> None:
         if event.io:

@@ -36,7 +36,7 @@ class Cutting(Recording):
         """Answer, attach to a pending checkpoint that covers all that was committed, or cut; otherwise wait."""
         if not self._demand.requests:
             return
-        wanted = self._ledger.unrecorded_progress
+        wanted = self._unrecorded_progress
         covering = None if wanted is None else self._pending.covering(wanted)
         if wanted is None and self._again is None:  # else the newest record is about to have another number
             self._resolve(self._demand.take_requests())
@@ -61,7 +61,7 @@ class Cutting(Recording):
         due_s = self._demand.due_s(self._config.trigger, self._wall_s, watermark_us, at_commit=self._at_commit)
         if due_s is None and not self._demand.is_held:
             return
-        wanted = self._ledger.unrecorded_progress
+        wanted = self._unrecorded_progress
         if wanted is None or self._pending.covering(wanted) is not None:
             return
         if len(self._pending) >= self._config.max_concurrent:

@@ -225,6 +225,8 @@ class Published:
 
     sink: str
     number: JournalNumber
+    awaited_us: int | None = None
+    """Watermark at which the sink has more to finish; None: it has nothing left to finish."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ class Position:
     held_us: Mapping[str, int | None] = field(default_factory=dict)
     """Times up to which the splits that are behind are complete; None: not at all. By watermark, only where there are
     splits behind."""
+    finishing: Mapping[str, int] = field(default_factory=dict)
+    """Watermarks of the sinks that finish parts of their output by event time, where they have one."""
 
     @property
     def watermark_us(self) -> int | None:

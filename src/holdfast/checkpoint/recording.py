@@ -51,6 +51,7 @@ class Recording(Coordination):
             return
         pending.sent = True
         count, since_s = self._config.retention(self._job_s)
+        finishing: dict[str, list[bytes]] = {sink: [] for sink in self._finishing.due(pending.position.finishing)}
         older = {} if pending.absence is None else self._parts.of(pending.absence.missing)
         parts = pending.parts = pending.parts | older
         for part in older.values():
@@ -62,7 +63,7 @@ class Recording(Coordination):
             pending.position,
             [parts[task_manager].manifest for task_manager in sorted(parts)],
             self._publication.unpublished(),
-            self._ledger.committables(pending.batch),
+            finishing | self._ledger.committables(pending.batch),
             self._config,
             tuple(self._records.retained(count - 1, since_s)),
             self._kept,
@@ -139,6 +140,7 @@ class Recording(Coordination):
         self._register_record(event, sent)
         self._parts.recorded(pending.parts)
         self._ledger.record(pending.batch)
+        self._finishing.recorded(pending.position.finishing, sent.committables)
         self._demand.event_time.recorded(pending.position.watermark_us)
         self._failures.completed(pending.checkpoint_id)
         self._ended_s = self._now_s
@@ -201,6 +203,7 @@ class Recording(Coordination):
         if self._phase is CoordinatorPhase.FAILING:
             self._phase = CoordinatorPhase.DEPLOYING
             self._drop_staged(self._ledger.drop())
+            self._finishing.dropped()
         self._commands.append(ev.RestoreFrom(self._records.newest))
 
     def _on_records_expired(self, event: ev.RecordsExpired) -> None:

@@ -5,15 +5,17 @@ declaration. By these descriptions a restart notices that such a name now means 
 of declarations alone, so that another version of Holdfast describes the same job alike.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 import pyarrow as pa
 
-from holdfast.functions.operator import OperatorSpec
+from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.graph.declarations import Declarations, OperatorDeclaration
 from holdfast.graph.describing import described_in_any_order
 from holdfast.graph.nodes import Node, ReadNode, reads_of
 from holdfast.graph.program import DeclaredPart, SourceOrigin
+from holdfast.graph.settings_text import attributes_text, settings_text
 
 
 def declared_parts(declared: Declarations, operators: Mapping[str, OperatorSpec]) -> dict[str, DeclaredPart]:
@@ -28,8 +30,11 @@ def declared_parts(declared: Declarations, operators: Mapping[str, OperatorSpec]
 
     sources = {name: part("source", name, [], each.stable_text) for name, each in declared.sources.items()}
     keyed = {
-        name: part(
-            "operator", name, _nodes(each), _operator(each, operators[name]), tuple(operators[name].declared_keys)
+        name: dataclasses.replace(
+            part(
+                "operator", name, _nodes(each), _operator(each, operators[name]), tuple(operators[name].declared_keys)
+            ),
+            settings=_settings(operators[name]),
         )
         for name, each in declared.operators.items()
     }
@@ -48,6 +53,23 @@ def _operator(declared: OperatorDeclaration, spec: OperatorSpec) -> str:
     made_by = "" if function is None else f"{type(function).__name__} "
     tables = [f"{name} ({_columns(table.values)})" for name, table in sorted(spec.table_schemas().items())]
     return f"{made_by}of {' with '.join(inputs)}, giving {_columns(spec.output_schema)}; state {', '.join(tables)}"
+
+
+def _settings(spec: OperatorSpec) -> str:
+    """Describe the settings of an operator, and the attributes that its function has before it runs."""
+    found = []
+    for name, value in vars(spec).items():
+        if name == "function":
+            found.append(attributes_text(value))
+        elif name != "name" and not _is_input(value):
+            found.append(f"{name}={settings_text(value)}")
+    return ", ".join(found)
+
+
+def _is_input(value: object) -> bool:
+    return isinstance(value, OperatorInput) or (
+        isinstance(value, tuple) and any(isinstance(each, OperatorInput) for each in value)
+    )
 
 
 def _nodes(declared: OperatorDeclaration) -> list[Node]:

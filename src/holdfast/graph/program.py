@@ -215,6 +215,8 @@ class DeclaredPart:
     keys: tuple[str, ...]
     inputs: tuple[str, ...]
     details: str
+    settings: str = ""
+    """An operator's settings, with which it may be declared anew: they tell it from others where details are equal."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ class PartIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A source, operator or sink as a start declared it; a restart compares those that have no name of their own.
 
     `kind` is empty if the user named it. `inputs` are names of the sources and operators that it reads. `digest` is of
-    its whole description (`graph/declared_parts.py`).
+    its whole description (`graph/declared_parts.py`), for an operator with a second digest, of its settings, after a
+    hyphen; records of earlier releases lack it.
     """
 
     role: str

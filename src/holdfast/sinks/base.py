@@ -154,13 +154,23 @@ class Sink(ABC):
         """
         return SnapshotAvailability.AVAILABLE
 
+    @property
+    def awaited_us(self) -> int | None:
+        """The watermark, in microseconds, at which a group without committables has the sink finish something.
+
+        None: nothing is left to finish. A sink that is not None before its first publication gets groups without
+        committables as the watermark reaches that time. It is asked after a publication, on its thread.
+        """
+        return None
+
     def layout(self, context: PublishContext) -> bytes:
         """Settings by which groups of this start are published, even if later starts declare others."""
         return b""
 
     @abstractmethod
     def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
-        """Make a group visible; a number already published and a group without committables change nothing.
+        """Make a group visible; a number already published changes nothing, and a group without committables nothing
+        but what its watermark finishes (`awaited_us`).
 
         `committables` may be more than fit into memory: each iteration reads them anew, a portion at a time. Runs in a
         thread of its own beside the stream, never twice at once for the same sink in a JobMaster. An older JobMaster

@@ -44,6 +44,7 @@ from holdfast.sinks.staging import (
 from holdfast.storage import checksum, names
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
+from holdfast.watermarks import FIRST_US
 
 
 class ParquetLayout(msgspec.Struct, frozen=True):
@@ -127,6 +128,13 @@ class ParquetSink(Sink):
                 one = StagedParquet(part.rows.num_rows, len(data), checksum.crc32(data), name, folder(part.values))
                 staged.append(encode(one))
         return staged
+
+    @property
+    def awaited_us(self) -> int | None:
+        if self.finished is None or self._unfinished is None:
+            return None if self.finished is None else FIRST_US
+        ends = [self.finished.end_us(one) for one in self._unfinished]
+        return min((end_us for end_us in ends if end_us is not None), default=None)
 
     def layout(self, context: PublishContext) -> bytes:
         return msgspec.msgpack.encode(ParquetLayout(tuple(self.partition_by), staging.PORTION_BYTES_MAX))

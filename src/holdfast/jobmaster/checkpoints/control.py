@@ -120,6 +120,8 @@ class Control:
         self._next_due_s: float | None = None
         """When the trigger comes due by the wall clock, as of the last event."""
         self._closing = threading.Event()
+        self._facts = facts
+        self._finishing = [sink for sink, publisher in publishers.items() if publisher.awaited_us is not None]
         layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
         self.history = History(store, facts.epoch, clock, facts.job_id)
         self._recorder = Recorder(journal, store, facts, layouts, self.post, failed, self._closing, outages, clock)
@@ -211,7 +213,10 @@ class Control:
         """Note a committed batch, and ask the sinks too if a cut may be taken after it."""
         answers = [publisher.refusal() for publisher in self._publishers.values()]
         refusals = [answer for answer in answers if answer is not None]
-        self.post(replace(event, refusals=(*event.refusals, *refusals)))
+        times = {sink: self._facts.watermark_us(sink, event.position) for sink in self._finishing}
+        finishing = {sink: time_us for sink, time_us in times.items() if time_us is not None}
+        position = replace(event.position, finishing=finishing) if finishing else event.position
+        self.post(replace(event, position=position, refusals=(*event.refusals, *refusals)))
 
     def begin_commit(self) -> "Future[None]":
         """Return a promise that is kept when the ordered cuts are done on the TaskManagers; the next cut comes after

@@ -149,10 +149,14 @@ def part_identities(program: Program) -> dict[str, PartIdentity]:
             part.kind,
             part.keys,
             part.inputs,
-            hashlib.sha256(part.details.encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST_DIGITS],
+            "-".join(_digest(each) for each in (part.details, part.settings) if each),
         )
         for name, part in program.parts.items()
     }
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST_DIGITS]
 
 
 def stored_schemas(spec: OperatorSpec) -> dict[str, pa.Schema]:

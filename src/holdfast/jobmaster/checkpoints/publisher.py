@@ -56,11 +56,16 @@ class Publisher:
             post(events.PublicationFailed(command.sink, command.number, reason, io=False))
             return
         failpoints.hit("jobmaster.publish.after")
-        post(events.Published(command.sink, command.number))
+        post(events.Published(command.sink, command.number, self.awaited_us))
 
     def refusal(self) -> Refusal | None:
         """Ask the sink if a cut may be taken after the last committed batch; None: it may."""
         return ask(f"sink {self._context.sink!r}", self._sink.is_snapshot_available)
+
+    @property
+    def awaited_us(self) -> int | None:
+        """The watermark at which the sink has more to finish; None: it has nothing left to finish."""
+        return self._sink.awaited_us
 
     @property
     def layout(self) -> bytes:

@@ -50,14 +50,36 @@ def _moved(before: PartsByName, now: PartsByName, drop_state: Collection[str]) -
     """Names that may mean another part than before."""
     kept = [name for name in now if name in before and name not in drop_state]
     changed = [name for name in kept if _facts(now[name]) != _facts(before[name])]
-    if len(changed) == 1 and before.keys() == now.keys():
-        (name,) = changed
-        return [] if _same_place(before[name], now[name], drop_state) else changed
-    return changed
+    alone = len(changed) == 1 and before.keys() == now.keys()
+    if alone and _same_place(before[changed[0]], now[changed[0]], drop_state):
+        changed = []
+    return changed or [name for name in kept if _exchanged(name, before, now)]
+
+
+def _exchanged(name: str, before: PartsByName, now: PartsByName) -> bool:
+    """True if an operator has other settings than before, and they, or those that it had, are now another's.
+
+    Settings by themselves may change, and some differ from start to start: a time, or a random number.
+    """
+    mine, mine_before = (_whole(parts[name]) for parts in (now, before))
+    if mine == mine_before or not (_settings(now[name]) and _settings(before[name])):
+        return False
+    return any(_whole(part) == mine for other, part in before.items() if other != name) or any(
+        _whole(part) == mine_before for other, part in now.items() if other != name
+    )
 
 
 def _facts(part: PartIdentity) -> tuple[object, ...]:
-    return part.keys, part.inputs, part.digest
+    return part.keys, part.inputs, part.digest.partition("-")[0]
+
+
+def _settings(part: PartIdentity) -> str:
+    """The digest of an operator's settings; empty where the record that has it is of an earlier release."""
+    return part.digest.partition("-")[2]
+
+
+def _whole(part: PartIdentity) -> tuple[object, ...]:
+    return (*_facts(part), _settings(part))
 
 
 def _same_place(before: PartIdentity, now: PartIdentity, drop_state: Collection[str]) -> bool:
@@ -88,7 +110,8 @@ def _refusal(
 
 def _owner(part: PartIdentity, before: PartsByName) -> str | None:
     """The name under which the storage has that part; None if there is no such name, or several."""
-    found = [name for name, each in before.items() if _facts(each) == _facts(part)]
+    found = [name for name, each in before.items() if _whole(each) == _whole(part)]
+    found = found or [name for name, each in before.items() if _facts(each) == _facts(part)]
     found = found or [name for name, each in before.items() if (each.keys, each.inputs) == (part.keys, part.inputs)]
     return found[0] if len(found) == 1 else None
 

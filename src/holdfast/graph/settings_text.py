@@ -1,0 +1,64 @@
+"""Values of declarations as texts that stay the same from start to start. Pure.
+
+A value of a class that is not known here counts by its class alone: its `repr` may have an address in it.
+"""
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import pathlib
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.graph.program import name_of_function
+
+DEPTH_MAX = 8
+"""Bound on values within values. A higher value tells declarations apart that differ further inside."""
+
+PLAIN = (
+    *(type(None), bool, int, float, complex, str, bytes, enum.Enum, decimal.Decimal, uuid.UUID, pathlib.PurePath),
+    *(dt.date, dt.time, dt.timedelta, dt.tzinfo, re.Pattern, range, np.generic),
+    *(pa.DataType, pa.Field, pa.Schema, pa.Scalar, pc.Expression),
+)
+"""Classes whose `repr` says all of the value."""
+
+
+def settings_text(value: object, depth: int = 0) -> str:
+    """Describe a value by its class and its settings."""
+    if isinstance(value, PLAIN):
+        return repr(value)
+    name = type(value).__qualname__
+    if depth == DEPTH_MAX:
+        return name
+    if isinstance(value, Mapping):
+        return f"{name}({', '.join(_items(value, depth))})"
+    if isinstance(value, list | tuple):
+        return f"{name}({', '.join(settings_text(each, depth + 1) for each in value)})"
+    if isinstance(value, set | frozenset):
+        return f"{name}({', '.join(sorted(settings_text(each, depth + 1) for each in value))})"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return f"{name}({', '.join(_items(_fields(value), depth))})"
+    if isinstance(value, msgspec.Struct):
+        return f"{name}({', '.join(_items(msgspec.structs.asdict(value), depth))})"
+    return f"{name} {name_of_function(value)}" if callable(value) else name
+
+
+def attributes_text(value: object) -> str:
+    """Describe an object of a class that is the user's own, with its attributes in order of their names."""
+    return f"{type(value).__qualname__}({', '.join(sorted(_items(getattr(value, '__dict__', {}), 0)))})"
+
+
+def _fields(value: Any) -> dict[str, object]:
+    return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+
+
+def _items(values: Mapping[Any, object], depth: int) -> list[str]:
+    return [f"{settings_text(key, depth + 1)}: {settings_text(each, depth + 1)}" for key, each in values.items()]
