@@ -4,17 +4,11 @@ A value of a class that is not known here counts by its class alone: its `repr` 
 """
 
 import dataclasses
-import datetime as dt
-import decimal
-import enum
-import pathlib
-import re
-import uuid
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,19 +17,19 @@ from holdfast.graph.program import name_of_function
 DEPTH_MAX = 8
 """Bound on values within values. A higher value tells declarations apart that differ further inside."""
 
-PLAIN = (
-    *(type(None), bool, int, float, complex, str, bytes, enum.Enum, decimal.Decimal, uuid.UUID, pathlib.PurePath),
-    *(dt.date, dt.time, dt.timedelta, dt.tzinfo, re.Pattern, range, np.generic),
-    *(pa.DataType, pa.Field, pa.Schema, pa.Scalar, pc.Expression),
-)
-"""Classes whose `repr` says all of the value."""
+PLAIN = (type(None), bool, int, float, complex, str, bytes, range, Enum)
+ARROW = (pa.DataType, pa.Field, pa.Schema, pa.Scalar, pc.Expression)
+PLAIN_MODULES = {"datetime", "decimal", "fractions", "numpy", "pathlib", "re", "uuid", "zoneinfo"}
+"""Modules of whose classes a `repr` says all of the value, unless it has an address."""
 
 
 def settings_text(value: object, depth: int = 0) -> str:
     """Describe a value by its class and its settings."""
-    if isinstance(value, PLAIN):
+    if isinstance(value, PLAIN + ARROW):
         return repr(value)
     name = type(value).__qualname__
+    if type(value).__module__.partition(".")[0] in PLAIN_MODULES and " at 0x" not in repr(value).lower():
+        return repr(value)
     if depth == DEPTH_MAX:
         return name
     if isinstance(value, Mapping):
