@@ -42,7 +42,9 @@ MAY_IMPORT: dict[str, str] = {
     "maintenance": "formats journal recovery sinks sources storage",
     # Data: sources, exchange, TaskManager, state, changelog, uploads, formats, storage.
     "exchange": "functions graph protocol sinks sources state storage taskmanager",
-    "taskmanager": "formats functions graph materialize protocol recovery settings sources state storage uploads",
+    "followers": "formats functions graph protocol recovery state storage",
+    "taskmanager": "followers formats functions graph materialize protocol recovery settings sources state storage "
+    "uploads",
     "graph": "functions settings sinks sources",
     "functions": "sources state",
     "sinks": "sources storage",

@@ -1,4 +1,5 @@
-"""Restore a table from its handles: choose the handles that a subtask needs, fetching their objects, replaying them.
+"""Restore a table from its handles: choose the handles that a subtask needs, fetching their objects, replaying them;
+and take it on to later checkpoints by the new pieces of its log.
 
 Rescaling is no case of its own: a subtask takes the handles that share key groups with it, narrowed to those, whichever
 subtask wrote them. Invariants: each key group comes from exactly one handle; materialized parts come before the log; an
@@ -21,6 +22,7 @@ from holdfast.formats.base_files import FilesDirectory, read_files, read_files_h
 from holdfast.formats.handles import FILE, HEADING, ROWS, LogPiece, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import check_object, read_piece
 from holdfast.formats.snapshots import read_part
+from holdfast.recovery.continuation import continuation
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.local import Copy
 from holdfast.recovery.spans import StoredRange
@@ -89,6 +91,84 @@ def read_range(handle: TableHandle, each: StoredRange, copy: Copy) -> list[pa.Re
     return found
 
 
+class TableFollower:
+    """A table that holds the state of a checkpoint, for some key groups, and is taken on to later checkpoints.
+
+    A restore is a follower that follows a single checkpoint. The first time it reads everything that the handles name,
+    afterwards the new pieces of log alone. It writes nothing. After an error the table holds a part of the state. If it
+    was being filled, it has to be made anew; otherwise `follow` may be called again, with the same handles or newer.
+
+    Parameters
+    ----------
+    table
+        Empty. Files of a base store are laid out in a folder below `local_dir`.
+    """
+
+    def __init__(
+        self, table: StateTable, key_group_start: int, key_group_stop: int, local_dir: str | None = None
+    ) -> None:
+        self.table = table
+        self._groups = key_group_start, key_group_stop
+        self._local_dir = local_dir
+        self._held: list[TableHandle] | None = None
+        self._begun = False
+        self._files: dict[str, MaterializedPart] = {}
+
+    def missing(self, handles: Sequence[TableHandle]) -> list[TableHandle] | None:
+        """The handles, each with the ranges alone that are still to be read; None if the table has to be made anew.
+
+        `handles` are those of `select`, for the table's key groups.
+        """
+        wanted = [handle.narrow(*self._groups) for handle in handles]
+        if self._held is None:
+            return None if self._begun else wanted
+        found = []
+        for each in wanted:
+            held = [
+                before
+                for before in self._held
+                if max(before.key_group_start, each.key_group_start) < min(before.key_group_stop, each.key_group_stop)
+            ]
+            pieces = continuation(held, each)
+            if pieces is None:
+                return None
+            found.append(msgspec.structs.replace(each, materialized=[], log=pieces))
+        return found if found or not self._held else None
+
+    def follow(self, handles: Sequence[TableHandle], fetch: ObjectCache) -> None:
+        """Take the table to the state that the handles describe. `fetch` may have been told of the `missing` ranges
+        before, together with those of other tables.
+
+        Raises
+        ------
+        StorageError
+            An object is missing or cannot be fetched.
+        CorruptObject
+            An object is damaged, or does not fit its handle.
+        JobRefused
+            A stored column has another type than declared.
+        """
+        missing = self.missing(handles)
+        if missing is None:
+            raise RuntimeError("the new pieces of log do not lead from the table to the checkpoint; make it anew")
+        self._begun = True
+        for handle in missing:
+            self._files |= _Restoration(self.table, handle, fetch, len(missing) == 1).run(self._local_dir)
+        self._held = [handle.narrow(*self._groups) for handle in handles]
+
+    def files(self) -> dict[str, MaterializedPart]:
+        """The parts of files that the table took as they are, by the files' names, so that it need not store them
+        again: those that the checkpoint followed last still names."""
+        start, stop = self._groups
+        named = {part.object for handle in self._held or () for part in handle.materialized}
+        # With the next heading, which covers all key groups of the table, they stand for all of them.
+        return {
+            name: msgspec.structs.replace(part, key_group_start=start, key_group_stop=stop)
+            for name, part in self._files.items()
+            if part.object in named
+        }
+
+
 def restore_table(
     table: StateTable,
     handles: Sequence[TableHandle],
@@ -96,40 +176,13 @@ def restore_table(
     key_group_start: int,
     key_group_stop: int,
     local_dir: str | None = None,
-    *,
-    expected: bool = False,
 ) -> dict[str, MaterializedPart]:
-    """Fill an empty table with the state that the handles describe, for these key groups.
-
-    Files of a base store are laid out in a folder below `local_dir`. If the table could take them as they are, the
-    parts of files that never change are returned by the files' names, so that the table need not store them again.
-    Otherwise none is returned. After an error the table holds a part of the state: drop it.
-
-    Parameters
-    ----------
-    expected
-        `fetch` was told of `ranges_of` these before, together with those of other tables.
-
-    Raises
-    ------
-    StorageError
-        An object is missing or cannot be fetched.
-    CorruptObject
-        An object is damaged, or does not fit its handle.
-    JobRefused
-        A stored column has another type than declared.
-    """
-    if not expected:
-        fetch.expect(ranges_of(handles, key_group_start, key_group_stop))
-    adopted: dict[str, MaterializedPart] = {}
-    for handle in handles:
-        restoration = _Restoration(table, handle.narrow(key_group_start, key_group_stop), fetch, len(handles) == 1)
-        adopted.update(restoration.run(local_dir))
-    # With the next heading, which covers all key groups of the table, they stand for all of them.
-    return {
-        name: msgspec.structs.replace(part, key_group_start=key_group_start, key_group_stop=key_group_stop)
-        for name, part in adopted.items()
-    }
+    """Fill an empty table with the state that the handles describe, for these key groups. Returns the parts of files
+    that it took as they are; none if it could not. Raises as `TableFollower.follow`."""
+    follower = TableFollower(table, key_group_start, key_group_stop, local_dir)
+    fetch.expect(ranges_of(handles, key_group_start, key_group_stop))
+    follower.follow(handles, fetch)
+    return follower.files()
 
 
 @dataclass

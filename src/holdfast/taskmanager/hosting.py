@@ -20,8 +20,8 @@ import pyarrow as pa
 from holdfast.changelog_config import RetryPolicy
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound
-from holdfast.failpoints import hit
-from holdfast.formats.handles import MaterializedPart, TableHandle
+from holdfast.followers.subtask import SubtaskFollower
+from holdfast.formats.handles import TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, CheckpointId
@@ -34,7 +34,6 @@ from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Deployment, JobMasterGateway, SubtaskDeployment
 from holdfast.recovery.downloads import Fetched, ObjectCache
 from holdfast.recovery.local import LocalCopies
-from holdfast.recovery.restore import ranges_of, restore_table
 from holdfast.recovery.spans import StoredRange
 from holdfast.recovery.whole import TableName, read_whole
 from holdfast.state.backends import tables_of
@@ -229,15 +228,19 @@ def host(
     hosted = Hosted(program, {}, uploader, checkpoints, deployment, copies)
     begun_s = clock.monotonic()
     memory = RocksDBMemory(state_bytes, len(deployment.subtasks))
+    new_table = tables_of(program.state, local_dir, memory)
+    followers = [
+        SubtaskFollower(program, each, deployment.max_parallelism, new_table, local_dir) for each in deployment.subtasks
+    ]
     if copies is not None:
         copies.refresh()
     with ObjectCache(retrying, copies=copies, shared=deployment.shared) as fetch:
-        fetch.expect(_ranges(deployment, program))
+        fetch.expect(_ranges(deployment, followers))
         # First, since subtasks wait for it in threads of the same pool.
         whole = pool.submit(_whole, deployment, fetch)
         built: list[Future[Subtask]] = [
-            pool.submit(_restored, each, deployment, program, uploader, fetch, whole, clock, local_dir, memory)
-            for each in deployment.subtasks
+            pool.submit(_restored, each, follower, deployment, uploader, fetch, whole, clock)
+            for each, follower in zip(deployment.subtasks, followers, strict=True)
         ]
         reading: list[Future[Any]] = [*built, whole]
         while wait(reading, PROGRESS_S).not_done:
@@ -278,19 +281,10 @@ def _layout(deployment: Deployment) -> Deployment:
     return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks, whole=[], shared=[])
 
 
-def _ranges(deployment: Deployment, program: Program) -> Iterator[StoredRange]:
+def _ranges(deployment: Deployment, followers: Sequence[SubtaskFollower]) -> Iterator[StoredRange]:
     """The downloads of all subtasks, which read side by side; tables that all of them read are read once."""
-    whole = {(each.operator, each.table) for each in deployment.whole}
-    of_each = [[each for handle in deployment.whole for each in handle.ranges()]]
-    of_each += [
-        [
-            found
-            for handle in each.restore
-            if (handle.operator, handle.table) not in whole
-            for found in ranges_of([handle], *_key_groups(each, handle.table, deployment, program))
-        ]
-        for each in deployment.subtasks
-    ]
+    of_each: list[list[StoredRange]] = [[each for handle in deployment.whole for each in handle.ranges()]]
+    of_each += [follower.ranges(each.restore) for each, follower in zip(deployment.subtasks, followers, strict=True)]
     return (each for some in itertools.zip_longest(*of_each) for each in some if each is not None)
 
 
@@ -318,22 +312,6 @@ def _uploader(
     )
 
 
-def _cannot_restore(subtask: SubtaskDeployment, table: str, deployment: Deployment, error: Exception) -> str:
-    """Word the error for a damaged or missing object: who needs it, and how to go on."""
-    base = deployment.base
-    checkpoint = "the checkpoint" if base is None else f"checkpoint {base.checkpoint_id} (batch {base.batch})"
-    return (
-        f"operator {subtask.operator!r}, subtask {subtask.subtask}: the state table {table!r} of {checkpoint} cannot "
-        f"be restored: {error}. Restore the object from a backup or the bucket's older versions (`holdfast verify` "
-        f"lists all that is wrong); or give up this operator's state with job.start(drop_state=[{subtask.operator!r}])"
-    )
-
-
-def _key_groups(subtask: SubtaskDeployment, table: str, deployment: Deployment, program: Program) -> tuple[int, int]:
-    own = (subtask.key_group_start, subtask.key_group_stop)
-    return program.key_groups(subtask.operator, table, own, deployment.max_parallelism)
-
-
 def _durable(
     log: LogId, table: StateTable, deployment: Deployment, uploader: Uploader, clock: Clock
 ) -> LoggedTable | SnapshottedTable:
@@ -350,42 +328,30 @@ def _durable(
 
 def _restored(
     subtask: SubtaskDeployment,
+    follower: SubtaskFollower,
     deployment: Deployment,
-    program: Program,
     uploader: Uploader,
     fetch: ObjectCache,
     whole: Future[dict[TableName, pa.RecordBatch]],
     clock: Clock,
-    local_dir: str | None,
-    memory: RocksDBMemory,
 ) -> Subtask:
     start, stop = subtask.key_group_start, subtask.key_group_stop
-    new_table = tables_of(program.state, local_dir, memory)
-    operator = program.operators[subtask.operator].create(subtask.subtask, deployment.max_parallelism, new_table)
     states: dict[str, KeyedState | Replica] = {}
     try:
+        follower.follow(subtask.restore, fetch, whole.result(), deployment.base)
+        operator = follower.operator
         for name, table in operator.tables.items():
-            groups = _key_groups(subtask, name, deployment, program)
-            handles = [each for each in subtask.restore if (each.operator, each.table) == (subtask.operator, name)]
-            rows, files = whole.result().get((subtask.operator, name)), dict[str, MaterializedPart]()
-            try:
-                if rows is None:
-                    files = restore_table(table, handles, fetch, *groups, local_dir, expected=True)
-                else:
-                    table.apply(rows, *groups)
-            except (ObjectNotFound, CorruptObject) as error:
-                raise type(error)(_cannot_restore(subtask, name, deployment, error)) from error
-            hit("taskmanager.deploy.table")
+            groups = follower.key_groups(name)
             if groups != (start, stop) and subtask.subtask:
                 states[name] = Replica(table)
                 continue
+            handles = [each for each in subtask.restore if (each.operator, each.table) == (subtask.operator, name)]
             state = _durable(LogId(subtask.operator, name, *groups), table, deployment, uploader, clock)
             states[name] = state
             if handles:
-                state.restored(handles, files)
+                state.restored(handles, follower.files(name))
     except BaseException:
-        for table in operator.tables.values():
-            table.close()
+        follower.close()
         raise
     own = next(iter(operator.tables.values()), None)
     skew = None if own is None else KeyGroupSkew(own, stop - start, deployment.max_parallelism)

@@ -1,4 +1,4 @@
-"""Helpers that the tests of this folder share: a TaskManager with a counting operator, a JobMaster that notes, and
+"""Helpers that tests of several rooms share: a TaskManager with a counting operator, a JobMaster that notes, and
 senders.
 """
 

@@ -1,0 +1,169 @@
+"""A subtask's operator whose tables hold the state of a checkpoint, and are taken on to later checkpoints.
+
+    SubtaskFollower ──follow(handles of n)──► as of n ──follow(handles of n+1)──► as of n+1 … ──► a subtask
+
+Writes nothing, and knows neither batches nor the changelog: `taskmanager.hosting` adds the durable side when the
+subtask is to process. Tables of which every subtask sees all rows when it opens are filled then, since they are small.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+
+from holdfast.errors import CorruptObject, ObjectNotFound
+from holdfast.failpoints import hit
+from holdfast.formats.handles import MaterializedPart, TableHandle
+from holdfast.functions.operator import Operator
+from holdfast.graph.program import Program
+from holdfast.protocol.taskmanager import BaseCheckpoint, SubtaskDeployment
+from holdfast.recovery.downloads import ObjectCache
+from holdfast.recovery.restore import TableFollower, select
+from holdfast.recovery.spans import StoredRange
+from holdfast.recovery.whole import TableName
+from holdfast.state.table import StateTable
+
+
+class SubtaskFollower:
+    """Used by a single thread at a time.
+
+    Parameters
+    ----------
+    subtask
+        The operator, its number and its key groups; the handles in it are not used.
+    new_table
+        Makes the operator's tables.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        subtask: SubtaskDeployment,
+        max_parallelism: int,
+        new_table: Callable[..., StateTable],
+        local_dir: str | None = None,
+    ) -> None:
+        self.subtask = subtask
+        self._program = program
+        self._spec = program.operators[subtask.operator]
+        self._max_parallelism = max_parallelism
+        self._new_table = new_table
+        self._local_dir = local_dir
+        self._operator: Operator | None = None
+        self._tables: dict[str, TableFollower] = {}
+        self.made = 0
+        """Number of times that the operator was made."""
+
+    @property
+    def operator(self) -> Operator:
+        """The operator, once `follow` was called."""
+        assert self._operator is not None, "nothing was followed yet"
+        return self._operator
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that the tables take."""
+        return sum(each.table.memory_bytes for each in self._tables.values())
+
+    def key_groups(self, table: str) -> tuple[int, int]:
+        """The key groups of a table: the subtask's own, or all of them."""
+        own = (self.subtask.key_group_start, self.subtask.key_group_stop)
+        return self._program.key_groups(self.subtask.operator, table, own, self._max_parallelism)
+
+    def select(self, handles: Sequence[TableHandle]) -> list[TableHandle]:
+        """Choose the subtask's handles among those of a whole checkpoint. Raises `CorruptObject` where some lack."""
+        return [
+            handle
+            for table in self._spec.table_schemas()
+            for handle in select(handles, self.subtask.operator, table, *self.key_groups(table))
+        ]
+
+    def ranges(self, handles: Sequence[TableHandle]) -> list[StoredRange]:
+        """The ranges that `follow` would read now, in its order; without the tables that all subtasks see."""
+        found = self._missing(handles)
+        if found is None:  # made anew
+            found = [each.narrow(*self.key_groups(each.table)) for each in self._own(handles)]
+        return [range_ for each in found for range_ in each.ranges()]
+
+    def follow(
+        self,
+        handles: Sequence[TableHandle],
+        fetch: ObjectCache,
+        whole: Mapping[TableName, pa.RecordBatch] | None = None,
+        base: BaseCheckpoint | None = None,
+    ) -> None:
+        """Take all tables to the state that the handles of the checkpoint `base` describe.
+
+        Tables to which the new log does not lead are made anew, and with them the operator. `whole`: the rows of the
+        tables that every subtask sees; given once, by the caller that lets the operator process.
+
+        Raises
+        ------
+        StorageError, CorruptObject
+            An object is missing or damaged; the error names the table and the object. `follow` may be called again.
+        JobRefused
+            A stored column has another type than declared.
+        """
+        if self._operator is None or self._missing(handles) is None:
+            self._create()
+        for name, table in self._tables.items():
+            own = [each for each in self._own(handles) if each.table == name]
+            rows = (whole or {}).get((self.subtask.operator, name))
+            try:
+                if rows is not None:
+                    table.table.apply(rows, *self.key_groups(name))
+                elif name not in self._spec.tables_read_whole:
+                    table.follow(own, fetch)
+            except (ObjectNotFound, CorruptObject) as error:
+                raise type(error)(self._cannot_restore(name, base, error)) from error
+            hit("taskmanager.deploy.table")
+
+    def files(self, table: str) -> dict[str, MaterializedPart]:
+        """See `TableFollower.files`."""
+        return self._tables[table].files()
+
+    def close(self) -> None:
+        """Let go of the tables and their files."""
+        if self._operator is not None:
+            for table in self._operator.tables.values():
+                table.close()
+        self._operator, self._tables = None, {}
+
+    def _own(self, handles: Sequence[TableHandle]) -> list[TableHandle]:
+        """The handles of the tables that are followed, by table."""
+        read_whole = self._spec.tables_read_whole
+        names = [name for name in self._spec.table_schemas() if name not in read_whole]
+        return [
+            each for name in names for each in handles if (each.operator, each.table) == (self.subtask.operator, name)
+        ]
+
+    def _missing(self, handles: Sequence[TableHandle]) -> list[TableHandle] | None:
+        """The handles with the ranges that are still to be read; None if the operator has to be made (anew)."""
+        found: list[TableHandle] = []
+        if self._operator is None:
+            return None
+        for name, table in self._tables.items():
+            if name not in self._spec.tables_read_whole:
+                missing = table.missing([each for each in self._own(handles) if each.table == name])
+                if missing is None:
+                    return None
+                found += missing
+        return found
+
+    def _create(self) -> None:
+        self.close()
+        made = self._spec.create(self.subtask.subtask, self._max_parallelism, self._new_table)
+        self._operator = made
+        self.made += 1
+        self._tables = {
+            name: TableFollower(table, *self.key_groups(name), self._local_dir) for name, table in made.tables.items()
+        }
+
+    def _cannot_restore(self, table: str, base: BaseCheckpoint | None, error: Exception) -> str:
+        """Word the error for a damaged or missing object: who needs it, and how to go on."""
+        operator = self.subtask.operator
+        checkpoint = "the checkpoint" if base is None else f"checkpoint {base.checkpoint_id} (batch {base.batch})"
+        return (
+            f"operator {operator!r}, subtask {self.subtask.subtask}: the state table {table!r} of {checkpoint} cannot "
+            f"be restored: {error}. Restore the object from a backup or the bucket's older versions (`holdfast verify` "
+            f"lists all that is wrong); or give up this operator's state with job.start(drop_state=[{operator!r}])"
+        )

@@ -1,0 +1,48 @@
+"""The pieces of log that lead a table from a checkpoint to a later checkpoint. Pure.
+
+    held  n:    materialized │ p1 p2 p3
+    new   n+1:  materialized │ p1 p2 p3 p4 p5        the same parts: apply p4 p5
+    new   n+1:  another          │ p3 p4 p5          the owner materialized up to p2: apply p4 p5, read no parts
+    new   n+1:  another                  │ p5        p4 is in the parts and nowhere else: the table is made anew
+
+An object's name is used once, and a change set's number once in a log, so a piece that both handles name stands for the
+same changes, and the table after it is the same, whatever the handles name before it. Nothing is concluded from numbers
+of change sets alone: a table that is restored from parts counts them from 0 again.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.formats.handles import LogPiece, TableHandle
+
+
+def continuation(held: Sequence[TableHandle], new: TableHandle) -> list[LogPiece] | None:
+    """The pieces that take a table from the state of `held` to that of `new`; None if they do not lead there.
+
+    `held` are the handles of the same table at the earlier checkpoint that share key groups with `new`, in the order of
+    key groups.
+    """
+    before = [each.narrow(new.key_group_start, new.key_group_stop) for each in held]
+    parts = [part for each in before for part in each.materialized]
+    pieces = [piece for each in before for piece in each.log]
+    if parts == new.materialized and new.log[: len(pieces)] == pieces:
+        return new.log[len(pieces) :]
+    # The logs of several handles have nothing to say about each other.
+    if len(before) > 1 or not pieces:
+        return None
+    for place, piece in enumerate(new.log):
+        if _holds_end_of(piece, pieces[-1]):
+            rest = msgspec.structs.replace(piece, sqn_start=pieces[-1].sqn_stop)
+            return new.log[place + 1 :] if rest.sqn_start == rest.sqn_stop else [rest, *new.log[place + 1 :]]
+    return None
+
+
+def _holds_end_of(piece: LogPiece, last: LogPiece) -> bool:
+    """True if the last change set of `last` is in `piece`."""
+    return (piece.object, piece.offset, piece.key_group_start, piece.key_group_stop) == (
+        last.object,
+        last.offset,
+        last.key_group_start,
+        last.key_group_stop,
+    ) and piece.sqn_start < last.sqn_stop <= piece.sqn_stop

@@ -1,0 +1,162 @@
+"""A table that follows checkpoint after checkpoint equals the owner's table at each, and reads only the new log."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from test_recovery_restore import BACKENDS, GROUPS, KEYS, MEMORY, VALUES, Job, memory
+
+from holdfast.errors import StorageError
+from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
+from holdfast.recovery.continuation import continuation
+from holdfast.recovery.downloads import ObjectCache
+from holdfast.recovery.restore import TableFollower, select
+from holdfast.settings import StateBackend
+from holdfast.state.backends import new_table
+from holdfast.state.keys import encode_keys, key_groups
+from holdfast.storage.store import ObjectStore
+from holdfast.testing.stores import FaultyStore, seeded_faults
+
+
+def piece(name: str, start: int, stop: int, offset: int = 0, groups: tuple[int, int] = (0, 8)) -> LogPiece:
+    return LogPiece(name, offset, 10, start, stop, *groups)
+
+
+def handle(parts: str, *pieces: LogPiece, groups: tuple[int, int] = (0, 8)) -> TableHandle:
+    materialized = [MaterializedPart(name, 0, 10, *groups) for name in parts]
+    return TableHandle("count", "state", *groups, b"", materialized, list(pieces))
+
+
+A, B, C = piece("a", 0, 2), piece("b", 2, 5), piece("c", 5, 6)
+NARROW = piece("b", 2, 5, groups=(0, 4))
+
+
+@pytest.mark.parametrize(
+    ("held", "new", "found"),
+    [
+        ([handle("m", A)], handle("m", A, B, C), [B, C]),
+        ([handle("m", A)], handle("m", A), []),
+        ([handle("", A)], handle("m", B), None),
+        ([handle("", A, B)], handle("m", B, C), [C]),
+        ([handle("", A, B)], handle("m"), None),
+        ([handle("m")], handle("m", A), [A]),
+        ([handle("m")], handle("n", A), None),
+        ([handle("", A)], handle("", piece("a", 0, 4), C), [piece("a", 2, 4), C]),
+        ([handle("", A)], handle("", piece("a", 0, 2, offset=10), C), None),
+        ([handle("", B)], handle("m", NARROW, C, groups=(0, 4)), [C]),
+        (
+            [handle("", NARROW, groups=(0, 4)), handle("", groups=(4, 8))],
+            handle("", NARROW, C),
+            [C],
+        ),
+        ([handle("", NARROW, groups=(0, 4)), handle("", groups=(4, 8))], handle("m", NARROW, C), None),
+        ([], handle("", A), [A]),
+        ([], handle("m"), None),
+    ],
+)
+def test_the_new_pieces_follow_the_last_piece_that_both_handles_name(held, new, found):
+    assert continuation(held, new) == found
+
+
+class Follower:
+    """Follows a share of the key groups of a job's table; counts how often it was made anew."""
+
+    def __init__(self, store: ObjectStore, backend: StateBackend, start: int, stop: int) -> None:
+        self.store, self.backend, self.start, self.stop = store, backend, start, stop
+        self.made = self.bytes = 0
+        self._make()
+
+    def _make(self) -> None:
+        self.table = new_table(self.backend, None, KEYS, VALUES, GROUPS)
+        self.follower = TableFollower(self.table, self.start, self.stop)
+        self.made += 1
+
+    def follow(self, handles: Sequence[TableHandle]) -> None:
+        own = select(handles, "count", "state", self.start, self.stop)
+        if self.follower.missing(own) is None:
+            self.table.close()
+            self._make()
+        with ObjectCache(self.store) as fetch:
+            try:
+                self.follower.follow(own, fetch)
+            finally:
+                self.bytes += fetch.fetched.bytes_from_store
+
+    def totals(self) -> Counter[int]:
+        rows = self.table.snapshot().to_pylist()
+        assert len(rows) == len(self.table)
+        return Counter({row["k"]: row["n"] for row in rows})
+
+
+def share(model: Counter[int], start: int, stop: int) -> Counter[int]:
+    import pyarrow as pa
+
+    keys = list(model)
+    groups = key_groups(encode_keys(pa.record_batch({"k": pa.array(keys, pa.int64())}), ["k"]), GROUPS)
+    return Counter({key: model[key] for key, group in zip(keys, groups, strict=True) if start <= group < stop})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_follower_holds_the_owners_state_at_each_checkpoint_whatever_happens_between(seed):
+    """Materializations, aborted checkpoints, rewinds, restarts at another parallelism, damaged reads."""
+    rng = random.Random(seed)
+    inner = memory()
+    job = Job(inner, inner, backends=BACKENDS)
+    reads = FaultyStore(inner, seeded_faults(seed, 0.02))
+    follower = Follower(reads, rng.choice(BACKENDS), *sorted(rng.sample(range(GROUPS + 1), 2)))
+    job.start(rng.choice((1, 2, 3)), changelog=seed % 4 > 0)
+    for _ in range(25):
+        match rng.randrange(8):
+            case 0:
+                job.rewind()
+            case 1 if job.recorded:
+                job.start(rng.choice((1, 2, 3)), changelog=rng.random() < 0.8)
+            case 2:
+                job.checkpoint(complete=False)
+            case _:
+                keys = [rng.randrange(200) for _ in range(rng.randrange(60))]
+                job.run(keys, [rng.randrange(200) for _ in range(rng.randrange(10))])
+        if rng.random() < 0.6 and job.checkpoint() and rng.random() < 0.7:
+            while True:
+                try:
+                    follower.follow(job.recorded)
+                    break
+                except StorageError:
+                    continue
+            assert follower.totals() == share(+job.recorded_model, follower.start, follower.stop)
+    job.stop()
+    follower.table.close()
+
+
+def test_a_follower_reads_the_new_pieces_alone():
+    store = memory()
+    job = Job(store, store, backends=[MEMORY])
+    job.start(1)
+    job.run(list(range(5000)), [])
+    assert job.checkpoint()
+    follower = Follower(store, MEMORY, 0, GROUPS)
+    follower.follow(job.recorded)
+    whole = follower.bytes
+    job.run([1], [])
+    assert job.checkpoint()
+    follower.follow(job.recorded)
+    assert follower.made == 1
+    assert follower.bytes - whole < whole / 20
+    assert follower.totals() == job.model
+    job.stop()
+
+
+def test_a_table_that_was_being_filled_when_an_object_was_missing_has_to_be_made_anew():
+    store = memory()
+    job = Job(store, store, backends=[MEMORY])
+    job.start(1)
+    job.run(list(range(50)), [])
+    assert job.checkpoint()
+    follower = TableFollower(new_table(MEMORY, None, KEYS, VALUES, GROUPS), 0, GROUPS)
+    lost = [msgspec.structs.replace(each, log=[piece("dstl/none", 0, 1, groups=(0, GROUPS))]) for each in job.recorded]
+    with ObjectCache(store) as fetch, pytest.raises(StorageError, match="dstl/none"):
+        follower.follow(lost, fetch)
+    assert follower.missing(job.recorded) is None
+    job.stop()
