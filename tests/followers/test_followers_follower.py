@@ -1,4 +1,4 @@
-"""A follower of a TaskManager's subtasks holds the owner's state at each checkpoint; it names objects that it misses."""
+"""A follower of a TaskManager's subtasks holds the owner's state at each checkpoint; it names missing objects."""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import cloudpickle
 import msgspec
 import pytest
-from taskmanager_kit import MAX_PARALLELISM, OneTaskManager, counting, program
 
 from holdfast.errors import StorageError
 from holdfast.followers.follower import Follower
 from holdfast.formats.handles import TableHandle
 from holdfast.graph.program import Program
 from holdfast.settings import HashMapState, RocksDBState, StateBackend
+from taskmanager_kit import MAX_PARALLELISM, OneTaskManager, counting, program
 
 
 class Followed:

@@ -4,12 +4,12 @@ import threading
 
 import msgspec
 import pytest
-from taskmanager_kit import HOOKS, OneTaskManager
 
 from holdfast.changelog_config import ChangelogConfig, RetryPolicy
 from holdfast.errors import StaleCall
 from holdfast.storage.store import open_store
 from holdfast.testing.stores import Fault, FaultyStore
+from taskmanager_kit import HOOKS, OneTaskManager
 from waiting import until
 
 

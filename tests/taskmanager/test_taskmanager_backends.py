@@ -3,9 +3,9 @@
 import itertools
 
 import pytest
-from taskmanager_kit import OneTaskManager, counting, program
 
 from holdfast.settings import RocksDBState
+from taskmanager_kit import OneTaskManager, counting, program
 from waiting import until
 
 

@@ -1,11 +1,11 @@
 import threading
 
 import pytest
-from taskmanager_kit import HOOKS, NotingJobMaster, OneTaskManager
 
 from holdfast import failpoints
 from holdfast.errors import CheckpointFailed, HoldfastError, StorageError
 from holdfast.materialize.keyed_state import KeyedState
+from taskmanager_kit import HOOKS, NotingJobMaster, OneTaskManager
 from waiting import until
 
 

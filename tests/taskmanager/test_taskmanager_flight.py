@@ -11,7 +11,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from taskmanager_kit import COUNT, HOOKS, INPUT, SECRET, NotingJobMaster, OneTaskManager, program, rows, streams_of
 
 from holdfast.errors import HoldfastError, StaleCall, TaskManagerLost
 from holdfast.exchange.connections import Connections
@@ -33,6 +32,7 @@ from holdfast.taskmanager.jobmaster_client import JobMasterClient
 from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.security import connect, credentials, new_secret
 from holdfast.taskmanager.server import TaskManagerServer
+from taskmanager_kit import COUNT, HOOKS, INPUT, SECRET, NotingJobMaster, OneTaskManager, program, rows, streams_of
 from waiting import until
 
 SEVERAL = range(1000)

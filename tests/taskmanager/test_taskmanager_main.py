@@ -3,7 +3,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from taskmanager_kit import SECRET, NotingJobMaster, OneTaskManager
 
 from holdfast.clock import ManualClock
 from holdfast.ids import ProcessId, Role
@@ -11,6 +10,7 @@ from holdfast.jobmaster.server import JobMasterServer
 from holdfast.protocol.taskmanager import ExchangeRoute
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.main import run_task_manager
+from taskmanager_kit import SECRET, NotingJobMaster, OneTaskManager
 from waiting import until
 
 

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from taskmanager_kit import OneTaskManager
 
 from holdfast.errors import HoldfastError, StateTooLarge
 from holdfast.state.table import StateTable
+from taskmanager_kit import OneTaskManager
 
 
 def measured(world: OneTaskManager) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from taskmanager_kit import COUNT, INPUT, SECRET, OneTaskManager, counting, program, rows
 
 from holdfast.errors import StaleCall, TaskManagerLost
 from holdfast.exchange.connections import Connections
@@ -17,6 +16,7 @@ from holdfast.protocol.taskmanager import ExchangeRoute, ProcessRequest
 from holdfast.taskmanager import server as served
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.remote import address
+from taskmanager_kit import COUNT, INPUT, SECRET, OneTaskManager, counting, program, rows
 
 OPERATORS = ("one", "two", "three")
 LARGE = range(20_000)

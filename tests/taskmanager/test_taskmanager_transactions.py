@@ -2,12 +2,12 @@ import threading
 
 import pyarrow as pa
 import pytest
-from taskmanager_kit import HOOKS, JOB, OneTaskManager, counting, program, rows
 
 from holdfast import failpoints
 from holdfast.errors import HoldfastError, StaleCall, StateTooLarge, TaskManagerLost
 from holdfast.protocol.streams import Streams
 from holdfast.protocol.taskmanager import ExchangeTag, ProcessRequest
+from taskmanager_kit import HOOKS, JOB, OneTaskManager, counting, program, rows
 from waiting import until
 
 
