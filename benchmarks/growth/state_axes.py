@@ -198,6 +198,16 @@ AXES = [
         _of_one_key(_late(lambda s: s.key_by("k", hf.session_window("at", "30s")).aggregate(n=hf.count()))),
     ),
     Axis(
+        "sessions_of_a_key_far_out_of_order",
+        REST,
+        MANY,
+        lambda n: later_batch_s(
+            [rows(0, np.arange(n) * 100)],
+            rows(0, np.array([250])),
+            _late(lambda s: s.key_by("k", hf.session_window("at", "30s")).aggregate(n=hf.count())),
+        ),
+    ),
+    Axis(
         "sessions_of_other_keys",
         REST,
         MANY,

@@ -24,6 +24,7 @@ import holdfast as hf
 from holdfast.errors import SettingsError
 from holdfast.functions.operator import EventTime, NewTable, OperatorInput, OperatorResult, OperatorSpec
 from holdfast.functions.ranking.window_top import TopSpec
+from holdfast.functions.windows import session_chains
 from holdfast.functions.windows.process import WindowProcessSpec
 from holdfast.functions.windows.session import SessionSpec
 from holdfast.functions.windows.windowed import Windowing
@@ -75,11 +76,11 @@ class Model:
         return closing
 
 
-def some_rows(chance: random.Random, now: int) -> list[Row]:
+def some_rows(chance: random.Random, now: int, behind: int) -> list[Row]:
     rows: list[Row] = []
     for _ in range(chance.choice([0, 1, 3, 12])):
         value = None if chance.random() < 0.2 else chance.randrange(-50, 50)
-        rows.append((chance.choice("abcdefg"), now + chance.randrange(-25, 30), value))
+        rows.append((chance.choice("abcdefg"), now + chance.randrange(-behind, 30), value))
     return rows
 
 
@@ -93,19 +94,27 @@ def test_sessions_are_what_the_model_recomputes(keys: tuple[str, ...], attempt: 
 
 
 def follow(
-    chance: random.Random, spec: OperatorSpec, model: Model, shown: Callable[..., Any], tables: NewTable
+    chance: random.Random,
+    spec: OperatorSpec,
+    model: Model,
+    shown: Callable[..., Any],
+    tables: NewTable,
+    behind: int = 25,
 ) -> None:
-    """Compare an operator's output with the model's, over undo and restarts, until all sessions are closed."""
+    """Compare an operator's output with the model's, over undo and restarts, until all sessions are closed.
+
+    `behind`: the seconds by which rows may be behind the newest ones, about.
+    """
     operator = spec.create(0, 128, tables)
     now, late = 100, 0
     watermark: int | None = None
     closed: int | None = None
     for number in range(1, 80):
         now += chance.choice([0, 1, 5, 15, 40])
-        watermark = chance.choice([watermark, max(watermark or 0, now - chance.randrange(30))])
-        rows = some_rows(chance, now)
+        watermark = chance.choice([watermark, max(watermark or 0, now - chance.randrange(behind + 5))])
+        rows = some_rows(chance, now, behind)
         if chance.random() < 0.2:
-            run_batch(operator, spec, number, some_rows(chance, now), (watermark, closed))
+            run_batch(operator, spec, number, some_rows(chance, now, behind), (watermark, closed))
             undo(operator)
         result = run_batch(operator, spec, number, rows, (watermark, closed))
         assert shown(result) == model.batch(rows, watermark, closed), f"batch {number}"
@@ -118,6 +127,22 @@ def follow(
     run_batch(operator, spec, 80, [], (10_000, closed))
     commit(operator)
     assert not any(len(table) for table in operator.tables.values()), "all sessions are closed, and nothing is left"
+
+
+@pytest.mark.parametrize("entries_a_link", [1, 1_000_000], ids=["searched", "followed"])
+def test_rows_far_out_of_order_join_the_sessions_of_their_keys_by_an_order_of_these(
+    entries_a_link: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_chains, "LINKS_LEAST", 1)
+    monkeypatch.setattr(session_chains, "LINKS_MOST", 2)
+    monkeypatch.setattr(session_chains, "ENTRIES_A_LINK", entries_a_link)
+    seed = random.randrange(1_000_000)
+    print("seed", seed)
+    keys = ("k",) if seed % 2 else ()
+    follow(random.Random(seed), spec_of(0, keys), Model(0, bool(keys)), shown, StateTable, 300)
+    whole = WindowProcessSpec("whole", spec_of(0, keys).input, Values(), to_arrow_schema(VALUES), Windowing())
+    model = Model(0, bool(keys), sorted_values)
+    follow(random.Random(seed), whole, model, listed("values", bool(keys)), StateTable, 600)
 
 
 class Values(hf.ProcessFunction):
@@ -202,14 +227,41 @@ def test_a_key_named_like_the_count_of_rows_is_a_key_as_any_other() -> None:
 
 
 @pytest.mark.parametrize("sessions", [100, 2_000])
-def test_a_row_in_order_of_time_touches_the_newest_sessions_however_many_are_open(sessions: int) -> None:
+@pytest.mark.parametrize("behind_s", [0, 7_000])
+def test_a_row_touches_the_sessions_near_it_however_many_are_open(sessions: int, behind_s: int) -> None:
     spec = spec_of(n=hf.count())
     operator = spec.create(0, 128, StateTable)
     rows = [("a", number * 100, 1) for number in range(sessions)]
     run_batch(operator, spec, 1, rows, (None, None))
     commit(operator)
-    for number in range(2, 5):
-        run_batch(operator, spec, number, [("a", (sessions - 1) * 100 + number, 1)], (None, None))
-        assert len(operator.tables["state"].touched()) <= 2
+    touched = []
+    for number in range(2, 6):
+        run_batch(operator, spec, number, [("a", (sessions - 1) * 100 - behind_s + number, 1)], (None, None))
+        touched.append(len(operator.tables["state"].touched()))
         commit(operator)
+    assert max(touched[1:]) <= 4, "the first row that is far behind has the order made"
     assert len(operator.tables["state"]) == sessions
+
+
+def counts(result: OperatorResult) -> dict[tuple[int, int], int]:
+    """The number of rows of each session of a single key, by its bounds in seconds."""
+    rows = [row for batch in result.output for row in batch.to_pylist()]
+    return {(round(row["window_start"].timestamp()), round(row["window_end"].timestamp())): row["n"] for row in rows}
+
+
+def test_an_order_knows_the_sessions_that_opened_joined_and_closed_since_it_was_made() -> None:
+    spec = spec_of(n=hf.count())
+    operator = spec.create(0, 128, StateTable)
+    run_batch(operator, spec, 1, [("a", number * 20, 1) for number in range(200)], (None, None))
+    commit(operator)
+    for number in range(2, 100):
+        run_batch(operator, spec, number, [("a", number * 20 + 10, 1), ("a", 4_000 + number * 20, 1)], (None, None))
+        commit(operator)
+    result = run_batch(operator, spec, 100, [("a", 110, 1)], (3_000, None))
+    assert counts(result)[40, 2_010] == 98 + 99 + 1 and counts(result)[2_020, 2_030] == 1
+    commit(operator)
+    run_batch(operator, spec, 101, [("a", 3_010, 1)], (3_000, 3_000))
+    assert len(operator.tables["state"].touched()) <= 4, "closed sessions left from the order"
+    commit(operator)
+    result = run_batch(operator, spec, 102, [], (100_000, 3_000))
+    assert counts(result)[3_000, 3_030] == 3

@@ -99,6 +99,11 @@ class TimeBuckets:
                 found += [piece.between(start_us, stop_us) for piece in self._buckets[number]]
         return [piece.to_batch() for piece in found if piece.num_rows]
 
+    def pieces(self) -> Iterator[pa.RecordBatch]:
+        """All entries, a piece at a time, in no order."""
+        for number in self._order:
+            yield from (piece.to_batch() for piece in self._buckets[number])
+
     def drop(self, stop_us: int) -> None:
         """Forget entries with a time below that."""
         kept = bisect_left(self._order, stop_us // self._width_us)
@@ -262,6 +267,11 @@ class FollowedIndex:
         found = self._buckets.between(start_us, stop_us)
         added = [_within(self._buckets, entries, start_us, stop_us) for entries in self._in_batch.added]
         return [*found, *(entries for entries in added if entries.num_rows)]
+
+    def pieces(self) -> Iterator[pa.RecordBatch]:
+        """All entries, a piece at a time, in no order."""
+        yield from self._buckets.pieces()
+        yield from self._in_batch.added
 
     def earliest(self) -> int | None:
         """The earliest time that is left after the batch in flight. Its entry may be out of date."""

@@ -10,7 +10,8 @@ from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorIn
 from holdfast.functions.windows.aggregate import WindowedAggregates
 from holdfast.functions.windows.declared import PANE, SessionWindow
 from holdfast.functions.windows.sending import PANE_FIELD, SessionCombiner
-from holdfast.functions.windows.session_operator import BEFORE, END, NEWEST, SESSION, SessionOperator
+from holdfast.functions.windows.session_chains import BEFORE, END, SESSION
+from holdfast.functions.windows.session_operator import NEWEST, SessionOperator
 from holdfast.state.keys import grouped_by
 from holdfast.state.table import StateTable
 

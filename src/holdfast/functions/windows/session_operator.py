@@ -3,7 +3,7 @@
     newest: key → start of its newest session        state: key, start → end, start of the session before, aggregates
                        └────────────────────────────────────► … ──────────┴──► the key's sessions, newest first
 
-    rows ──► open sessions of their keys, by these links, back to the first that ends before all of the key's rows
+    rows ──► open sessions of their keys that they may meet (`session_chains`)
              ──► rows and sessions that meet are joined ──► aggregates
     watermark ──► sessions that end by it, by the index ──► output, removed
 
@@ -13,8 +13,8 @@ date if the session now ends later, or has joined another session.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -28,30 +28,16 @@ from holdfast.functions.rows.pieces import in_pieces
 from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, keys_with_times
 from holdfast.functions.windows.declared import WINDOW_END, WINDOW_START, times_array, times_of
 from holdfast.functions.windows.merging import merge_states
+from holdfast.functions.windows.session_chains import BEFORE, END, SESSION, OpenSessions, SessionChains
 from holdfast.functions.windows.session_kernels import join_sessions
 from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable
-from holdfast.watermarks import END_US
 
 if TYPE_CHECKING:
     from holdfast.functions.windows.session import SessionSpec
 
-SESSION = "__session"
-"""The start of a session, in microseconds: the last key column of the state."""
-END, BEFORE = "__end", "__before"
-"""State columns: the end of a session, and the start of the key's session before it."""
 NEWEST = "newest"
 """The name of the table with the newest session of each key."""
-
-
-@dataclass(frozen=True)
-class OpenSessions:
-    """Open sessions of the keys of a batch: `keys` are indexes of distinct keys."""
-
-    keys: Integers
-    starts: Integers
-    ends: Integers
-    slots: Slots
 
 
 class SessionOperator(Operator):
@@ -67,15 +53,17 @@ class SessionOperator(Operator):
         self._index = FollowedIndex(
             self._state, lambda: TimeBuckets(self._entries, END, spec.window.gap_us), self._all_entries
         )
+        self._chains = SessionChains(self._state, self._newest, self._index, spec.window.gap_us)
         self._numbers: Slots = np.zeros(0, np.int32)
 
     @property
     def memory_bytes(self) -> int:
-        return self._index.memory_bytes
+        return self._index.memory_bytes + self._chains.memory_bytes
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(self.new_output())
         self._index.begin()
+        self._chains.begin()
         on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
         for piece in in_pieces(on_time, self.room):
             rows = concatenated([rows for _, rows in piece if rows.num_rows], self._spec.sent_schema)
@@ -104,9 +92,7 @@ class SessionOperator(Operator):
         key_slots, groups = self._distinct_keys(rows)
         keys = self._newest.keys_of(key_slots)
         times = times_of(rows.column(self._spec.window.column))
-        first_us = np.full(len(key_slots), END_US, np.int64)
-        np.minimum.at(first_us, groups, times)
-        was = self._open_sessions(keys, key_slots, first_us)
+        was = self._chains.meeting(keys, key_slots, groups, times)
         starts = np.concatenate([was.starts, times])
         ends = np.concatenate([was.ends, times + self._spec.window.gap_us])
         owners = np.concatenate([was.keys, groups])
@@ -115,13 +101,18 @@ class SessionOperator(Operator):
         session_keys, session_starts, session_ends = owners[first[:count]], starts[first[:count]], last_ends[:count]
         of_rows = of[len(was.keys) :]
         now_in = of[: len(was.keys)]
-        stay = np.zeros(count, np.bool_)
-        stay[now_in[was.starts == session_starts[now_in]]] = True
+        stays = was.starts == session_starts[now_in]
+        leads, is_new = np.zeros(count, np.bool_), np.ones(count, np.bool_)
+        leads[now_in[stays & was.leads]] = True
+        is_new[now_in[stays]] = False
         self._move(was, session_starts[now_in], context, result)
         self._apply(self._with_session(rows, session_starts[of_rows]), context, result)
-        self._link(keys, key_slots, session_keys, session_starts, session_ends, stay)
+        self._link(keys, session_keys, session_starts, session_ends, leads, is_new)
+        self._note_newest(key_slots, session_keys, session_starts, was.has_newest)
+        gone, come = (was.keys[~stays], was.starts[~stays]), (session_keys[is_new], session_starts[is_new])
+        self._chains.replace(keys, gone, come)
         changed = np.unique(of_rows)
-        entries = self._keyed(keys, session_keys[changed], session_starts[changed])
+        entries = self._chains.keyed(keys, session_keys[changed], session_starts[changed])
         self._index.add(entries.append_column(END, pa.array(session_ends[changed])))
 
     def _apply(self, rows: pa.RecordBatch, context: BatchContext, result: OperatorResult) -> None:
@@ -136,29 +127,6 @@ class SessionOperator(Operator):
         groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
         count = number_keys(slots, self._numbers, groups, distinct)
         return distinct[:count], groups
-
-    def _open_sessions(self, keys: pa.RecordBatch, key_slots: Slots, first_us: Integers) -> OpenSessions:
-        """The open sessions of distinct keys that rows from `first_us` on may meet, and the one before these.
-
-        A lookup of all keys for each link of the longest chain: rows that come in order of time meet the newest.
-        """
-        newest = self._newest.column(SESSION)
-        owners = np.flatnonzero(self._newest.present[key_slots])
-        starts = newest.values[key_slots[owners]]
-        found: list[tuple[Integers, Integers, Slots]] = []
-        while len(owners):
-            slots = self._state.lookup(self._keyed(keys, owners, starts))
-            there = self._state.present[slots]
-            owners, starts, slots = owners[there], starts[there], slots[there]
-            found.append((owners, starts, slots))
-            before = self._state.column(BEFORE)
-            linked = before.valid[slots] & (self._state.column(END).values[slots] >= first_us[owners])
-            owners, starts = owners[linked], before.values[slots[linked]]
-        if not found:
-            nothing = np.empty(0, np.int64)
-            return OpenSessions(nothing, nothing, nothing, np.empty(0, np.int32))
-        columns = [np.concatenate(column) for column in zip(*found, strict=True)]
-        return OpenSessions(columns[0], columns[1], self._state.column(END).values[columns[2]], columns[2])
 
     def _move(self, was: OpenSessions, starts: Integers, context: BatchContext, result: OperatorResult) -> None:
         """Give sessions that now begin at other `starts` the states that they had; in order of time."""
@@ -178,37 +146,35 @@ class SessionOperator(Operator):
     def _link(
         self,
         keys: pa.RecordBatch,
-        key_slots: Slots,
         owners: Integers,
         starts: Integers,
         ends: Integers,
-        stay: BoolArray,
+        leads: BoolArray,
+        is_new: BoolArray,
     ) -> None:
-        """Write ends and links of the newest sessions of keys; in order of key, then start.
+        """Write ends and links of sessions, in order of key, then start.
 
-        The first session of a key keeps its link if it was there before (`stay`): older ones may be behind it.
+        A session that leads keeps its link, and so does the first of a key if it is not new: older ones may be behind.
         """
-        slots = self._state.lookup(self._keyed(keys, owners, starts))
+        slots = self._state.lookup(self._chains.keyed(keys, owners, starts))
         self._sessions.aggregates.appear(slots[~self._state.present[slots]])  # all of its rows may be bad
         self._state.column(END).scatter(slots, ends, np.ones(len(slots), np.bool_))
         same = np.zeros(len(slots), np.bool_)
         same[1:] = owners[1:] == owners[:-1]
         before = np.zeros(len(slots), np.int64)
         before[1:] = starts[:-1]
-        linked = same | ~stay
+        linked = ~leads & (same | is_new)
         self._state.column(BEFORE).scatter(slots[linked], np.where(same, before, 0)[linked], same[linked])
-        last = np.append(~same[1:], True)
+
+    def _note_newest(self, key_slots: Slots, owners: Integers, starts: Integers, has_newest: BoolArray) -> None:
+        """Write the newest sessions of the keys that have theirs among these, which are in order of key, then start."""
+        last = np.append(owners[1:] != owners[:-1], True) & has_newest[owners]
         newest = key_slots[owners[last]]
         self._newest.column(SESSION).scatter(newest, starts[last], np.ones(len(newest), np.bool_))
         self._newest.present[newest] = True
 
     def _with_session(self, rows: pa.RecordBatch, starts: Integers) -> pa.RecordBatch:
         return rows.append_column(self._state.key_schema.field(SESSION), pa.array(starts))
-
-    def _keyed(self, keys: pa.RecordBatch, owners: Integers, starts: Integers) -> pa.RecordBatch:
-        """Keys of sessions: of the keys by index, with the starts."""
-        arrays: list[Any] = keys.take(pa.array(owners)).columns
-        return pa.RecordBatch.from_arrays([*arrays, pa.array(starts)], schema=self._state.key_schema)
 
     # Closing.
 
@@ -230,9 +196,10 @@ class SessionOperator(Operator):
         keys = self._state.keys_of(slots)
         self._put_out(slots, self._with_bounds(keys, self._state.column(END).values[slots]), context, result)
         self._state.present[slots] = False
-        newest = self._newest.lookup(keys.select(self._newest.key_schema.names))
-        was_newest = self._newest.column(SESSION).values[newest] == values_of(keys.column(SESSION))
-        self._newest.present[newest[was_newest]] = False
+        own_keys, starts = keys.select(self._newest.key_schema.names), values_of(keys.column(SESSION))
+        newest = self._newest.lookup(own_keys)
+        self._newest.present[newest[self._newest.column(SESSION).values[newest] == starts]] = False
+        self._chains.close(own_keys, starts)
 
     def _put_out(self, slots: Slots, keys: list[pa.Array], context: BatchContext, result: OperatorResult) -> None:
         """Put out sessions that close; `keys` are the key columns of the output."""

@@ -15,7 +15,8 @@ from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, 
 from holdfast.functions.rows.grouping import distinct_slots, ranks
 from holdfast.functions.windows.rows_operator import POSITION, ROWS, WindowFinish, put_rows, slots_of_rows
 from holdfast.functions.windows.session import SessionSpec
-from holdfast.functions.windows.session_operator import SESSION, OpenSessions, SessionOperator
+from holdfast.functions.windows.session_chains import SESSION, OpenSessions
+from holdfast.functions.windows.session_operator import SessionOperator
 from holdfast.functions.windows.windowed import WindowedSpec
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Integers, Slots, values_of
