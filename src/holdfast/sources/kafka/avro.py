@@ -19,6 +19,7 @@ import pyarrow as pa
 from holdfast.casts import cast_in_range
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.sources.kafka.avro_defaults import decode_defaults
+from holdfast.sources.kafka.avro_varints import check_integers
 
 PACKAGES_MISSING = "Avro needs the packages pyruhvro and fastavro: pip install 'holdfast[avro]'"
 FRAME_BYTES = 5
@@ -188,13 +189,25 @@ def nullable_type(type_: pa.DataType, name: str, column: str) -> Any:
 def decoder(writer: AvroSchema, reader: AvroSchema) -> Callable[[list[bytes]], pa.RecordBatch]:
     """Return the function from values to rows; it raises `ValueError` if a value is malformed."""
     fast, by_row = libraries()
+    expanded = by_row.schema.expand_schema(json.loads(writer.text))
     if writer == reader and not reader.by_row:
         wide = json.dumps(with_wide_ints(json.loads(reader.text)))
-        return lambda values: narrowed(fast.deserialize_array(values, wide), reader.columns)
+
+        def encoded_again(values: list[bytes]) -> list[bytes]:
+            (found,) = fast.serialize_record_batch(fast.deserialize_array(values, wide), wide, 1)
+            return list(found.to_pylist())
+
+        def decode_all(values: list[bytes]) -> pa.RecordBatch:
+            rows = narrowed(fast.deserialize_array(values, wide), reader.columns)
+            check_integers(values, expanded, encoded_again)
+            return rows
+
+        return decode_all
     old, new = writer.parsed(), reader.for_reading()
 
     def decode(values: list[bytes]) -> pa.RecordBatch:
         try:
+            check_integers(values, expanded)
             rows = [plain(by_row.schemaless_reader(io.BytesIO(value), old, new)) for value in values]
             return pa.RecordBatch.from_pylist(rows, schema=reader.columns)
         except Exception as error:  # The library raises whatever the bytes lead it to: EOFError, IndexError, ...
