@@ -11,7 +11,6 @@ import pytest
 
 from holdfast.errors import BadRecord, UserFunctionError
 from holdfast.exchange.step import made as made_by
-from holdfast.exchange.stepping import apply_step
 from holdfast.graph.program import MapBatches
 from holdfast.graph.projecting import Projection, Selection
 
@@ -130,7 +129,7 @@ def test_a_value_that_the_declared_column_cannot_hold_makes_its_row_bad() -> Non
 
 def test_a_row_that_nobody_keeps_ends_the_step_with_the_reason() -> None:
     with pytest.raises(BadRecord, match=r"select\(.*failed: x=add_checked\(a, 1\): overflow"):
-        list(apply_step([ROWS], expression(Projection({"x": pc.field("a") + 1})), lambda: "here"))
+        list(made_by(expression(Projection({"x": pc.field("a") + 1})), ROWS, lambda: "here"))
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), CancelledError()], ids=repr)
@@ -147,10 +146,10 @@ def test_a_function_that_ends_the_interpreter_fails_like_any_other(error: BaseEx
     step = MapBatches(ends if late else at_once, ROWS.schema)
     expected = rf"raised {type(error).__name__}: .*\(test_exchange_step.py, line \d+\) at here, 5 rows"
     with pytest.raises(UserFunctionError, match=expected):
-        list(apply_step([ROWS], step, lambda: "here"))
+        list(made_by(step, ROWS, lambda: "here"))
 
 
 def test_a_reader_that_wants_no_more_rows_closes_the_steps() -> None:
-    rows = apply_step([ROWS, ROWS], MapBatches(lambda batch: batch, ROWS.schema), lambda: "here")
+    rows = made_by(MapBatches(lambda batch: iter([batch, batch]), ROWS.schema), ROWS, lambda: "here")
     next(rows)
     rows.close()  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ import types
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
@@ -205,6 +206,11 @@ def test_errors_of_functions_come_back_from_wherever_they_run(spark, tmp_path):
             hf.UserFunctionError,
             r"between 'sequence-1' and 'memory-1', a step .*transform\(<lambda>\)\) raised in Spark: "
             r"ValueError: I do not take sevens",
+        ),
+        (
+            lambda stream: stream.where(pc.divide(10, pc.field("v") - 7) > 0).transform(lambda df: df.select("v")),
+            hf.BadRecord,
+            r"source 'sequence-1'.*where\(.*divide by zero.*the row is .*Filter such rows out",
         ),
         (
             lambda stream: stream.transform(lambda df: df.selectExpr("10 / (v - 7) AS v")),

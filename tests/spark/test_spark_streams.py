@@ -1,9 +1,11 @@
 """Jobs on Spark: the same pipelines as in process, and features of Spark alone: transforms, its own readers."""
 
+import json
 import re
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import spark_kit
 from pyspark.sql import functions as F
@@ -105,6 +107,32 @@ def test_operators_one_behind_another_with_steps_of_both_kinds_between(spark, tm
     run(job)
     # keys 0, 2, 4, 6 are counted from 51 to 100 each
     assert newest(sink) == dict.fromkeys(range(5), 40)
+
+
+@pytest.mark.parametrize("spark_reads", [False, True])
+def test_a_row_for_which_an_expression_fails_beside_a_transform_is_a_bad_record(spark, tmp_path, spark_reads):
+    """Expressions before, between and behind Spark's steps, over rows of either kind of source."""
+    letters = tmp_path / "letters"
+    job, sink = new_job(spark, tmp_path, bad_records="dead_letter", dead_letters=letters.as_uri()), hf.MemorySink()
+    if spark_reads:
+        stream = job.read(hf.DataFrameSource(ids, lambda session: {"id": 100}, "v BIGINT", name="numbers"))
+    else:
+        stream = numbers(job, 100).select("v")
+    divided = [pc.divide(pc.scalar(1), pc.subtract(pc.field("v"), pc.scalar(bad))) for bad in (3, 50, 98)]
+    stream = stream.where(divided[0] < 9).transform(lambda df: df.where("v % 10 != 7"))
+    stream = stream.where(divided[1] < 9).transform(lambda df: df.selectExpr("v", "v + 1 AS w"))
+    stream.select("v", "w", quotient=divided[2]).write(sink)
+    query = run(job)
+    wanted = {v for v in range(100) if v % 10 != 7 and v not in (3, 50, 98)}
+    assert sorted(row[0] for row in tuples(sink)) == sorted(wanted)
+    found = pq.read_table(letters).to_pylist()
+    assert sorted(int(json.loads(each["payload"])["v"]) for each in found) == [3, 50, 98]
+    assert all("divide by zero" in each["reason"] and each["source"] for each in found)
+    assert sum(progress["badRows"] for progress in query.recentProgress) == 3
+
+
+def ids(session, start, end):
+    return session.range(0, end["id"]).selectExpr("id AS v")
 
 
 @in_both_ways("senders that stay")

@@ -20,12 +20,6 @@ ROWS_GATHERED_MAX = 64 * 1024
 memory."""
 
 
-def apply_step(rows: Iterable[pa.RecordBatch], step: MapBatches, where: Callable[[], str]) -> Iterator[pa.RecordBatch]:
-    """Apply a single step to batches, lazily."""
-    for batch in rows:
-        yield from made(step, batch, where)
-
-
 RefuseAt = Callable[[int, pa.RecordBatch, Mapping[int, str]], None]
 """Takes rows of a node by number, each with the reason, out of a batch."""
 

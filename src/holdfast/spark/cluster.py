@@ -12,7 +12,6 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.code_shipping import pickled
 from holdfast.errors import SessionStopped
 from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.resident_server import ResidentClient
@@ -30,7 +29,7 @@ from holdfast.spark.session import cancel_group, has_ended
 from holdfast.spark.shipping import shipped_by_value
 from holdfast.spark.slots import slots
 from holdfast.spark.staying import StayingProcess
-from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment, StepBatches
+from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment
 from holdfast.spark.transforms import declared_rows, lanes, spark_schema
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.settings import TaskManagerSettings
@@ -124,7 +123,7 @@ class SparkCluster:
                 by_leg.setdefault(unit.leg, []).append(unit)
         results = self._run_in_python(header, in_python) if in_python else []
         for leg, units in by_leg.items():
-            results += self._run_in_spark(header, self._program.legs[leg], units)
+            results += self._run_in_spark(header, leg, units)
         return sorted(results, key=lambda result: result.unit)
 
     def _dataframe_source(self, leg: Leg) -> DataFrameSource | None:
@@ -138,20 +137,21 @@ class SparkCluster:
         encoded = self._sc.parallelize(range(tasks), tasks).mapPartitionsWithIndex(body).collect()
         return [msgspec.msgpack.decode(result, type=UnitResult) for result in encoded]
 
-    def _run_in_spark(self, header: bytes, leg: Leg, units: list[Unit]) -> list[UnitResult]:
+    def _run_in_spark(self, header: bytes, number: int, units: list[Unit]) -> list[UnitResult]:
+        leg = self._program.legs[number]
         source = self._dataframe_source(leg)
         if source is not None:
-            return [result for unit in units for result in self._run_dataframe(header, leg, source, unit)]
+            return [result for unit in units for result in self._run_dataframe(header, number, source, unit)]
         results: list[UnitResult] = []
         for first in range(0, len(units), self._slots_beside_residents):
             some = units[first : first + self._slots_beside_residents]
             encoded = msgspec.msgpack.encode(some)
             origin = self._origin_schema(leg)
             rows = self._lanes_of(len(some)).mapInArrow(ReadUnit(self._shipment, header, encoded), spark_schema(origin))
-            results += self._deliver(rows, leg, DeliverUnit(self._shipment, header, encoded, False))
+            results += self._deliver(rows, number, DeliverUnit(self._shipment, header, encoded, False))
         return results
 
-    def _run_dataframe(self, header: bytes, leg: Leg, source: DataFrameSource, unit: Unit) -> list[UnitResult]:
+    def _run_dataframe(self, header: bytes, leg: int, source: DataFrameSource, unit: Unit) -> list[UnitResult]:
         results: list[UnitResult] = []
         for read in unit.reads:
             rows = declared_rows(source, source.dataframe_of(self._spark, read))
@@ -164,14 +164,15 @@ class SparkCluster:
             self._lanes[count] = lanes(self._spark, count)
         return self._lanes[count]
 
-    def _deliver(self, rows: DataFrame, leg: Leg, body: DeliverUnit) -> list[UnitResult]:
+    def _deliver(self, rows: DataFrame, number: int, body: DeliverUnit) -> list[UnitResult]:
+        leg = self._program.legs[number]
         try:
             with shipped_by_value(self._modules):
-                for step in leg.steps:
+                for place, step in enumerate(leg.steps):
                     if isinstance(step, Transform):
                         rows = step.fn(rows)
                     else:
-                        rows = rows.mapInArrow(StepBatches(pickled(step)), spark_schema(step.schema))
+                        rows = rows.mapInArrow(body.step(number, place), spark_schema(step.schema))
                 delivered = rows.mapInArrow(body, RESULT)
             encoded = delivered.collect()
         except Exception as error:

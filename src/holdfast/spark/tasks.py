@@ -5,7 +5,8 @@ Singletons (program, store, links) live as long as the worker process and are ma
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import cloudpickle
@@ -14,15 +15,16 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.broadcast import Broadcast
 
-from holdfast.errors import USER_ERRORS, JobRefused, ObjectNotFound
+from holdfast.errors import USER_ERRORS, BadRecord, JobRefused, ObjectNotFound
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.delivery import deliver, expect_outputs, run_unit
 from holdfast.exchange.links import FlightLinks
-from holdfast.exchange.stepping import apply_step
+from holdfast.exchange.step import made
 from holdfast.exchange.task import (
     UnitResult,
     UnitRows,
     UnitWork,
+    bad_rows_of,
     failure_of,
 )
 from holdfast.graph.plan import Unit
@@ -30,6 +32,7 @@ from holdfast.graph.program import MapBatches, Program
 from holdfast.ids import of_partition
 from holdfast.jobmaster.processes.cluster import LevelRun
 from holdfast.sources.bad_reasons import counted_reasons
+from holdfast.sources.base import BadRow
 from holdfast.storage import names
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -152,14 +155,56 @@ class ReadUnit:
 
 
 class StepBatches:
-    """A `map_batches` between Spark steps."""
+    """A step in Python between Spark's steps: a `map_batches`, or expressions.
 
-    def __init__(self, step: bytes) -> None:
-        self._step = step
+    Rows that it refuses are noted in the job's storage, like the facts of `ReadUnit`, if there are any.
+    """
+
+    def __init__(
+        self, shipment: "Broadcast[bytes]", run: bytes, units: bytes, read_by_spark: bool, leg: int, place: int
+    ) -> None:
+        self._shipment = shipment
+        self._run = run
+        self._units = units
+        self._read_by_spark = read_by_spark
+        self._leg = leg
+        self._place = place
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        step: MapBatches = cloudpickle.loads(self._step)
-        yield from apply_step(batches, step, lambda: f"partition {_partition()}")
+        worker = worker_for(self._shipment)
+        step = worker.program.legs[self._leg].steps[self._place]
+        assert isinstance(step, MapBatches), "other steps are Spark's own"
+        unit = _unit_of(self._units, self._read_by_spark)
+        if unit is None:  # DeliverUnit refuses the transform that changed the partitions.
+            return
+        run = msgspec.msgpack.decode(self._run, type=LevelRun)
+        connections = Connections(worker.shipment.secret)
+        work = UnitWork(unit, run.request, worker.program, FlightLinks(run.routes, connections), worker.store)
+        bad: list[BadRow] = []
+        failure = None
+
+        def refuse(rows: pa.RecordBatch, reasons: Mapping[int, str], _: bool) -> None:
+            bad.extend(bad_rows_of(rows, reasons, work, self._place + 1, None))
+
+        try:
+            with connections:
+                for batch in batches:
+                    yield from made(step, batch, lambda: f"partition {_partition()}", refuse)
+        except BadRecord as error:
+            failure = failure_of(error)
+            for _ in batches:  # Spark ends a worker that left input unread.
+                continue
+        if bad or failure is not None:
+            note = UnitResult(
+                unit.unit,
+                unit.leg,
+                "",
+                dead_letters=tuple(work.stage_dead_letters(bad)),
+                bad_rows=len(bad),
+                bad_reasons=counted_reasons(bad),
+                failure=failure,
+            )
+            worker.store.put(_note_name(worker, run, unit.unit, self._place), msgspec.msgpack.encode(note))
 
 
 class DeliverUnit:
@@ -174,14 +219,17 @@ class DeliverUnit:
         self._units = units
         self._read_by_spark = read_by_spark
 
+    def step(self, leg: int, place: int) -> StepBatches:
+        """Return the function for a step that comes before, of the same units."""
+        return StepBatches(self._shipment, self._run, self._units, self._read_by_spark, leg, place)
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         worker = worker_for(self._shipment)
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
-        units = msgspec.msgpack.decode(self._units, type=list[Unit])
-        if not self._read_by_spark and _partition() >= len(units):
+        unit = _unit_of(self._units, self._read_by_spark)
+        if unit is None:
             yield _encoded(UnitResult(-1, -1, "", failure=failure_of(JobRefused(_OTHER_PARTITIONS))))
             return
-        unit = self._unit(units)
         connections = Connections(worker.shipment.secret)
         links = FlightLinks(run.routes, connections)
         work = UnitWork(unit, run.request, worker.program, links, worker.store)
@@ -194,29 +242,45 @@ class DeliverUnit:
         result = self._with_note(result, worker, run, unit, counted.rows)
         yield _encoded(result)
 
-    def _unit(self, units: list[Unit]) -> Unit:
-        if self._read_by_spark:
-            return msgspec.structs.replace(units[0], unit=of_partition(units[0].unit, _partition()))
-        return units[_partition()]
-
     def _with_note(self, result: UnitResult, worker: _Worker, run: LevelRun, unit: Unit, rows: int) -> UnitResult:
+        """Add what the halves and the steps before have noted."""
+        for place, step in enumerate(worker.program.legs[unit.leg].steps):
+            if isinstance(step, MapBatches):
+                with suppress(ObjectNotFound):
+                    result = _joined(_taken(worker, _note_name(worker, run, unit.unit, place)), result)
         if self._read_by_spark:
             return msgspec.structs.replace(result, rows=rows)
-        name = _note_name(worker, run, unit.unit)
         try:
-            note = msgspec.msgpack.decode(worker.store.get(name), type=UnitResult)
+            note = _taken(worker, _note_name(worker, run, unit.unit))
         except ObjectNotFound:
             return msgspec.structs.replace(result, failure=result.failure or failure_of(JobRefused(_OTHER_PARTITIONS)))
-        worker.store.delete([name])
-        return msgspec.structs.replace(
-            result,
-            rows=note.rows,
-            dead_letters=(*note.dead_letters, *result.dead_letters),
-            bad_rows=note.bad_rows + result.bad_rows,
-            bad_reasons=(*note.bad_reasons, *result.bad_reasons),
-            failure=note.failure or result.failure,
-            event_times=note.event_times,
-        )
+        return msgspec.structs.replace(_joined(note, result), rows=note.rows, event_times=note.event_times)
+
+
+def _unit_of(units: bytes, read_by_spark: bool) -> Unit | None:
+    """Return the unit of this partition; None if there are more partitions than units."""
+    found = msgspec.msgpack.decode(units, type=list[Unit])
+    if read_by_spark:
+        return msgspec.structs.replace(found[0], unit=of_partition(found[0].unit, _partition()))
+    return found[_partition()] if _partition() < len(found) else None
+
+
+def _taken(worker: _Worker, name: str) -> UnitResult:
+    """Read a note, and delete it. Raises `ObjectNotFound` if there is none."""
+    note = msgspec.msgpack.decode(worker.store.get(name), type=UnitResult)
+    worker.store.delete([name])
+    return note
+
+
+def _joined(note: UnitResult, result: UnitResult) -> UnitResult:
+    """Return a result with the dead letters and the failure of an earlier part of the leg."""
+    return msgspec.structs.replace(
+        result,
+        dead_letters=(*note.dead_letters, *result.dead_letters),
+        bad_rows=note.bad_rows + result.bad_rows,
+        bad_reasons=(*note.bad_reasons, *result.bad_reasons),
+        failure=note.failure or result.failure,
+    )
 
 
 _OTHER_PARTITIONS = (
@@ -252,7 +316,9 @@ def _context() -> TaskContext:
     return context
 
 
-def _note_name(worker: _Worker, run: LevelRun, unit: int) -> str:
+def _note_name(worker: _Worker, run: LevelRun, unit: int, place: int | None = None) -> str:
+    """Name of what this attempt of a task notes of a unit: its reading, or its step at `place`."""
     attempt = _context().taskAttemptId()
     folder = names.staging_folder(worker.shipment.job_id, run.request.epoch, run.request.run)
-    return f"{folder}/notes/{run.request.batch}-{run.request.level}-{unit}-{attempt}"
+    step = "" if place is None else f"-{place}"
+    return f"{folder}/notes/{run.request.batch}-{run.request.level}-{unit}-{attempt}{step}"
