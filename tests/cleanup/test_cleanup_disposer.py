@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.checkpoint import events
 from holdfast.cleanup.disposer import Disposer
-from holdfast.errors import StorageError
+from holdfast.errors import ObjectNotFound, StorageError
 from holdfast.ids import JournalNumber
 from holdfast.testing.stores import Fault
 from journal_kit import Steered, fresh_store
@@ -49,6 +49,13 @@ def test_staged_files_of_a_published_group_are_deleted_by_their_sink_or_told_as_
     disposer.discard(command)
     assert posted == [events.Discarded("out", JournalNumber(4)), events.DiscardFailed("out", JournalNumber(4))]
     assert [each.args for each in target.discard.call_args_list] == [("group",), ("group",)]
+
+
+def test_staged_files_whose_list_somebody_deleted_are_left_to_the_sweep_and_not_asked_for_again() -> None:
+    target = Mock(discard=Mock(side_effect=ObjectNotFound("gone")))
+    disposer, posted = disposing(fresh_store(), target)
+    disposer.discard(events.Discard("out", JournalNumber(4), "group"))
+    assert posted == [events.Discarded("out", JournalNumber(4))]
 
 
 def test_files_that_no_record_held_are_left_to_the_sweep_when_they_cannot_be_deleted(

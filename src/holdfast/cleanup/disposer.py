@@ -9,7 +9,7 @@ from holdfast import failpoints
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
 from holdfast.cleanup.targets import Target
-from holdfast.errors import StorageError
+from holdfast.errors import ObjectNotFound, StorageError
 from holdfast.printable import logger
 from holdfast.storage.store import ObjectStore
 
@@ -39,6 +39,9 @@ class Disposer:
         """Delete the staged files of a published group."""
         try:
             self._targets[command.sink].discard(command.object)
+        except ObjectNotFound as error:
+            text = "staged files of sink %r are left to the next sweep, since the list of them is gone: %s"
+            log.warning(text, command.sink, error)
         except (StorageError, OSError) as error:
             log.warning("staged files of sink %r could not be deleted: %s", command.sink, error)
             self._post(events.DiscardFailed(command.sink, command.number))

@@ -16,6 +16,7 @@ from holdfast.errors import ObjectNotFound
 from holdfast.formats.handles import Manifest, check_handle, check_objects
 from holdfast.storage import names
 from holdfast.storage.framing import frame, unframe
+from holdfast.storage.lost import ADVICE
 from holdfast.storage.reading import decode, inflate
 from holdfast.storage.store import ObjectStore
 
@@ -72,10 +73,7 @@ def load_manifests(store: ObjectStore, wanted: Sequence[str], writers: Collectio
 def _lost(store: ObjectStore, missing: Sequence[str], wanted: int) -> str:
     return (
         f"{store.url}: {len(missing)} of the {wanted} manifests of the checkpoint are missing, the first is "
-        f"{missing[0]!r}; its record is in journal/, and Holdfast deletes records before manifests, so they were "
-        "deleted, or not copied, from outside. Restore them from a backup or the bucket's older versions (`holdfast "
-        "verify` lists all that is missing); or start from a savepoint on a new storage: "
-        "Job(storage=…) with job.start(start_from=…)"
+        f"{missing[0]!r}; its record is in journal/. {ADVICE}"
     )
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.errors import CorruptObject
+from holdfast.errors import CorruptObject, ObjectNotFound
 from holdfast.sinks.base import Owner
 from holdfast.sinks.staging import StagedCommittables, StagedRows, check, decode_owned, encode
 from holdfast.storage import checksum, names
+from holdfast.storage.lost import lost
 from holdfast.storage.reading import decode
 from holdfast.storage.store import ObjectStore
 
@@ -70,7 +71,10 @@ class Expanded(Iterable[bytes]):
 
 
 def _read(gathered: StagedCommittables, store: ObjectStore) -> list[bytes]:
-    data = store.get(gathered.name)
+    try:
+        data = store.get(gathered.name)
+    except ObjectNotFound as error:
+        raise lost("output that a sink has yet to publish is gone", error) from error
     check(data, gathered.size_bytes, gathered.crc32, f"{store.url}: {gathered.name}")
     found = decode(gathered.name, data, _decoder, "holds no committables that can be read")
     if len(found) != gathered.count:

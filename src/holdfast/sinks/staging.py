@@ -22,6 +22,7 @@ from holdfast.failpoints import hit
 from holdfast.ids import UNIT_DIGITS
 from holdfast.sinks.base import Owner, PublishContext, StageContext
 from holdfast.storage import checksum, names, reading
+from holdfast.storage.lost import ADVICE
 from holdfast.storage.reach import check_put_if_absent
 from holdfast.storage.store import ObjectStore
 
@@ -344,8 +345,8 @@ def fetch(store: ObjectStore, name: str, size_bytes: int, crc32: int, sink: str)
         data = store.get(name)
     except ObjectNotFound as error:
         raise PublishFailed(
-            f"sink {sink!r}: staged file {name!r} is gone from {store.url}: it was published and dropped by another "
-            "JobMaster, or deleted by somebody else"
+            f"sink {sink!r}: staged file {name!r} is gone from {store.url}: unless another JobMaster has published and "
+            f"dropped it: {ADVICE}"
         ) from error
     check(data, size_bytes, crc32, f"{store.url}: {name}")
     return data

@@ -2,5 +2,5 @@
 
 Files in reading order: `store` (the interface), `urls`, `obstore_store`, `retrying`, `names` (of every object),
 `framing` and `checksum`, `reading` (bytes that somebody else may have written), `reach` (checks at a start), `copying`,
-`links` (files without following links).
+`links` (files without following links), `lost` (messages).
 """

@@ -18,6 +18,7 @@ from holdfast.journal.fence import list_journal, read_record
 from holdfast.journal.job import is_job
 from holdfast.journal.records import CheckpointRecord
 from holdfast.journal.savepoints import find_savepoint
+from holdfast.storage.lost import lost
 from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -102,7 +103,7 @@ def while_retained(store: ObjectStore, number: int, read: Callable[[], Found]) -
         return read()
     except ObjectNotFound as error:
         if number in retained(store):
-            raise
+            raise lost(f"checkpoint {number} cannot be read", error) from error
         raise HoldfastError(
             f"{store.url}: the running job let go of checkpoint {number} while it was read. Reading writes nothing "
             "into the storage of a job, so it cannot pin a checkpoint. Read again; or make the job keep checkpoints "

@@ -21,7 +21,7 @@ from holdfast.behind import Behind
 from holdfast.checkpoint.events import Position
 from holdfast.checkpoint.triggers import CheckpointTrigger, OnWatermark
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, JobRefused
+from holdfast.errors import HoldfastError, JobRefused, ObjectNotFound
 from holdfast.execution.isolation import SplitName
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, group_reads
@@ -30,6 +30,7 @@ from holdfast.jobmaster.batches.regional import AllOffsets, RegionalPlanning
 from holdfast.jobmaster.batches.sizing import BatchSizer
 from holdfast.observe.view import SplitView
 from holdfast.sources.base import Enumerator, Offsets, SourcePlan, SplitRead
+from holdfast.storage.lost import lost
 from holdfast.watermarks import Watermarks
 
 NONE_FAILED: Mapping[SplitName, str] = {}
@@ -124,7 +125,11 @@ class Planner:
         """Begin, at the first start in this process, at a record or at the sources' own first positions."""
         for name, enumerator in self._enumerators.items():
             if base is not None and name in base.offsets:
-                enumerator.restore(dict(base.offsets[name]), list(base.source_objects.get(name, [])))
+                try:
+                    enumerator.restore(dict(base.offsets[name]), list(base.source_objects.get(name, [])))
+                except ObjectNotFound as error:
+                    instead = f"give the source a new name, and give up its positions with drop_state=[{name!r}]"
+                    raise lost(f"source {name!r} cannot go on from its positions", error, instead) from error
         self._unrecorded = {
             name
             for name, enumerator in self._enumerators.items()

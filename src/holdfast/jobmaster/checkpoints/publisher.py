@@ -15,6 +15,7 @@ from holdfast.printable import logger
 from holdfast.sinks.base import Gone, PublishContext, Sink
 from holdfast.sinks.gathered import Expanded, gathered_names
 from holdfast.storage import names
+from holdfast.storage.lost import lost
 from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
@@ -92,7 +93,12 @@ class Publisher:
         self._sink.sweep(gone, named, self._context)
 
     def _load(self, name: str) -> tuple[Expanded, PublishContext]:
-        stored = self._read(name)
+        try:
+            stored = self._read(name)
+        except ObjectNotFound as error:
+            sink = self._context.sink
+            instead = f"give the sink a new name, and give up this output with job.start(drop_state=[{sink!r}])"
+            raise lost(f"the output that sink {sink!r} has yet to publish is gone", error, instead) from error
         context = replace(self._context, layout=stored.layout, watermark_us=stored.watermark_us)
         return Expanded(stored.committables, self._store, context.owner), context
 

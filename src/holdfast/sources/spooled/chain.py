@@ -8,7 +8,7 @@ replaced.
 
 from collections.abc import Collection, Sequence
 
-from holdfast.errors import CorruptObject, ObjectNotFound
+from holdfast.errors import ObjectNotFound
 from holdfast.sources.spooled.segments import H, Segment, read_head
 from holdfast.storage import names
 from holdfast.storage.store import ObjectInfo, ObjectStore
@@ -67,8 +67,8 @@ def _first_fitting(
 
 
 def find_root(store: ObjectStore, listed: Sequence[ObjectInfo], name: str, head: type[H]) -> Segment[H]:
-    """Return the segment of that name. Raises `CorruptObject` if it is not there."""
+    """Return the segment of that name. Raises `ObjectNotFound` if it is not there."""
     for info in listed:
         if info.name == name:
             return read_head(store, info.name, info.size, head)
-    raise CorruptObject(f"{name}: the checkpoint names this segment, and it is not in the storage")
+    raise ObjectNotFound(f"{store.url}: the checkpoint names {name!r}, and there is no such object")

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import CorruptObject
+from holdfast.errors import CorruptObject, ObjectNotFound
 from holdfast.ids import Epoch
 from holdfast.storage import checksum, framing, names, reading
+from holdfast.storage.lost import lost
 from holdfast.storage.store import ObjectStore
 
 MAGIC, VERSION, VERSION_MIN = b"HFPG", 2, 1
@@ -170,7 +171,10 @@ def read_part(store: ObjectStore, name: str, table: str, part: SegmentPart) -> p
     key = (name, table)
     found = _cached.get(key)
     if found is None:
-        data = store.get_range(part.object or name, part.offset, part.length)
+        try:
+            data = store.get_range(part.object or name, part.offset, part.length)
+        except ObjectNotFound as error:
+            raise lost(f"rows that a source has stored are gone ({table})", error) from error
         _check_part(part.object or name, table, data, part)
         found = reading.read_table(f"{part.object or name}: the rows of {table}", data).combine_chunks()
         if found.num_rows != part.rows:
