@@ -2,17 +2,21 @@
 
 import re
 import sys
+import threading
+import types
+from functools import partial
+from pathlib import Path
 from unittest import mock
 
+import cloudpickle
 import pytest
 
 from holdfast.errors import JobRefused
-from holdfast.spark import probe as probing
-from holdfast.spark import start
+from holdfast.spark import probe, probing
 from holdfast.storage import names
 from holdfast.storage.store import open_store
 
-JOB = mock.Mock(storage="memory://probed", storage_options={})
+STORAGE = ("memory://probed", {})
 
 
 @pytest.mark.parametrize("deleted", [1, 2])
@@ -20,7 +24,7 @@ def test_a_probe_that_the_clean_up_of_another_driver_deleted_is_repeated(deleted
     store = open_store("memory://probed")
     asked = 0
 
-    def probe(session, program, storage, nonce, tasks):
+    def probes(session, program, storage, nonce, tasks):
         nonlocal asked
         asked += 1
         if asked <= deleted:
@@ -28,29 +32,99 @@ def test_a_probe_that_the_clean_up_of_another_driver_deleted_is_repeated(deleted
             raise JobRefused("executor on a: it cannot read what the driver wrote")
         assert store.get(nonce[0]) == nonce[1]
 
-    with mock.patch.multiple(start, probe_executors=probe, slots=lambda session: 4):
-        start._probe(JOB, mock.Mock(), b"", store, 1)
+    with mock.patch.object(probing, "probe_executors", probes):
+        probing._probe(mock.Mock(), b"", STORAGE, store, 1)
     assert asked == deleted + 1
     assert not store.list(names.PROBES)
 
 
 def test_a_probe_that_is_there_and_cannot_be_read_is_refused_at_once():
     store = open_store("memory://probed")
-    probe = mock.Mock(side_effect=JobRefused("executor on a: it cannot read what the driver wrote"))
-    with (
-        mock.patch.multiple(start, probe_executors=probe, slots=lambda session: 4),
-        pytest.raises(JobRefused, match="executor on a"),
-    ):
-        start._probe(JOB, mock.Mock(), b"", store, 1)
-    assert probe.call_count == 1
+    probes = mock.Mock(side_effect=JobRefused("executor on a: it cannot read what the driver wrote"))
+    with mock.patch.object(probing, "probe_executors", probes), pytest.raises(JobRefused, match="executor on a"):
+        probing._probe(mock.Mock(), b"", STORAGE, store, 1)
+    assert probes.call_count == 1
     assert not store.list(names.PROBES)
 
 
 def test_a_python_without_holdfast_is_named_with_its_place_and_the_remedy():
     with mock.patch.dict(sys.modules, {"holdfast": None}):
-        found = probing._probe(b"", ("memory://probed", {}), ("probe", b""))
+        found = probe._probe(b"", STORAGE, ("probe", b""))
     session = mock.MagicMock()
     session.sparkContext.parallelize().mapPartitions().collect.return_value = [found]
     told = re.escape(f"({sys.executable}) cannot import Holdfast") + ".* let PYSPARK_PYTHON name a Python that has it"
     with pytest.raises(JobRefused, match=told):
-        probing.probe_executors(session, b"", ("memory://probed", {}), ("probe", b""), 1)
+        probe.probe_executors(session, b"", STORAGE, ("probe", b""), 1)
+
+
+class Session:
+    """A stand-in for a session with executors, whose programs are probed."""
+
+    def __init__(self, application, master="spark://host:7077"):
+        self.executors = ["a:1", "b:1"]
+        java = mock.MagicMock()
+        java.sc().getExecutorMemoryStatus().keySet().mkString.side_effect = lambda gap: gap.join(self.executors)
+        self.sparkContext = types.SimpleNamespace(applicationId=application, master=master, _jsc=java)
+        self.probes, self.problem = [], None
+
+    def start(self, program, url="memory://probed"):
+        """Begin a job; return the number of tasks that probed, 0 if nothing did."""
+        probes = []
+
+        def probe_executors(session, shipped, storage, nonce, tasks):
+            probes.append(tasks)
+            if self.problem:
+                raise JobRefused(self.problem)
+
+        shipped = cloudpickle.dumps(program)
+        with (
+            mock.patch.object(probing, "probe_executors", probe_executors),
+            mock.patch.object(probing, "InheritableThread", threading.Thread),
+        ):
+            store = open_store("memory://probed")
+            facts = probing.facts_of(shipped)
+            probing.begin_probe(self, shipped, facts, store, (url, {}), lambda: 4).result()
+        return sum(probes)
+
+
+def test_executors_are_probed_once_for_the_same_modules_and_storage_and_again_for_what_is_new():
+    session = Session("once")
+    assert [session.start(re.compile), session.start(re.compile), session.start([re.compile])] == [4, 0, 0]
+    assert [session.start(re.sub), session.start([re.compile, re.sub])] == [4, 0]
+    assert [session.start(re.sub, "s3://bucket/jobs/a"), session.start(re.sub, "s3://bucket/jobs/b")] == [4, 0]
+    assert session.start(re.sub, "s3://bucket/others/a") == 4
+    session.executors = ["a:1", "c:1"]
+    assert [session.start(re.sub), session.start(re.sub)] == [4, 0]
+    session.executors = ["a:1", "b:1"]
+    assert session.start(re.sub) == 4  # its port may be that of another executor
+    assert Session("another").start(re.sub) == 4
+
+
+def test_a_probe_that_fails_is_repeated_at_the_next_start():
+    session = Session("fails")
+    session.problem = "executor on a: no"
+    for _ in range(2):
+        with pytest.raises(JobRefused, match="executor on a: no"):
+            session.start(re.compile)
+    session.problem = None
+    assert [session.start(re.compile), session.start(re.compile)] == [4, 0]
+
+
+def test_the_machine_of_the_driver_is_probed_by_a_single_task_for_all_its_storages():
+    session = Session("local", "local[4]")
+    assert [session.start(re.compile, "file:///a/b"), session.start(re.compile, "file:///c/d")] == [1, 0]
+
+
+def test_the_names_that_a_program_needs_are_found_and_none_of_modules_that_travel_with_it():
+    own = types.ModuleType("travels")
+    exec("def doubled(x):\n    return 2 * x", own.__dict__)
+    with mock.patch.dict(sys.modules, travels=own):
+        needed = probing.facts_of(cloudpickle.dumps([partial(own.doubled, 1), Path, re.compile, Path]))
+        assert {"travels:doubled", "pathlib:Path", "re:compile", "functools:partial"} <= needed
+        cloudpickle.register_pickle_by_value(own)
+        try:
+            assert not any("travels" in fact for fact in probing.facts_of(cloudpickle.dumps(own.doubled)))
+        finally:
+            cloudpickle.unregister_pickle_by_value(own)
+    assert "sys" in probing.facts_of(cloudpickle.dumps(lambda: sys.path))
+    assert probing.facts_of(bytes(probing.PROGRAM_BYTES_MAX + 1)) is None

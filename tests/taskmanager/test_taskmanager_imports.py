@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from holdfast.spark.daemon import installed_first
+
 NOT_NEEDED = ("pandas", "deltalake", "holdfast.job", "holdfast.query", "holdfast.ui", "holdfast.jobmaster.master")
 
 
@@ -25,15 +27,25 @@ holdfast.spark.daemon.load()
 loaded = set(sys.modules)
 import pyspark.worker
 import holdfast as hf
-hf.Job, hf.ProcessFunction, hf.DeltaSink
+hf.count, hf.SequenceSource
 from holdfast.storage.store import open_store
 from holdfast.taskmanager.warming import warm_kernels
 warm_kernels()
 open_store("memory://started")
 print(sorted(set(sys.modules) - loaded), threading.active_count())
+print(sorted(name for name in ("holdfast.jobmaster.master", "holdfast.query", "numba.np.linalg") if name in loaded))
 """
 
 
-def test_holdfasts_daemon_leaves_its_workers_nothing_to_import_and_starts_no_thread():
+def test_holdfasts_daemon_loads_what_its_workers_need_but_no_compiler_and_no_drivers_side_and_starts_no_thread():
     run = subprocess.run([sys.executable, "-c", WORKER_OF_THE_DAEMON], capture_output=True, text=True, check=True)
-    assert run.stdout.splitlines() == ["[] 1"]
+    assert run.stdout.splitlines() == ["['holdfast.api', 'holdfast.sources.sequence'] 1", "[]"]
+
+
+def test_the_daemon_takes_pyspark_from_its_installation_instead_of_from_the_archives_inside():
+    spark, own = "/env/site-packages", "/opt/spark/python/lib/pyspark.zip"
+    archives = [f"{spark}/pyspark/python/lib/{name}" for name in ("pyspark.zip", "py4j-0.10-src.zip")]
+    jar = f"{spark}/pyspark/jars/spark-core.jar"
+    assert installed_first([*archives, jar, "/env", spark]) == [jar, "/env", spark, *archives]
+    for path in ([*archives, jar, "/env"], [own, jar, spark]):
+        assert installed_first(path) == path

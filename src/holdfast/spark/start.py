@@ -1,6 +1,5 @@
 """Start of a job on Spark: analyse, check the cluster, and hand over to `jobmaster.starting.start`."""
 
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,11 +9,10 @@ from pyspark.sql import SparkSession
 
 from holdfast.clock import SystemClock
 from holdfast.code_shipping import pickled
-from holdfast.errors import JobRefused, ObjectNotFound
+from holdfast.errors import JobRefused
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.graph.regions import explained
-from holdfast.ids import Epoch
 from holdfast.job_settings import settings_of
 from holdfast.jobmaster.batches.deployment import Layout
 from holdfast.jobmaster.program_end import end_with_program
@@ -29,7 +27,7 @@ from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.spark.claims import Claim, SlotClaims, claims_of
 from holdfast.spark.cluster import SparkCluster
 from holdfast.spark.memory import check_memory
-from holdfast.spark.probe import probe_executors
+from holdfast.spark.probing import begin_probe, facts_of, is_there
 from holdfast.spark.savepoint_copies import copy_on_executors
 from holdfast.spark.session import (
     clone_session,
@@ -46,14 +44,13 @@ from holdfast.spark.transforms import analyse_transform
 from holdfast.storage import names
 from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
-from holdfast.storage.store import ObjectStore, open_store
+from holdfast.storage.store import open_store
 
 if TYPE_CHECKING:
     from holdfast.job import Job
 
 log = logger(__name__)
 
-PROBES_MAX = 3
 INTERRUPTED = (
     "interrupted by Ctrl-C while it started: the processes that it had begun are ended, and nothing is lost. Start the "
     "program again on the same storage: the job goes on from its last checkpoint, if it has one"
@@ -119,10 +116,14 @@ def _start_claimed(
     job: "Job", session: SparkSession, program: Program, layout: Layout, trigger: QueryTrigger, found: _Slots, say: Say
 ) -> Query:
     check_memory(session, job.task_manager, layout.task_managers)
-    shipped = _ship(job, program)
+    shipped, facts = _ship(job, program)
     store = RetryingStore(open_store(job.storage, job.storage_options))
-    say("starting Python on the executors, and probing them")
-    _probe(job, session, shipped, store, _slots_for_probes(job, session, found))
+    storage, tasks = (job.storage, dict(job.storage_options)), partial(_slots_for_probes, job, session, found)
+    probing = begin_probe(session, shipped, facts, store, storage, tasks)
+    if probing.running:
+        say("starting Python on the executors, and probing them")
+    if not is_there(store, names.job()):
+        probing.result()  # a job that is refused leaves nothing in a new storage
     savepoint = savepoint_of(job.starting.start_from, job.starting.mode, job.storage_options)
     stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism, savepoint)
     layout = replace(layout, max_parallelism=stored.max_parallelism)
@@ -145,6 +146,7 @@ def _start_claimed(
         job.starting.state_by_name(),
         savepoint,
         partial(copy_on_executors, session, str(job.starting.start_from), job.storage, job.storage_options),
+        probing.result,
     )
     master = start_job(start, stored)
     end_with_program(master)
@@ -190,10 +192,12 @@ def _layout(job: "Job", program: Program, session: SparkSession, claims: SlotCla
     return Layout(parallelism, job.max_parallelism or 0, task_managers, standby), claim, available
 
 
-def _ship(job: "Job", program: Program) -> bytes:
+def _ship(job: "Job", program: Program) -> tuple[bytes, frozenset[str] | None]:
+    """Pickle the program; return it with what it needs of executors."""
     try:
         with shipped_by_value(job.ship_modules):
-            return bytes(pickled(program))
+            shipped = bytes(pickled(program))
+            return shipped, facts_of(shipped)
     except Exception as error:
         raise JobRefused(
             f"the job's functions cannot be sent to executors: {type(error).__name__}: {error}. A function may not "
@@ -210,29 +214,6 @@ def _slots_for_probes(job: "Job", session: SparkSession, found: _Slots) -> int:
         )
     others = found.claims.held() - found.claim.total
     return max(1, slots(session) - others)
-
-
-def _probe(job: "Job", session: SparkSession, shipped: bytes, store: ObjectStore, tasks: int) -> None:
-    """Probe the executors; try again if another driver's clean-up has deleted the probe's object."""
-    for attempt in range(1, PROBES_MAX + 1):
-        name, nonce = names.probe(Epoch(0)), uuid.uuid4().bytes
-        store.put(name, nonce)
-        try:
-            probe_executors(session, shipped, (job.storage, job.storage_options), (name, nonce), tasks)
-            return
-        except JobRefused:
-            if attempt == PROBES_MAX or _is_there(store, name):
-                raise
-        finally:
-            store.delete([name])
-
-
-def _is_there(store: ObjectStore, name: str) -> bool:
-    try:
-        store.get(name)
-    except ObjectNotFound:
-        return False
-    return True
 
 
 def _cluster(

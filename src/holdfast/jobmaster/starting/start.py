@@ -1,6 +1,7 @@
 """Start of a job on any cluster: refuse known errors, take over the storage, make the JobMaster.
 
-    open the job ─► check old state against new code ─► prepare sinks ─► take over ─► check again ─► JobMaster
+    open the job ─► check old state against new code ─► prepare sinks ─┬─► take over ─► check again ─► JobMaster
+    check the cluster, in a thread of its own ─────────────────────────┘
 
 Steps before the takeover do not disturb an older JobMaster on the same storage.
 """
@@ -113,6 +114,8 @@ class Start:
     """Savepoint from which the job is to start."""
     copy_back: CopyBack = copy_here
     """Function that copies the savepoint's objects into the job's storage."""
+    check_cluster: Callable[[], None] = lambda: None
+    """Function that waits for checks of the cluster, which run beside those of the storage. It raises `JobRefused`."""
 
 
 def open_stored_job(
@@ -153,6 +156,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     warn_unnamed(settings.name, start.program)
     initial = _initial_rows(start, job, base)
     passed_over = _compared_with_targets(start, _prepare_sinks(start, job), number)
+    start.check_cluster()
     if start.savepoint is not None and newest is None:
         begin_from(start.store, start.savepoint, start.copy_back, job.job_id)
     for name, spec in start.program.operators.items():

@@ -1,0 +1,188 @@
+"""The probe of a start: beside the start's other checks, and only for executors and modules that are new.
+
+A session remembers the executors that were probed, and the facts that the probe found true of each: that its Python has
+the names which programs refer to, and that it reads the storage. A start probes if a fact is missing for an executor.
+
+Invariant: a probe that fails, or that meets executors which come or go meanwhile, makes nothing known of the others.
+"""
+
+import hashlib
+import pickletools
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+
+import cloudpickle
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from holdfast.errors import JobRefused, ObjectNotFound
+from holdfast.ids import Epoch
+from holdfast.spark.probe import probe_executors
+from holdfast.storage import names
+from holdfast.storage.reach import LOCAL
+from holdfast.storage.store import ObjectStore
+
+PROBES_MAX = 3
+APPLICATIONS_MAX = 16
+"""Bound on the Spark applications that are remembered: those that began first are forgotten."""
+FACTS_MAX = 10_000
+"""Bound on the facts of an executor; beyond it the executor is probed again."""
+PROGRAM_BYTES_MAX = 1 << 20
+"""Bound in bytes on a program whose names are looked for; the executors are probed for each start of a larger one."""
+STRINGS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
+RECALLED = frozenset({"BINGET", "LONG_BINGET"})
+
+
+class Probed:
+    """The facts that probes of a Spark application's executors have found. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._facts: dict[str, frozenset[str]] = {}
+
+    def knows(self, executors: Collection[str], facts: frozenset[str]) -> bool:
+        with self._lock:
+            return all(facts <= self._facts.get(executor, frozenset()) for executor in executors)
+
+    def note(self, executors: Collection[str], facts: frozenset[str]) -> None:
+        """Note the facts of executors that are there now. Others are forgotten: they have ended."""
+        with self._lock:
+            known = {executor: self._facts.get(executor, frozenset()) | facts for executor in executors}
+            self._facts = {executor: each for executor, each in known.items() if len(each) <= FACTS_MAX}
+
+
+_APPLICATIONS: dict[str, Probed] = {}
+_LOCK = threading.Lock()
+
+
+def probed_in(application: str) -> Probed:
+    """Return the probed executors of a Spark application, by its id."""
+    with _LOCK:
+        while application not in _APPLICATIONS and len(_APPLICATIONS) >= APPLICATIONS_MAX:
+            del _APPLICATIONS[next(iter(_APPLICATIONS))]
+        return _APPLICATIONS.setdefault(application, Probed())
+
+
+def facts_of(program: bytes) -> frozenset[str] | None:
+    """Return the modules and the names in modules that a pickled program refers to; None if it is too large to look.
+
+    Any text that is a module's name counts as one. Modules that travel with the program are left out.
+    """
+    if len(program) > PROGRAM_BYTES_MAX:
+        return None
+    texts: list[str | None] = []
+    stored: list[str | None] = []
+    facts: set[str] = set()
+    for operation, argument, _ in pickletools.genops(program):
+        if operation.name in STRINGS:
+            texts.append(argument)
+        elif operation.name in RECALLED:
+            texts.append(stored[int(argument or 0)])
+        elif operation.name == "MEMOIZE":
+            stored.append(texts[-1])
+        elif operation.name == "STACK_GLOBAL":
+            facts.add(f"{texts[-2]}:{texts[-1]}")
+            texts.append(None)
+        elif operation.name != "FRAME":
+            texts.append(None)
+    facts.update(text for text in texts if text in sys.modules and text is not None)
+    travel = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+    return frozenset(fact for fact in facts if not _is_inside(fact.partition(":")[0], travel))
+
+
+def _is_inside(module: str, parents: Collection[str]) -> bool:
+    return any(module == parent or module.startswith(f"{parent}.") for parent in parents)
+
+
+def storage_fact(url: str, options: Mapping[str, str], is_local: bool) -> str:
+    """Return the fact that an executor reads storages like this one: in the same folder, with the same options.
+
+    Executors of `local[…]` are on the driver's machine, so that they read what it reads there.
+    """
+    if is_local and url.startswith(LOCAL):
+        return "storage on this machine"
+    folder = url.rstrip("/").rpartition("/")[0]
+    return f"storage {hashlib.sha256(repr((folder, sorted(options.items()))).encode()).hexdigest()}"
+
+
+def executors_of(spark: SparkSession) -> frozenset[str]:
+    """Return host and port of each executor's block manager: another start of an executor has another port."""
+    return frozenset(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ").split())
+
+
+class Probing:
+    """A probe that may run, in a thread of its own. `result` waits for it."""
+
+    def __init__(self, probe: Callable[[], None] | None) -> None:
+        self._ended: Future[None] = Future()
+        if probe is None:
+            self._ended.set_result(None)
+        else:
+            InheritableThread(target=self._run, args=(probe,), name="holdfast-probe", daemon=True).start()
+
+    def _run(self, probe: Callable[[], None]) -> None:
+        try:
+            probe()
+            self._ended.set_result(None)
+        except BaseException as error:
+            self._ended.set_exception(error)
+
+    @property
+    def running(self) -> bool:
+        return not self._ended.done()
+
+    def result(self) -> None:
+        """Wait for the probe. Raises `JobRefused` naming the lack of an executor."""
+        self._ended.result()
+
+
+def begin_probe(
+    spark: SparkSession,
+    program: bytes,
+    facts: frozenset[str] | None,
+    store: ObjectStore,
+    storage: tuple[str, dict[str, str]],
+    tasks: Callable[[], int],
+) -> Probing:
+    """Probe the executors unless all is known of them."""
+    context = spark.sparkContext
+    is_local = context.master.partition("[")[0] == "local"
+    probed, executors = probed_in(context.applicationId), executors_of(spark)
+    facts = None if facts is None else facts | {storage_fact(*storage, is_local)}
+    if facts is not None and probed.knows(executors, facts):
+        return Probing(None)
+
+    def probe() -> None:
+        _probe(spark, program, storage, store, 1 if is_local else tasks())
+        if facts is not None:
+            probed.note(executors, facts)
+
+    return Probing(probe)
+
+
+def _probe(
+    spark: SparkSession, program: bytes, storage: tuple[str, dict[str, str]], store: ObjectStore, tasks: int
+) -> None:
+    """Probe the executors; try again if another driver's clean-up has deleted the probe's object."""
+    for attempt in range(1, PROBES_MAX + 1):
+        name, nonce = names.probe(Epoch(0)), uuid.uuid4().bytes
+        store.put(name, nonce)
+        try:
+            probe_executors(spark, program, storage, (name, nonce), tasks)
+            return
+        except JobRefused:
+            if attempt == PROBES_MAX or is_there(store, name):
+                raise
+        finally:
+            store.delete([name])
+
+
+def is_there(store: ObjectStore, name: str) -> bool:
+    try:
+        store.get(name)
+    except ObjectNotFound:
+        return False
+    return True
