@@ -5,10 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.console import Console
 
 from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed, SettingsError
@@ -24,7 +23,9 @@ from holdfast.ui import api
 from holdfast.ui.checkpoint_list import CheckpointList
 from holdfast.ui.notebook import html_table
 from holdfast.ui.progress_line import Compiling, follow_texts, wait_of, way_of
-from holdfast.ui.screen import documents, follow
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 COMPILING_S = 3.0
 """Time in seconds after the last compiled kernel for which the line of progress still speaks of compilation."""
@@ -147,11 +148,13 @@ class Query:
         """Note that the losses so far are known: `status["exactlyOnce"]` is True again until the next one."""
         self._master.acknowledge_losses()
 
-    def show(self, console: Console | None = None) -> None:
+    def show(self, console: "Console | None" = None) -> None:
         """Draw rows, lag and checkpoints in the terminal until the query ends, or until Ctrl-C, which ends only this.
 
         `holdfast top <uiUrl>` draws the same from another process.
         """
+        from holdfast.ui.screen import documents, follow
+
         follow(lambda: documents(self.view()), console)
 
     def draw_progress(self) -> None:

@@ -14,7 +14,7 @@ from holdfast.spark.memory import check_memory, spark_bytes
 
 def session(master: str, **settings: str) -> Any:
     conf = {f"spark.{name.replace('__', '.')}": value for name, value in settings.items()}
-    return SimpleNamespace(sparkContext=SimpleNamespace(master=master, getConf=lambda: conf))
+    return SimpleNamespace(sparkContext=SimpleNamespace(master=master, _conf=conf))
 
 
 def test_a_limit_of_python_workers_below_the_task_managers_memory_is_refused() -> None:

@@ -248,7 +248,7 @@ def test_memory_that_spark_does_not_grant_is_refused(spark, tmp_path, monkeypatc
     conf = spark.sparkContext.getConf().set("spark.executor.pyspark.memory", "512m")
     job = new_job(spark, tmp_path, task_manager=hf.TaskManagerConfig(memory="1GB"))
     numbers(job, 10).key_by("k").aggregate(n=hf.count()).write(hf.NoopSink())
-    monkeypatch.setattr(type(spark.sparkContext), "getConf", lambda self: conf)
+    monkeypatch.setattr(spark.sparkContext, "_conf", conf)
     assert memory.spark_bytes("512m") == 512 * 1024 * 1024
     refused(job, r"memory='1GB'\) is more than spark\.executor\.pyspark\.memory=512m")
 

@@ -17,7 +17,8 @@ class Elsewhere:
         self.master = master
         self._settings = {f"spark.{name.replace('__', '.')}": value for name, value in settings.items()}
 
-    def getConf(self) -> dict[str, str]:
+    @property
+    def _conf(self) -> dict[str, str]:
         return self._settings
 
     def __getattr__(self, name: str) -> Any:

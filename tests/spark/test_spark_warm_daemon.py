@@ -24,7 +24,7 @@ class Conf:
 def session(master: str, python: str = sys.executable, **settings: str) -> tuple[Any, Conf]:
     in_jvm = Conf()
     java = SimpleNamespace(sc=lambda: SimpleNamespace(conf=lambda: in_jvm))
-    context = SimpleNamespace(master=master, pythonExec=python, getConf=lambda: Conf(**settings), _jsc=java)
+    context = SimpleNamespace(master=master, pythonExec=python, _conf=Conf(**settings), _jsc=java)
     return SimpleNamespace(sparkContext=context), in_jvm
 
 

@@ -86,8 +86,8 @@ class KernelCache(NullCache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled form for the types, or None and the right to compile it.
 
-        A compiled form needs Numba's runtime alone. Only the compiler needs all that Numba knows of types and functions,
-        which `refresh` loads in 0.2 s.
+        A compiled form needs Numba's runtime alone. Only the compiler needs all that Numba knows of types and
+        functions, which `refresh` loads in 0.2 s.
         """
         types = self._types(sig)
         if types is None:

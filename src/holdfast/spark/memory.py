@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import JobRefused
 from holdfast.settings import TaskManagerConfig
+from holdfast.spark.session import spark_settings
 
 _MEBIBYTE = 1024 * 1024
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -16,7 +17,7 @@ def check_memory(spark: SparkSession, config: TaskManagerConfig, task_managers: 
     TaskManager's."""
     if not task_managers:
         return
-    conf = spark.sparkContext.getConf()
+    conf = spark_settings(spark)
     limit = conf.get("spark.executor.pyspark.memory")
     if limit is not None and spark_bytes(limit) < config.memory_bytes:
         raise JobRefused(

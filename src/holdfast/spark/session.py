@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from holdfast.errors import JobRefused
@@ -38,6 +39,11 @@ def check_session(spark: Any) -> None:
         )
     if not isinstance(spark, SparkSession):
         raise JobRefused(f"Job(spark, ...) takes a SparkSession, found {type(spark).__name__}")
+
+
+def spark_settings(spark: SparkSession) -> SparkConf:
+    """Return the settings of the session's SparkContext, to read. Its `getConf` would copy all, each by a call."""
+    return spark.sparkContext._conf
 
 
 def has_ended(spark: SparkSession) -> bool:
@@ -69,7 +75,7 @@ def use_warm_daemon(spark: SparkSession) -> None:
     only the program can make it, together with the session.
     """
     context = spark.sparkContext
-    if context.getConf().get(DAEMON_MODULE) is not None:
+    if spark_settings(spark).get(DAEMON_MODULE) is not None:
         return
     if context.master.partition("[")[0] != "local" or not _is_own_python(context.pythonExec):
         log.info("each Python worker loads Holdfast anew: %s", DAEMON_HINT)
@@ -155,5 +161,4 @@ def described(spark: SparkSession, group: str, description: str) -> Iterator[Non
 
 def driver_host(spark: SparkSession) -> str:
     """Address that Spark's own driver serves on; the JobMaster binds no other."""
-    conf = spark.sparkContext.getConf()
-    return conf.get("spark.driver.host") or socket.gethostname()
+    return spark_settings(spark).get("spark.driver.host") or socket.gethostname()

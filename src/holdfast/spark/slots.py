@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.graph.program import Program
 from holdfast.printable import logger
+from holdfast.spark.session import spark_settings
 
 log = logger(__name__)
 
@@ -92,7 +93,7 @@ def await_slots(spark: SparkSession, needed: int, wait_s_max: float = WAIT_S_MAX
 
 def _promised(spark: SparkSession) -> int:
     """Number of slots that the settings fix; 0 if they fix none."""
-    conf = spark.sparkContext.getConf()
+    conf = spark_settings(spark)
     cores_a_task = int(conf.get("spark.task.cpus", "1"))
     cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", spark.sparkContext.master)
     if _dynamic(spark):
@@ -104,7 +105,7 @@ def _promised(spark: SparkSession) -> int:
 
 
 def _dynamic(spark: SparkSession) -> bool:
-    return str(spark.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false")) == "true"
+    return str(spark_settings(spark).get("spark.dynamicAllocation.enabled", "false")) == "true"
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from holdfast.observe.view import JobView
 from holdfast.printable import logger
 from holdfast.ui.control import Controlled, RemoteControl, controlling
 from holdfast.ui.pages import API, Access, Pages, guarded
-from holdfast.ui.prometheus import metrics_application
 from holdfast.ui.server import LOOPBACK, HttpServer, is_loopback, new_token
 
 log = logger(__name__)
@@ -56,6 +55,10 @@ def serve_http(
 ) -> HttpUrls:
     """Serve what the settings ask for until `closing` closes. Raises `JobRefused` if a port is taken."""
     metrics_url = page_url = token = None
+    if settings.metrics_port is None and settings.ui_port is None:
+        return HttpUrls(None, None, None)
+    from holdfast.ui.prometheus import metrics_application
+
     metrics = metrics_application(view)
     if settings.metrics_port is not None:
         access = Access(names=_names_of_this_machine(host or LOOPBACK))
