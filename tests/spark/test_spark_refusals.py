@@ -208,10 +208,9 @@ def test_errors_of_functions_come_back_from_wherever_they_run(spark, tmp_path):
             r"ValueError: I do not take sevens",
         ),
         (
-            lambda stream: (
-                stream.where(pc.divide(pc.scalar(10), pc.subtract(pc.field("v"), pc.scalar(7))) > 0)
-                .transform(lambda df: df.select("v"))
-            ),
+            lambda stream: stream.where(
+                pc.divide(pc.scalar(10), pc.subtract(pc.field("v"), pc.scalar(7))) > 0
+            ).transform(lambda df: df.select("v")),
             hf.BadRecord,
             r"source 'sequence-1'.*where\(.*divide by zero.*the row is .*Filter such rows out",
         ),
