@@ -15,13 +15,13 @@ PACKAGE = ROOT / "src" / "holdfast"
 MAY_IMPORT: dict[str, str] = {
     # Objects that a user builds and holds; the first call of `start()` reaches down to Spark.
     "__init__": "",
-    "api": "functions job query settings sinks sources stored_state streams",
+    "api": "calls functions job query settings sinks sources stored_state streams",
     "testing": "__init__ exchange functions graph job job_settings jobmaster journal protocol query schema settings "
     "sinks sources start_options storage taskmanager uploads",
     "job": "functions graph schema settings sinks sources spark start_options stored_state streams ui",
     "start_options": "settings stored_state",
-    "streams": "functions graph schema sinks sources ui",
-    "spark": "__init__ exchange graph job_settings jobmaster journal protocol query settings sources storage "
+    "streams": "calls functions graph schema sinks sources ui",
+    "spark": "__init__ calls exchange graph job_settings jobmaster journal protocol query settings sources storage "
     "stored_state taskmanager",
     "query": "jobmaster observe settings ui",
     "job_settings": "jobmaster settings ui",
@@ -41,12 +41,13 @@ MAY_IMPORT: dict[str, str] = {
     "cleanup": "checkpoint formats journal sinks sources storage",
     "maintenance": "formats journal recovery sinks sources storage",
     # Data: sources, exchange, TaskManager, state, changelog, uploads, formats, storage.
-    "exchange": "functions graph protocol sinks sources state storage taskmanager",
+    "exchange": "calls functions graph protocol sinks sources state storage taskmanager",
     "followers": "formats functions graph protocol recovery state storage",
     "taskmanager": "followers formats functions graph materialize protocol recovery settings sources state storage "
     "uploads",
     "graph": "functions settings sinks sources",
     "functions": "sources state",
+    "calls": "functions",
     "sinks": "sources storage",
     "sources": "schema state.compiled storage",
     "recovery": "formats state storage",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.availability import SnapshotAvailability
+    from holdfast.calls.declared import AsyncFunction, CallContext
     from holdfast.errors import (
         BadRecord,
         CheckpointFailed,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         PublishFailed,
         QueryFailed,
         RestartsExhausted,
+        ServiceAway,
         SessionStopped,
         SettingsError,
         StateTooLarge,
@@ -98,8 +100,9 @@ if TYPE_CHECKING:
 
 MODULES: dict[str, str] = {
     "holdfast.availability": "SnapshotAvailability",
+    "holdfast.calls.declared": "AsyncFunction CallContext",
     "holdfast.errors": "BadRecord CheckpointFailed CorruptObject Fenced HoldfastError JobRefused ObjectExists "
-    "ObjectNotFound PositionLost PublishFailed QueryFailed RestartsExhausted SessionStopped SettingsError "
+    "ObjectNotFound PositionLost PublishFailed QueryFailed RestartsExhausted ServiceAway SessionStopped SettingsError "
     "StateTooLarge StorageError TaskManagerLost UserFunctionError",
     "holdfast.functions.aggregates.declared": "approx_count_distinct collect_list collect_set count count_distinct "
     "first last max max_by mean min min_by stddev sum variance",
@@ -140,10 +143,12 @@ MODULE_OF = {name: module for module, names in MODULES.items() for name in names
 
 __all__ = [
     "AggregatingState",
+    "AsyncFunction",
     "BadRecord",
     "BadRow",
     "BatchFunction",
     "BroadcastState",
+    "CallContext",
     "CallbackSink",
     "ChangelogConfig",
     "CheckpointConfig",
@@ -185,6 +190,7 @@ __all__ = [
     "RocksDBState",
     "Savepoint",
     "SequenceSource",
+    "ServiceAway",
     "SessionStopped",
     "SettingsError",
     "Sink",

@@ -80,6 +80,10 @@ class StorageError(HoldfastError):
     """The object store could not carry out a request: an I/O error, possibly temporary."""
 
 
+class ServiceAway(StorageError):
+    """A service counts as away, since very many calls of a `map_async` have failed in a row. The batch waits for it."""
+
+
 class ObjectNotFound(StorageError):
     """The store has no object of that name."""
 

@@ -1,12 +1,21 @@
 """Streams and keyed streams: methods that declare the work on rows. Nothing runs before `start()`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.calls.declared import (
+    BREAKER,
+    CAPACITY,
+    KEPT_ANSWERS,
+    AsyncCalls,
+    AsyncFunction,
+    as_function,
+    checked_settings,
+)
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.declared import (
     Aggregate,
@@ -140,6 +149,66 @@ class Stream:
         `fn` is never called with an empty batch.
         """
         return self._then(MapBatches(fn, to_arrow_schema(schema)))
+
+    def map_async(
+        self,
+        fn: AsyncFunction | Callable[[Any], Coroutine[Any, Any, Any]],
+        schema: Any,
+        *,
+        capacity: int = CAPACITY,
+        ordered: bool = True,
+        timeout: Duration | None = "5s",
+        retries: int = 2,
+        retry_delay: Duration = "100ms",
+        retry_on: type[BaseException] | tuple[type[BaseException], ...] = Exception,
+        rate: float | None = None,
+        batch: int | None = None,
+        breaker: int | None = BREAKER,
+        kept_answers: int = KEPT_ANSWERS,
+    ) -> "Stream":
+        """Call a coroutine function for each row, many rows at a time, on an event loop in the senders.
+
+        `fn(row)` gets a named tuple, and answers with a dict or tuple of the columns of `schema`, a list of such rows,
+        or None for no row. A call that fails for good makes its row a bad record.
+
+        Parameters
+        ----------
+        fn
+            A function declared with `async def`, or an `hf.AsyncFunction`, which can open clients.
+        schema
+            The schema of the answers.
+        capacity
+            The most calls in flight over the whole job; the senders share it.
+        ordered
+            False: answers go on as they come, and not only when those to the rows before have come.
+        timeout
+            The longest time for an attempt; None: there is no limit.
+        retries, retry_delay, retry_on
+            Further attempts at a call that raised one of these errors, or took too long. The pause before the first is
+            `retry_delay`; each further one is twice as long, up to 30 s, and shortened by chance by up to a half.
+        rate
+            The most attempts a second over the whole job; None: there is no limit.
+        batch
+            Call `fn` for a record batch of at most so many rows; the answer is a record batch. None: for each row.
+        breaker
+            After so many calls in a row that failed for good in a process, the service counts as away: the batch waits,
+            visibly, as for an outage of the store, for at most `CheckpointConfig.outage_timeout`. None: never.
+        kept_answers
+            The most answers of a batch that a sender keeps, so that their calls are not made again if the batch is
+            repeated. Other calls of a batch are made again when it is repeated; those of a batch that a completed
+            checkpoint covers never are.
+
+        Raises
+        ------
+        SettingsError
+            `fn` is no coroutine function, or a setting has a value that is not allowed.
+        """
+        settings = checked_settings(
+            capacity, ordered, timeout, retries, retry_delay, retry_on, rate, batch, breaker, kept_answers
+        )
+        declared = to_arrow_schema(schema)
+        calls = AsyncCalls(as_function(fn), settings, declared)
+        return self._then(MapBatches(calls, declared, str(calls)))
 
     def select(self, *columns: str | Sequence[str], **computed: pc.Expression) -> "Stream":
         """Give rows of these columns, then of computed ones: `select("auction", price=pc.field("price") * 0.908)`.

@@ -65,7 +65,7 @@ def newest(sink: hf.MemorySink) -> dict[int, int]:
 
 def waits(query: Query) -> bool:
     assert query.isActive, query.exception()
-    return "Waiting for store or disk" in query.status["message"]
+    return "Waiting for store, disk or service" in query.status["message"]
 
 
 @pytest.mark.parametrize("full", ["storage", "local_dir"])

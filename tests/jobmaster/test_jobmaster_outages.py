@@ -15,14 +15,14 @@ def new_outages() -> Outages:
 def test_the_message_names_what_came_last_an_outage_or_a_loss() -> None:
     outages = new_outages()
     outages.failed(RESTORES, "StorageError: away")
-    assert outages.message is not None and "Waiting for store or disk" in outages.message
+    assert outages.message is not None and "Waiting for store, disk or service" in outages.message
     outages.note_loss(Lost(FIRST, "killed"))
     assert outages.message == "Recovering: TaskManager 0 ended: killed"
     outages.failed(RESTORES, "StorageError: away again")
     assert outages.message is not None and "away again" in outages.message
     outages.note_loss(Lost(FIRST, "killed"))
     outages.answered(BATCHES)
-    assert outages.message is not None and "Waiting for store or disk" in outages.message
+    assert outages.message is not None and "Waiting for store, disk or service" in outages.message
     outages.note_loss(Lost(FIRST, "killed"))
     outages.answered(RESTORES)
     assert outages.message is None
@@ -32,7 +32,7 @@ def test_a_loss_that_is_explained_later_is_named_with_its_true_reason() -> None:
     outages = new_outages()
     outages.failed(RESTORES, "StorageError: away")
     outages.note_loss(LossExplained(FIRST, "killed"))
-    assert outages.message is not None and "Waiting for store or disk" in outages.message
+    assert outages.message is not None and "Waiting for store, disk or service" in outages.message
     outages.note_loss(Lost(FIRST, "its connection broke off"))
     outages.note_loss(LossExplained(SECOND, "out of memory"))
     assert outages.message == "Recovering: TaskManager 0 ended: its connection broke off"

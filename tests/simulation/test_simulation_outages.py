@@ -109,7 +109,7 @@ def test_a_store_that_is_away_is_waited_for_and_nothing_is_lost_or_doubled(
         away.gone.set()
         for number in range(1, 4):
             write(tmp_path, number)
-        until(lambda: "Waiting for store or disk" in query.status["message"], "a wait that is seen")
+        until(lambda: "Waiting for store, disk or service" in query.status["message"], "a wait that is seen")
         assert query._master.progress.picture().values["outageMs"] > 0
         refused = away.refused
         until(lambda: away.refused > refused + 20, "attempts that go on")
@@ -122,7 +122,9 @@ def test_a_store_that_is_away_is_waited_for_and_nothing_is_lost_or_doubled(
         away.gone.clear()
         query.stop()
     assert query.exception() is None
-    assert any("waits for store or disk" in each.message and "injected" in each.message for each in caplog.records)
+    assert any(
+        "waits for store, disk or service" in each.message and "injected" in each.message for each in caplog.records
+    )
 
 
 @pytest.mark.parametrize(("operations", "folder"), PLACES)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.clock import Clock, SystemClock
 from holdfast.errors import USER_ERRORS
 from holdfast.exchange.changes import unknown_changes
 from holdfast.exchange.combining import CombiningWriter
@@ -65,16 +66,18 @@ def run_unit(
     check: Callable[[], None] = lambda: None,
     reading: Callable[[str], None] = lambda split: None,
     local_dir: str | None = None,
+    clock: Clock | None = None,
 ) -> UnitResult:
     """Work off a unit in this process; only for legs without a Spark step.
 
     `check` is called for each batch of rows and raises if the unit's result is no longer wanted. `reading` is called
-    with each split before it is read. Rows that do not fit in memory go below `local_dir`.
+    with each split before it is read. Rows that do not fit in memory go below `local_dir`. `clock` times asynchronous
+    calls.
     """
-    work = UnitWork(unit, request, program, links, store, check, reading, local_dir)
+    work = UnitWork(unit, request, program, links, store, check, reading, local_dir, clock or SystemClock())
     rows = UnitRows(work)
     try:
-        return deliver(LegSteps(work.leg, rows.where, rows.refuse).apply(rows), work, rows)
+        return deliver(LegSteps(work.leg, rows.where, rows.refuse, work.call_place).apply(rows), work, rows)
     except USER_ERRORS as error:
         return work.failed(error, rows.where(), rows.split if rows.source else "")
 

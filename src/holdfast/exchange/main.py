@@ -4,6 +4,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.resident import ResidentSender, WarmLinks
 from holdfast.exchange.resident_server import ResidentServer
+from holdfast.exchange.stepping import close_calls
 from holdfast.exchange.warming import warm
 from holdfast.graph.program import Program
 from holdfast.kernels.shelf import SHELF
@@ -43,6 +44,7 @@ def run_sender(settings: ProcessSettings, program: Program, store: ObjectStore, 
             finally:
                 sender.stop()
                 server.close()
+                close_calls(program)
     finally:
         SHELF.ask(None)
         job_master.close()

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from holdfast import errors
 from holdfast.arrays import plain_rows, plain_schema
+from holdfast.calls.declared import AsyncCalls, CallPlace
 from holdfast.casts import cast_in_range
 from holdfast.exchange.partition import without
 from holdfast.functions.rows.expressions import VALUE_ERRORS
@@ -30,10 +31,19 @@ def refuse_all(rows: pa.RecordBatch, reasons: Mapping[int, str], is_result: bool
 
 
 def made(
-    step: MapBatches, rows: pa.RecordBatch, where: Callable[[], str], refuse: Refuse = refuse_all
+    step: MapBatches,
+    rows: pa.RecordBatch,
+    where: Callable[[], str],
+    refuse: Refuse = refuse_all,
+    place: CallPlace | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield what a step makes of rows, one batch after the other."""
     if not rows.num_rows:
+        return
+    if isinstance(step.fn, AsyncCalls):
+        from holdfast.calls.answering import answered  # an event loop, which most programs do not need
+
+        yield from answered(step.fn, rows, place or CallPlace(), refuse)
         return
     if step.by_row:
         yield from _by_row(rows, step, refuse)

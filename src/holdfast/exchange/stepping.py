@@ -12,12 +12,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
+from holdfast.calls.declared import AsyncCalls, CallPlace
 from holdfast.exchange.step import made, refuse_all
-from holdfast.graph.program import Leg, MapBatches
+from holdfast.graph.program import Leg, MapBatches, Program
 
 ROWS_GATHERED_MAX = 64 * 1024
 """Rows that wait where several nodes come together. More make fewer, larger batches for the next step, in more
 memory."""
+
+
+def close_calls(program: Program) -> None:
+    """Close what asynchronous steps have opened in this process."""
+    for leg in program.legs:
+        for step in leg.steps:
+            if isinstance(step, MapBatches) and isinstance(step.fn, AsyncCalls):
+                step.fn.close()
 
 
 RefuseAt = Callable[[int, pa.RecordBatch, Mapping[int, str]], None]
@@ -29,10 +38,14 @@ def _refuse_at(node: int, rows: pa.RecordBatch, reasons: Mapping[int, str]) -> N
 
 
 class LegSteps:
-    """The steps of a leg. `where` describes the place of the current rows, for messages; `refuse` sets rows apart."""
+    """The steps of a leg. `where` describes the place of the current rows, for messages; `refuse` sets rows apart;
+    `calls_at` is where the leg's asynchronous calls are made."""
 
-    def __init__(self, leg: Leg, where: Callable[[], str], refuse: RefuseAt = _refuse_at) -> None:
+    def __init__(
+        self, leg: Leg, where: Callable[[], str], refuse: RefuseAt = _refuse_at, calls_at: CallPlace | None = None
+    ) -> None:
         self._refuse = refuse
+        self._calls_at = calls_at
         self._nodes = leg.nodes
         self._where = where
         self._behind: list[list[int]] = [[] for _ in leg.nodes]
@@ -78,6 +91,7 @@ class LegSteps:
                 rows,
                 self._where,
                 lambda found, reasons, is_result: self._refuse(number if is_result else before, found, reasons),
+                self._calls_at,
             )
         held = self._held.get(number)
         if held is None:

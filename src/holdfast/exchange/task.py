@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from holdfast import errors
 from holdfast.arrays import plain_rows, plain_schema
+from holdfast.calls.declared import CallPlace
+from holdfast.clock import Clock, SystemClock
 from holdfast.exchange.event_times import newest_us, odd_times, pieces_between, rows_with_odd_times
 from holdfast.exchange.unit_writer import UnitAttempt, UnitWriter
 from holdfast.graph.plan import Unit
@@ -64,6 +66,8 @@ class LevelRequest(msgspec.Struct, frozen=True):
     """Watermark of each operator in the previous batch, in microseconds."""
     batch_time_us: int = 0
     """The time of the batch, as its plan has it."""
+    side_by_side: int = 1
+    """The most units of the level that are worked off at the same time."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -133,7 +137,14 @@ class UnitWork:
     """Told of each split before it is read."""
     local_dir: str | None = None
     """The folder for rows that do not fit in memory; None: the process's temporary folder."""
+    clock: Clock = field(default_factory=SystemClock)
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def call_place(self) -> CallPlace:
+        """The place of the asynchronous calls of the unit."""
+        request = self.request
+        return CallPlace(request.batch, request.run, request.side_by_side, self.clock, self.check)
 
     @property
     def leg(self) -> Leg:

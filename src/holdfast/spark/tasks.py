@@ -189,7 +189,7 @@ class StepBatches:
         try:
             with connections:
                 for batch in batches:
-                    yield from made(step, batch, lambda: f"partition {_partition()}", refuse)
+                    yield from made(step, batch, lambda: f"partition {_partition()}", refuse, work.call_place)
         except BadRecord as error:
             failure = failure_of(error)
             for _ in batches:  # Spark ends a worker that left input unread.

@@ -13,6 +13,7 @@ from holdfast.errors import TaskManagerLost
 from holdfast.exchange.delivery import run_unit
 from holdfast.exchange.local import LocalLinks
 from holdfast.exchange.resident import SenderGateway
+from holdfast.exchange.stepping import close_calls
 from holdfast.exchange.task import UnitResult
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, CheckpointId, ProcessId, RunNumber
@@ -144,7 +145,9 @@ class LocalCluster:
         with self._lock:
             hosted = {index: each.task_manager for index, each in self._hosted.items()}
         links = LocalLinks(run.routes, hosted)
-        results = [run_unit(unit, run.request, self._program, links, self._retrying) for unit in run.units]
+        results = [
+            run_unit(unit, run.request, self._program, links, self._retrying, clock=self._clock) for unit in run.units
+        ]
         if any(result.failure is not None and result.failure.kind == "Aborted" for result in results):
             for task_manager in hosted:
                 self.kill(task_manager)
@@ -166,6 +169,7 @@ class LocalCluster:
             if thread.is_alive():
                 closing.cut()
                 log.warning("%s is left to itself: a call to it has not returned", closing.start.process.name)
+        close_calls(self._program)
 
     def _close(self, hosted: _Hosted) -> None:
         """Close a TaskManager in the background, once it has come to the end of its work."""

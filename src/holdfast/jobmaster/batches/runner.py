@@ -189,7 +189,15 @@ class BatchRunner:
         failpoints.hit("jobmaster.level.before")
         closed = _of(self.program.operators_fed_by[level], plan.closed)
         request = LevelRequest(
-            self.job_id, self.epoch, self.run, plan.batch, level, self.combine, closed, plan.batch_time_us
+            self.job_id,
+            self.epoch,
+            self.run,
+            plan.batch,
+            level,
+            self.combine,
+            closed,
+            plan.batch_time_us,
+            max(1, min(len(units), self.senders.side_by_side)),
         )
         run = partial(self._run_units, request)
         if self.regions is not None and level == 0:

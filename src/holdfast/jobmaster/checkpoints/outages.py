@@ -1,6 +1,6 @@
 """Patience of a running query while its store or a disk is away: it waits, visibly, for a limited time, and then ends.
 
-    a step fails for lack of store or disk ──► failing ──tried again after a pause──► answered: forgotten
+    a step fails for lack of store, disk or service ──► failing ──tried again after a pause──► answered: forgotten
                                                   └── for longer than `outage_timeout`: the query ends
 
 The layers below try again for moments only (`RetryingStore`, the uploader), wherever they run: in tasks, in
@@ -36,8 +36,10 @@ _AWAY = re.compile(r"\bStorageError: ")
 
 
 def is_outage(error: Exception) -> bool:
-    """True if a step failed for lack of store or disk, so that a later attempt may succeed. A missing object is no
-    outage."""
+    """True if a step failed for lack of store, disk or service, so that a later attempt may succeed.
+
+    A missing object is no outage.
+    """
     if isinstance(error, StorageError):
         return not isinstance(error, ObjectNotFound | ObjectExists)
     return says_outage(str(error))
@@ -71,7 +73,9 @@ class Outages:
         """The newest loss of a TaskManager, if no step has failed for an outage since, and no batch was committed."""
 
     def failed(self, step: str, reason: str) -> float:
-        """Note that a step failed for lack of store or disk. Returns the pause before the next attempt, in seconds.
+        """Note that a step failed for lack of store, disk or service.
+
+        Returns the pause before the next attempt, in seconds.
 
         Raises
         ------
@@ -92,7 +96,7 @@ class Outages:
                 "take writes; then start again: the job goes on from its last checkpoint"
             )
         if first:
-            log.warning("%s: %s waits for store or disk, up to %s: %s", self._job, step, shown, reason)
+            log.warning("%s: %s waits for store, disk or service, up to %s: %s", self._job, step, shown, reason)
         return min(PAUSE_S_MAX, max(PAUSE_S_MIN, (now_s - since_s) / 4))
 
     def ride_out(self, step: str, error: Exception, wait: Callable[[float], None]) -> None:
@@ -142,4 +146,4 @@ class Outages:
             process, reason = loss
             return f"Recovering: {process.name} ended: {reason}"
         step = min(failing, key=lambda each: failing[each].since_s)
-        return f"Waiting for store or disk for {self.waited_s:.0f} s: {step}: {failing[step].reason}"
+        return f"Waiting for store, disk or service for {self.waited_s:.0f} s: {step}: {failing[step].reason}"

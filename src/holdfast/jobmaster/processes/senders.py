@@ -93,6 +93,11 @@ class Senders(Processes[SenderGateway]):
         self._orders: deque[tuple[ProcessId, SenderGateway, Order]] = deque()
         """Orders that are given and whose calls have not begun."""
 
+    @property
+    def side_by_side(self) -> int:
+        """The most units of a level that are worked off at the same time."""
+        return self._cluster.senders
+
     # --- levels -------------------------------------------------------------------------------------------------------
 
     def run_level(self, run: LevelRun) -> list[UnitResult]:
