@@ -39,7 +39,7 @@ KEPT_ANSWERS = 10_000
 
 @dataclass(frozen=True)
 class CallContext:
-    """Facts that a function is told when it is opened. `capacity`: the most calls that this process makes side by side."""
+    """Facts that a function is told when it is opened. `capacity`: the most calls that the process makes at once."""
 
     capacity: int
 
@@ -76,7 +76,7 @@ class _Function(AsyncFunction):
 
 @dataclass(frozen=True)
 class CallPlace:
-    """The place where calls are made: the batch and its run, the units that are worked off side by side, and the clock."""
+    """The place where calls are made: the batch and its run, the units worked off side by side, and the clock."""
 
     batch: int = -1
     run: int = 0
