@@ -23,7 +23,8 @@
     ├── PublishFailed        a sink cannot take staged output, and trying again will not help
     └── QueryFailed          the query has ended; the cause is chained
 
-A message names the thing, the finding, the expectation and the remedy.
+A message names the thing, the finding, the expectation and the remedy. Wherever a person reads it, the class stands
+before it, by which the documentation is searched: Python does that in tracebacks, and `described` everywhere else.
 """
 
 import sysconfig
@@ -159,8 +160,9 @@ def in_user_code(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Name an error of any library with its text, without secrets."""
-    return f"{type(error).__name__}: {hide(str(error))}"
+    """Name an error of any library with its text, without secrets. `HoldfastError` itself would say nothing."""
+    text = hide(str(error))
+    return text if type(error) is HoldfastError else f"{type(error).__name__}: {text}"
 
 
 def _is_of_library(file: str) -> bool:

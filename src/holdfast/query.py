@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.availability import listed
-from holdfast.errors import HoldfastError, QueryFailed, SettingsError
+from holdfast.errors import HoldfastError, QueryFailed, SettingsError, described
 from holdfast.hidden import chained
 from holdfast.jobmaster.batches.progress import Totals
 from holdfast.jobmaster.master import JobMaster
@@ -325,7 +325,7 @@ class Query:
         if isinstance(error, HoldfastError):
             # The message is complete; the traceback through Holdfast's own threads is in the log, at DEBUG.
             error = error.with_traceback(None)
-        failed = QueryFailed(f"query {self.name!r} ended: {type(error).__name__}: {error}" if error else "stopped")
+        failed = QueryFailed(f"query {self.name!r} ended: {described(error)}" if error else "stopped")
         failed.__cause__ = error if isinstance(error, HoldfastError) or error is None else chained(error)
         return failed
 

@@ -38,7 +38,7 @@ def test_a_storage_that_is_not_there_is_named_on_stderr_without_a_traceback(
     result = CliRunner().invoke(app, [name, missing, *given, *([] if name == "state" else options)])
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.startswith("holdfast: ") and "missing" in result.stderr
+    assert result.stderr.startswith("holdfast: StorageError: ") and "missing" in result.stderr
     assert "Traceback" not in result.stderr
     assert not Path(missing).exists()
 

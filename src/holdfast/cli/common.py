@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, described
 from holdfast.printable import printable
 from holdfast.storage.store import ObjectStore
 from holdfast.stored_state.opened import open_storage
@@ -50,11 +50,11 @@ def say(text: str) -> None:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Print an error of Holdfast as its message and end with exit code 1, without a traceback."""
+    """Print an error of Holdfast with its name and message, and end with exit code 1, without a traceback."""
     try:
         yield
     except HoldfastError as error:
-        print(printable(f"holdfast: {error}"), file=sys.stderr)
+        print(printable(f"holdfast: {described(error)}"), file=sys.stderr)
         raise typer.Exit(1) from None
 
 

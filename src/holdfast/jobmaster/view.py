@@ -1,6 +1,7 @@
 """A running job as facts, for people."""
 
 from holdfast.checkpoint.updates import in_words
+from holdfast.errors import described
 from holdfast.formats.history import with_losses
 from holdfast.ids import JournalNumber
 from holdfast.jobmaster.assembly import MasterParts
@@ -30,7 +31,7 @@ def view_of(
         now_s=parts.clock.now(),
         phase=parts.machine.phase.value,
         is_active=is_active,
-        error=None if error is None else str(error),
+        error=None if error is None else described(error),
         paused_by=parts.machine.paused_by,
         refused_by=control.refused_by,
         outage=parts.outages.message,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from holdfast.availability import listed
 from holdfast.checkpoint.events import Position
 from holdfast.clock import Clock
-from holdfast.errors import CheckpointFailed
+from holdfast.errors import CheckpointFailed, described
 from holdfast.ids import JournalNumber
 from holdfast.jobmaster.batches.planner import Planner
 from holdfast.jobmaster.batches.regional import AllOffsets
@@ -55,7 +55,7 @@ class QueryEnd:
         with self._lock:
             told = told or self._waiting > 0
         say = log.info if told else log.error
-        say("%s: ended: %s: %s", job, type(error).__name__, error)
+        say("%s: ended: %s", job, described(error))
         log.debug("%s: how it came to that", job, exc_info=error)
 
 
