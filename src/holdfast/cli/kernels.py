@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -77,12 +79,23 @@ def _compile_into(folder: Path) -> None:
     from holdfast.testing.usual_jobs import run_usual_jobs
 
     SHELF.only(folder)
-    logging.disable(logging.WARNING)  # the jobs lose their TaskManagers as they should
     began_s = time.monotonic()
-    for _ in run_usual_jobs():
-        shown = f"{compiled().kernels} kernels, {time.monotonic() - began_s:.0f} s"
-        if sys.stderr.isatty():
-            print(f"\r{shown}", end="", file=sys.stderr, flush=True)
+    with _quiet():
+        for _ in run_usual_jobs():
+            shown = f"{compiled().kernels} kernels, {time.monotonic() - began_s:.0f} s"
+            if sys.stderr.isatty():
+                print(f"\r{shown}", end="", file=sys.stderr, flush=True)
     files = [each for each in (folder / own_processor().folder).iterdir() if len(each.name) == 64]
     size = sum(each.stat().st_size for each in files)
     say(f"{len(files)} kernels, {size / 1e6:.1f} MB, of which {compiled().kernels} are new: {folder}")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Log no warnings: the usual jobs lose their TaskManagers as they should."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
