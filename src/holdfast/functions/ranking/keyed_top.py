@@ -31,6 +31,10 @@ from holdfast.state.physical import Integers, Slots
 from holdfast.state.table import StateTable
 
 RANK, SIZE, ROWS = "rank", "__size", "rows"
+LONG_KEY = 512
+"""Stored rows of a key from which on the ranks that change are searched for. A higher value reads more rows in vain."""
+PROBES = 64
+"""Stored rows of a key that a step of the search compares. More make fewer steps, which read more rows."""
 
 
 @dataclass(frozen=True)
@@ -136,22 +140,52 @@ class KeyedTopOperator(Operator):
         spec = self._spec
         distinct, groups = distinct_slots(self._sizes.lookup(rows), len(self._sizes.present))
         sizes = self._sizes.column(SIZE)
-        known = np.where(self._sizes.present[distinct], sizes.values[distinct], 0)
-        stored, of_stored, places = self._stored(distinct, known)
+        known = np.where(self._sizes.present[distinct], np.minimum(sizes.values[distinct], spec.n), 0)
+        unmoved = self._unmoved(distinct, known, rows, groups)
+        stored, of_stored, places = self._stored(distinct, known - unmoved, unmoved)
         of_all = np.concatenate([of_stored, groups])
         values = pa.concat_arrays([self._values(stored), rows.column(spec.by)])
         winners = greatest(values, of_all, spec.n, False, spec.least)
-        taken = ranks(of_all[winners], len(distinct))
+        taken = unmoved[of_all[winners]] + ranks(of_all[winners], len(distinct))
+        has_rank = taken < spec.n
+        winners, taken = winners[has_rank], taken[has_rank]
         before = np.full(len(of_all), -1, np.int64)
         before[: len(places)] = places
         moved = before[winners] != taken
-        sizes.scatter(distinct, np.bincount(of_all[winners], minlength=len(distinct)), np.ones(len(distinct), np.bool_))
+        now = unmoved + np.bincount(of_all[winners], minlength=len(distinct))
+        sizes.scatter(distinct, now, np.ones(len(distinct), np.bool_))
         self._sizes.present[distinct] = True
         return self._write(self._of(winners[moved], stored, rows), taken[moved])
 
-    def _stored(self, distinct: Slots, sizes: Integers) -> tuple[Slots, Integers, Integers]:
-        """The stored rows of these keys: their slots, the index of the key of each, and their places from 0."""
-        groups, places = spans(sizes)
+    def _unmoved(self, distinct: Slots, known: Integers, rows: pa.RecordBatch, groups: Integers) -> Integers:
+        """Count for each key with many stored rows those that are above all rows that came: they keep their ranks."""
+        least, most = np.zeros(len(distinct), np.int64), np.where(known >= LONG_KEY, known, 0)
+        if not most.any():
+            return least
+        best = rows.column(self._spec.by).take(pa.array(self._greatest(rows.column(self._spec.by), groups)))
+        while len(searched := np.flatnonzero(least < most)):
+            lengths = most[searched] - least[searched]
+            counts = np.minimum(lengths, PROBES)
+            of_probes, numbers = spans(counts)
+            steps = lengths[of_probes] * (numbers + 1) // counts[of_probes]
+            slots, _, places = self._at(distinct, searched[of_probes], least[searched][of_probes] + steps - 1)
+            values = pa.concat_arrays([self._values(slots), best.take(pa.array(searched[of_probes]))])
+            pairs = np.arange(len(slots))
+            is_above = self._greatest(values, np.concatenate([pairs, pairs])) < len(slots)
+            np.maximum.at(least, searched[of_probes[is_above]], places[is_above] + 1)
+            np.minimum.at(most, searched[of_probes[~is_above]], places[~is_above])
+        return least
+
+    def _greatest(self, values: pa.Array, groups: Integers) -> Integers:
+        """The number of each group's greatest value, of equal ones the first."""
+        return greatest(values, groups, 1, False, self._spec.least)
+
+    def _stored(self, distinct: Slots, sizes: Integers, begins: Integers) -> tuple[Slots, Integers, Integers]:
+        """So many stored rows of these keys from some places on, which count from 0: their slots, the index of the key
+        of each, and their places."""
+        return self._at(distinct, *spans(sizes, begins))
+
+    def _at(self, distinct: Slots, groups: Integers, places: Integers) -> tuple[Slots, Integers, Integers]:
         keys = self._sizes.keys_of(distinct).take(pa.array(groups))
         arrays = [*keys.columns, pa.array(places + 1)]
         return self._rows.lookup(pa.RecordBatch.from_arrays(arrays, schema=self._rows.key_schema)), groups, places
