@@ -68,6 +68,26 @@ class Repeat(hf.ProcessFunction):
             yield {"n": number, "text": f"{number:0{WIDE}}"}
 
 
+class Keep(hf.ProcessFunction):
+    """Keeps a long text for each key."""
+
+    text = hf.ValueState(pa.string(), default="")
+
+    def process(self, row: Any, ctx: Any) -> Iterator[dict[str, Any]]:
+        self.text.update(f"{row.k:0{WIDE}}")
+        yield {"n": row.k}
+
+
+class Add(hf.ProcessFunction):
+    """Adds a long text to the list of a key."""
+
+    texts = hf.ListState(pa.string())
+
+    def process(self, row: Any, ctx: Any) -> Iterator[dict[str, Any]]:
+        self.texts.add(f"{row.v:0{WIDE}}")
+        yield {"n": row.k}
+
+
 DECLARED: dict[str, Callable[[hf.Job], hf.Stream]] = {
     "flat map": lambda job: (
         numbers(job, np.arange(64_000)).map_batches(_repeat, SCHEMA).key_by("k").aggregate(n=hf.count())
@@ -91,6 +111,10 @@ DECLARED: dict[str, Callable[[hf.Job], hf.Stream]] = {
     "max_by": lambda job: texts(job, FEW).key_by("k").aggregate(text=hf.max_by("v", "at")),
     "running max_by": lambda job: texts(job, FEW).key_by("k").aggregate(text=hf.max_by("v", "at"), emit="every"),
     "function": lambda job: numbers(job, np.arange(10_000)).key_by("k").process(Repeat(), "n BIGINT, text STRING"),
+    "function that keeps texts": lambda job: (
+        numbers(job, 3 * np.arange(150_000)).key_by("k").process(Keep(), "n BIGINT")
+    ),
+    "function that adds texts": lambda job: numbers(job, FEW).key_by("k").process(Add(), "n BIGINT"),
 }
 
 

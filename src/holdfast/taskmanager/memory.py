@@ -5,8 +5,9 @@
                                the rest of these: undo of committed batches; the oldest is given up
 
 Memory is measured after a batch was processed, before it is committed. A large batch is taken in pieces, and measured
-after each, so that it goes past the bound by a piece. Objects of user code are not counted. Neither are bytes that wait
-to be uploaded, which have a bound of their own.
+after each, so that it goes past the bound by a piece; values that row functions hold as Python objects until the batch
+ends are measured as they come. Other objects of user code are not counted. Neither are bytes that wait to be uploaded,
+which have a bound of their own.
 """
 
 import threading

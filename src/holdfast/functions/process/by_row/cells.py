@@ -7,6 +7,7 @@ A cell holds None for no value, otherwise the kept form of a `Codec`, which nobo
 putting back a cell undoes every change of a call. Nothing reaches the table before `store`.
 """
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,8 +23,14 @@ from holdfast.functions.rows.columns import BoolArray, column_array, object_arra
 from holdfast.functions.timing.expiry import BatchClock, expired_rows
 from holdfast.functions.undo_log import UndoLog
 from holdfast.python_values import exact_values
-from holdfast.state.physical import Slots, values_of
+from holdfast.state.physical import Slots, physical_dtype, values_of
 from holdfast.state.table import StateTable
+
+CELL_BYTES = 100
+"""Memory of a cell or an entry beside its value, about: its place in a dict, and its key."""
+
+NUMBER_BYTES = 32
+"""Memory of a number, a date or a time as a Python object, about."""
 
 
 class Cells:
@@ -88,6 +95,12 @@ class Cells:
         """Forget the values of the batch."""
         self.kept.clear()
         self._times.clear()
+
+    def held_bytes(self, slots: list[int]) -> list[int]:
+        """The memory of the values of these slots as Python objects, about."""
+        if physical_dtype(self.codec.column_type) is not None:
+            return [CELL_BYTES + NUMBER_BYTES] * len(slots)
+        return [CELL_BYTES + size for size in map(sys.getsizeof, map(self.kept.__getitem__, slots))]
 
     def put(self, value: Any) -> None:
         try:

@@ -10,14 +10,17 @@ Reads and writes of the batch are kept as Python values by slot and entry; nothi
 The values that each write replaced go to the undo log, so that a call that failed can be undone.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
+from holdfast.functions.process.by_row.cells import CELL_BYTES
 from holdfast.functions.process.shared.entries import ListEntries, Making, MapEntries
 from holdfast.functions.process.shared.states import ListState, MapState, size_column, start_column
 from holdfast.functions.process.shared.values import Codec, Misfit, fit_for
@@ -40,28 +43,56 @@ AHEAD_ENTRIES_MAX = 1 << 13
 """Entries past which no further key is read ahead; they are Python values until the batch ends."""
 
 
+class _Held:
+    """The memory of objects in a collection that grows; each is measured once."""
+
+    __slots__ = ("bytes", "count")
+
+    def __init__(self) -> None:
+        self.count = self.bytes = 0
+
+    def grown(self, count: int, new: Iterable[Any]) -> int:
+        """The memory, once there are `count` objects or pairs of these, `new` since the last time."""
+        self.bytes += sum(map(sys.getsizeof, new)) + CELL_BYTES * (count - self.count)
+        self.count = count
+        return self.bytes
+
+
 class _Map:
     """A key's map in this batch: the entries that were read or written, which of them were written, and whether these
     are all entries of the map."""
 
-    __slots__ = ("complete", "found", "size", "written")
+    __slots__ = ("_held", "complete", "found", "size", "written")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.found: dict[Any, Any] = {}
         self.written: set[Any] = set()
         self.complete = size == 0
+        self._held = _Held()
+
+    def held_bytes(self) -> int:
+        """The memory of the entries, about."""
+        new = islice(reversed(self.found.items()), max(0, len(self.found) - self._held.count))
+        return self._held.grown(len(self.found), chain.from_iterable(new))
 
 
 class _List:
     """A key's list in this batch: the list in place of the stored list, if any, and the added elements."""
 
-    __slots__ = ("added", "replaced", "stored")
+    __slots__ = ("_held", "added", "replaced", "stored")
 
     def __init__(self, size: int) -> None:
         self.stored: list[Any] | None = None if size else []
         self.replaced: list[Any] | None = None
         self.added: list[Any] = []
+        self._held = _Held()
+
+    def held_bytes(self) -> int:
+        """The memory of the elements, about: those that were not added count like added ones."""
+        bytes_of_added = self._held.grown(len(self.added), islice(self.added, self._held.count, None))
+        others = len(self.stored or ()) + len(self.replaced or ())
+        return bytes_of_added + others * (CELL_BYTES + bytes_of_added // max(1, len(self.added)))
 
     @property
     def complete(self) -> bool:
@@ -155,6 +186,11 @@ class _EntryCells(ABC, Generic[OfKey]):
 
     def save(self, slots: list[int], undo_log: UndoLog) -> None:
         """Do nothing: each change is noted when it is made, since a call changes few of a key's entries."""
+
+    def held_bytes(self, slots: list[int]) -> list[int]:
+        """The memory of the entries of these slots as Python objects, about."""
+        found = map(self._of_keys.get, slots)
+        return [CELL_BYTES if each is None else CELL_BYTES + each.held_bytes() for each in found]
 
     def reset(self) -> None:
         self._sizes.clear()

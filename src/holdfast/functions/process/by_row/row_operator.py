@@ -25,6 +25,7 @@ import pyarrow as pa
 from holdfast.errors import USER_ERRORS, UserFunctionError
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, Timers
 from holdfast.functions.process.by_row.cells import Cells
+from holdfast.functions.process.by_row.held_objects import HeldObjects
 from holdfast.functions.process.by_row.keyed_states import AnyCells, keyed
 from holdfast.functions.process.of_subtask.function_operator import FunctionOperator
 from holdfast.functions.process.shared.output import OutputMismatch, Row, RowFitter, yielded
@@ -81,6 +82,7 @@ class ProcessOperator(FunctionOperator):
         self._keyed = 0
         """Number of touched slots, counted from the first, whose keys are in `_timer_keys`."""
         self._careful = 0
+        self._held = HeldObjects(self._cells)
         self._fitter = RowFitter(spec.schema)
         self._install()
         self._row_of = named_tuples("Row", spec.input.schema.names)
@@ -131,7 +133,9 @@ class ProcessOperator(FunctionOperator):
             for first_row, rows in pieces:
                 for start in range(0, rows.num_rows, SLICE_ROWS):
                     part = rows.slice(start, SLICE_ROWS)
-                    self._run(part, self._look_up(part).tolist(), first_row + start, context, result)
+                    slots = self._look_up(part)
+                    self._run(part, slots.tolist(), first_row + start, context, result)
+                    self._held.measure(slots, self.room)
         except UserFunctionError:
             if self._spec.bad_records == "fail":
                 raise
@@ -149,6 +153,7 @@ class ProcessOperator(FunctionOperator):
         self._undo_log.clear()
         self._loaded = self._keyed = 0
         self._timer_keys.clear()
+        self._held.reset()
         for cells in self._cells:
             cells.reset()
         if self._timers is not None:
@@ -175,6 +180,7 @@ class ProcessOperator(FunctionOperator):
     def _fire(self, timers: TimerTable, context: BatchContext, result: OperatorResult) -> None:
         """Call `on_timer` for all that is due, until nothing more is."""
         ctx, fired, made = self._context, True, _TimerOutput()
+        called: list[int] = []
         while fired:
             fired = False
             for kind, until_us in ((EVENT, context.watermark_us), (PROCESSING, context.batch_time_us)):
@@ -182,7 +188,11 @@ class ProcessOperator(FunctionOperator):
                     fired = True
                     ctx.key = self._key_at(self._cursor.slot)
                     ctx.timestamp = self._event_time(time_us) if kind == EVENT else to_datetime(time_us)
+                    called.append(self._cursor.slot)
                     self._call_timer(ctx.timestamp, made, context, result)
+                    if len(called) >= SLICE_ROWS:
+                        self._held.measure(np.array(called, np.int32), self.room)
+                        called.clear()
                     if len(made.rows) >= SLICE_ROWS:
                         self._put_out_timers(made, context, result)
         self._put_out_timers(made, context, result)
@@ -256,7 +266,8 @@ class ProcessOperator(FunctionOperator):
 
     @property
     def memory_bytes(self) -> int:
-        return super().memory_bytes + (0 if self._timers is None else self._timers.index_bytes)
+        indexed = 0 if self._timers is None else self._timers.index_bytes
+        return super().memory_bytes + indexed + self._held.bytes
 
     def _keys(self, columns: list[list[Any]]) -> Iterable[Any]:
         """`ctx.key` of each row: the value, or a named tuple of several."""
