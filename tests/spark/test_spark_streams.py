@@ -1,5 +1,6 @@
 """Jobs on Spark: the same pipelines as in process, and features of Spark alone: transforms, its own readers."""
 
+import asyncio
 import json
 import re
 
@@ -333,3 +334,32 @@ def test_explain_analyses_the_transforms_of_a_job_and_keeps_its_splits_as_region
         "regions\n"
         "  source 'numbers': each split is a region\n"
     )
+
+
+class Squares(hf.AsyncFunction):
+    """Gives the square of a row's value, and the share of the capacity of the process that was asked."""
+
+    async def open(self, ctx):
+        self.capacity = ctx.capacity
+
+    async def call(self, row):
+        await asyncio.sleep(0.001)
+        if row.v == 7:
+            raise ValueError("seven is not squared")
+        return row.k, row.v * row.v, self.capacity
+
+
+def test_calls_share_their_capacity_among_senders_and_come_before_and_behind_a_transform(spark, tmp_path):
+    letters = {"bad_records": "dead_letter", "dead_letters": f"file://{tmp_path}/letters"}
+    job = new_job(spark, tmp_path, **letters)
+    schema = "k BIGINT, square BIGINT, share BIGINT"
+    alone, behind = hf.MemorySink(), hf.MemorySink()
+    numbers(job, 30).map_async(Squares(), schema, capacity=10, retries=0).write(alone)
+    transformed = numbers(job, 30).transform(lambda rows: rows.where("v < 20"))
+    transformed.map_async(Squares(), schema, capacity=10, retries=0).write(behind)
+    query = run(job)
+    squares = sorted(v * v for v in range(30) if v != 7)
+    assert sorted(row["square"] for row in alone.rows()) == squares
+    assert sorted(row["square"] for row in behind.rows()) == [each for each in squares if each < 400]
+    assert {row["share"] for row in alone.rows()} <= {3, 5, 10}
+    assert query.totals.bad_rows == 2
