@@ -181,7 +181,7 @@ class KeyedTopOperator(Operator):
         return greatest(values, groups, 1, False, self._spec.least)
 
     def _stored(self, distinct: Slots, sizes: Integers, begins: Integers) -> tuple[Slots, Integers, Integers]:
-        """So many stored rows of these keys from some places on, which count from 0: their slots, the index of the key
+        """Stored rows of these keys, so many from some places on, which count from 0: their slots, the index of the key
         of each, and their places."""
         return self._at(distinct, *spans(sizes, begins))
 
