@@ -6,7 +6,8 @@ A keyed count of a steady stream, 8 subtasks on 4 TaskManagers, checkpoints ever
 is killed (`rewind`: survivors go back in memory, the replacement restores; `restart`: all restore; `drop`: survivors
 go on; `standby`: as rewind, and a standby takes the place), or the executor under it on `local-cluster` (`executor`,
 `executor_standby`). A kill waits until all processes serve that served at first. All results are compared with a
-recomputation in the end.
+recomputation in the end. `driver`, which does not run by default: the leading driver and all its executors are killed,
+and a driver in waiting takes over (`benchmarks/failover_driver.py`).
 
     p50_s, max_s            from the kill to the first committed batch with all subtasks
     lost_rows, doubled_rows by the final counts of all keys
@@ -49,13 +50,16 @@ MASTERS = {
     "executor": CLUSTER,
     "executor_standby": CLUSTER,
 }
+DRIVER = "driver"
 STANDBY = {"standby": 1, "executor_standby": 3}
 """Standbys by mode: an executor takes all of its TaskManagers with it."""
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mode", choices=sorted(MASTERS), action="append", help="by default all")
+    modes = [*sorted(MASTERS), DRIVER]
+    parser.add_argument("--mode", choices=modes, action="append", help=f"by default all but {DRIVER}")
+    parser.add_argument("--state-mb", type=int, default=1000, help=f"in mode {DRIVER}")
     parser.add_argument("--kills", type=int, default=20, help="in each mode")
     parser.add_argument("--rows-per-s", type=int, default=50_000)
     parser.add_argument("--pause", type=float, default=3.0, help="seconds between a recovery and the next kill")
@@ -216,7 +220,11 @@ def main(argv: list[str]) -> None:
     options = arguments(argv)
     found = {}
     for mode in options.mode:
-        if len(options.mode) == 1:
+        if mode == DRIVER:
+            from benchmarks.failover_driver import measure_driver
+
+            found[mode] = measure_driver(options.state_mb, options.kills, options.pause)
+        elif len(options.mode) == 1:
             found[mode] = measure(options, mode)
         else:
             found[mode] = _apart(argv, mode)

@@ -17,17 +17,18 @@ MAY_IMPORT: dict[str, str] = {
     "__init__": "",
     "api": "calls functions job query settings sinks sources stored_state streams",
     "testing": "__init__ exchange functions graph job job_settings jobmaster journal protocol query schema settings "
-    "sinks sources start_options storage taskmanager uploads",
+    "sinks sources standby_query start_options storage taskmanager uploads",
     "job": "functions graph schema settings sinks sources spark start_options stored_state streams ui",
     "start_options": "settings stored_state",
     "streams": "calls functions graph schema sinks sources ui",
-    "spark": "__init__ calls exchange graph job_settings jobmaster journal protocol query settings sources storage "
-    "stored_state taskmanager",
+    "spark": "__init__ calls exchange graph job_settings jobmaster journal protocol query settings sources "
+    "standby_query storage stored_state taskmanager",
     "query": "jobmaster observe settings ui",
+    "standby_query": "jobmaster journal leadership query start_options",
     "job_settings": "jobmaster settings ui",
     # Control: the JobMaster executes the decisions of the pure rules, and the journal remembers.
     "jobmaster": "checkpoint cleanup exchange execution formats functions graph journal observe protocol "
-    "recovery settings sinks sources state storage stored_state taskmanager ui",
+    "leadership recovery settings sinks sources state storage stored_state taskmanager ui",
     # Observers: a running job as facts, and the page that shows them.
     "ui": "checkpoint.outcomes checkpoint.trigger_texts formats graph observe",
     "observe": "formats graph sources",
@@ -35,6 +36,7 @@ MAY_IMPORT: dict[str, str] = {
     "checkpoint": "settings",
     "execution": "settings",
     "journal": "formats storage",
+    "leadership": "formats journal storage",
     # Upkeep: rooms that look after stored data as a whole, for a JobMaster and for people.
     "cli": "__init__ cleanup formats journal maintenance storage stored_state testing ui",
     "stored_state": "formats journal recovery state storage",

@@ -37,9 +37,13 @@ class Query:
     """A started job. Thread-safe."""
 
     def __init__(self, master: JobMaster, on_end: Callable[[], None]) -> None:
-        self._master = master
+        self._led = master
         self._on_end = on_end
         self._drawing: threading.Thread | None = None
+
+    @property
+    def _master(self) -> JobMaster:
+        return self._led
 
     @property
     def id(self) -> str:
@@ -320,8 +324,11 @@ class Query:
             if not self.isActive:
                 self._on_end()
 
+    def _failure(self) -> Exception | None:
+        return self._master.error
+
     def _failed(self) -> QueryFailed:
-        error = self._master.error
+        error = self._failure()
         if isinstance(error, HoldfastError):
             # The message is complete; the traceback through Holdfast's own threads is in the log, at DEBUG.
             error = error.with_traceback(None)

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyarrow as pa
 
 from holdfast.errors import SettingsError
+from holdfast.quantities import Duration, above_zero, duration_s
 from holdfast.settings import checked_restore_mode
 from holdfast.stored_state.states import VALUES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+ON_LEADER_STOP = ("end", "promote")
 
 
 class StartKeywords(TypedDict, total=False):
@@ -24,6 +28,9 @@ class StartKeywords(TypedDict, total=False):
     forget_updates: bool
     initial_state: "Mapping[str, pa.Table | DataFrame | Mapping[str, pa.Table | DataFrame]] | None"
     ui_port: int | None
+    standby: bool
+    takeover_after: Duration
+    on_leader_stop: str
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,15 @@ class StartOptions:
     ui_port
         Port on which the driver serves a page that shows the running query, at `query.uiUrl`; 0: any free port; None:
         no page.
+    standby
+        True: this driver waits until the driver that leads the job ends or is silent, and then takes over. Its
+        TaskManagers and senders are started at once. `start_from`, `drop_state` and `initial_state` are refused with
+        it.
+    takeover_after
+        With `standby=True`: silence of the leader after which this driver takes over. A higher value takes over later;
+        a lower value costs more requests, and takes over from leaders that were only slow, which ends them.
+    on_leader_stop
+        With `standby=True`: `"end"`, or `"promote"`: take over from a leader that was stopped in order, too.
 
     Raises
     ------
@@ -66,8 +82,12 @@ class StartOptions:
     forget_updates: bool = False
     initial_state: Mapping[str, Any] | None = None
     ui_port: int | None = None
+    standby: bool = False
+    takeover_after: Duration = "3s"
+    on_leader_stop: str = "end"
 
     def __post_init__(self) -> None:
+        self._check_standby()
         check_port("ui_port", self.ui_port)
         checked_restore_mode(self.start_from, self.restore_mode)
         self.state_by_name()
@@ -79,6 +99,23 @@ class StartOptions:
             known = ", ".join(StartKeywords.__annotations__)
             raise SettingsError(f"{unknown[0]!r} is no setting of a job and no option of a start; these are: {known}")
         return replace(self, **options)
+
+    def _check_standby(self) -> None:
+        if not isinstance(self.standby, bool):
+            raise SettingsError(f"standby={self.standby!r} is not allowed: True or False")
+        above_zero(self.takeover_after_s, "takeover_after", self.takeover_after)
+        if self.on_leader_stop not in ON_LEADER_STOP:
+            raise SettingsError(f"on_leader_stop={self.on_leader_stop!r} is not allowed: 'end' or 'promote'")
+        given = {"start_from": self.start_from, "drop_state": self.drop_state, "initial_state": self.initial_state}
+        for name in [name for name, value in given.items() if value and self.standby]:
+            raise SettingsError(
+                f"{name} and standby=True are not allowed together: a driver in waiting goes on from the newest "
+                "checkpoint of the leader. Start the leader with it"
+            )
+
+    @property
+    def takeover_after_s(self) -> float:
+        return duration_s(self.takeover_after, "takeover_after")
 
     @property
     def mode(self) -> str:

@@ -1,4 +1,5 @@
 """Stored bytes and their meaning, as `docs/reference/format/` draws them.
 
-Files in reading order: `blocks`, `log_objects`, `snapshots`, `base_files`, `handles`, `manifests`, `history`.
+Files in reading order: `blocks`, `log_objects`, `snapshots`, `base_files`, `handles`, `manifests`, `history`,
+`leader`.
 """

@@ -111,6 +111,11 @@ class JobMaster:
     def error(self) -> Exception | None:
         return self._ending.error
 
+    @property
+    def outcome(self) -> Exception | None:
+        """Error for those who wait when the query ends; None if everything was processed."""
+        return self._ending.outcome
+
     # --- what there is to see -----------------------------------------------------------------------------------------
 
     def view(self) -> JobView:

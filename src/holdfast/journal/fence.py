@@ -77,6 +77,33 @@ def take_over(
         patience.spend(f"{store.url}: could not take over, others did meanwhile", None)
 
 
+def take_over_from(
+    store: ObjectStore, leader: Epoch, *, job: JobId | None = None, attempts_max: int = ATTEMPTS_MAX
+) -> TakenOver | None:
+    """Fence the JobMaster of the epoch `leader` (0: there was none), in a single attempt.
+
+    None: another epoch is the newest, or a record came between; the caller looks again at who leads. Raises the errors
+    of `take_over`.
+    """
+    try:
+        return _attempt(store, job, Patience(attempts_max, back_off), leader)
+    except ObjectNotFound:
+        return None
+
+
+def newest_epoch(store: ObjectStore) -> Epoch:
+    """The epoch that took over last; 0 if none has. Raises `CorruptObject`, `StorageError`."""
+
+    def read(number: JournalNumber) -> Record | None:
+        try:
+            return read_record(store, number)
+        except ObjectNotFound:
+            return None
+
+    listed, number, base = find_base(lambda: list_journal(store), read, store.url)
+    return rules.newest_epoch(listed.numbers, number, None if base is None else base.epoch)
+
+
 class Listed(NamedTuple):
     """The records' numbers in a listing of the journal, and whether a checkpoint was ever recorded."""
 
@@ -237,11 +264,16 @@ def _read_back(store: ObjectStore, number: JournalNumber, own: Record) -> rules.
         return rules.PutOutcome.TAKEN
 
 
-def _attempt(store: ObjectStore, job: JobId | None, patience: Patience) -> TakenOver | None:
+def _attempt(
+    store: ObjectStore, job: JobId | None, patience: Patience, leader: Epoch | None = None
+) -> TakenOver | None:
     listed, base_number, base = find_base(
         lambda: _listed(store, patience), lambda each: _read_patiently(store, each, patience), store.url, patience.wait
     )
     number = rules.number_for_put(listed.numbers)
+    newest = rules.newest_epoch(listed.numbers, base_number, None if base is None else base.epoch)
+    if leader is not None and leader != newest:
+        return None
     hit("journal.takeover.listed")
     if settle(store, number, Takeover(Epoch(number), uuid4().hex, job), patience) is rules.PutOutcome.TAKEN:
         return None

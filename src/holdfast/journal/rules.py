@@ -23,7 +23,7 @@ Invariants
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 
-from holdfast.ids import JournalNumber
+from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal.records import Record
 
 
@@ -64,6 +64,13 @@ def takeover_counts(
     """
     base_stays = not begun if base is None else base in listed
     return max(listed, default=0) == number and base_stays
+
+
+def newest_epoch(numbers: Collection[JournalNumber], base: JournalNumber | None, base_epoch: Epoch | None) -> Epoch:
+    """The epoch that took over last; 0 if none has. Above the newest checkpoint lie only takeovers, each of which has
+    its number for an epoch."""
+    highest = max(numbers, default=JournalNumber(0))
+    return Epoch(highest) if base is None or base_epoch is None or highest > base else base_epoch
 
 
 def base_search_order(numbers: Iterable[JournalNumber], below: JournalNumber) -> list[JournalNumber]:

@@ -41,6 +41,7 @@ from holdfast.spark.shipping import shipped_by_value
 from holdfast.spark.slots import await_slots, resident_senders, slots, slots_beside_others
 from holdfast.spark.tasks import Shipment
 from holdfast.spark.transforms import analyse_transform
+from holdfast.standby_query import wait_to_lead
 from holdfast.storage import names
 from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
@@ -147,7 +148,11 @@ def _start_claimed(
         savepoint,
         partial(copy_on_executors, session, str(job.starting.start_from), job.storage, job.storage_options),
         probing.result,
+        beats=True,
     )
+    if job.starting.standby:
+        say("waiting for the end of the leader")
+        return wait_to_lead(start, stored, job.starting, end_with_program)
     master = start_job(start, stored)
     end_with_program(master)
     return Query(master, on_end=lambda: None)

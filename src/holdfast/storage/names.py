@@ -13,6 +13,8 @@
     staging/<job id>/<epoch>/<run>/…                 staged output; the rest of the name is the sink's
     probes/<epoch>/<uuid>                            written and read back at start()
     history/<epoch>                                  outcomes of the last checkpoints, for people
+    leader/<epoch>                                   a leading driver's heartbeat, written again and again
+    standby                                          written again and again by drivers in waiting
     sinks/<sink>/begun                               created once, by a sink whose target may forget its numbers
     savepoints/…                                     never touched by clean-up
     spark/<source>/…                                 Spark's own checkpoint of a streaming DataFrame; the same
@@ -43,6 +45,7 @@ SEGMENTS = "segments/"
 STAGING = "staging/"
 PROBES = "probes/"
 HISTORY = "history/"
+LEADER = "leader/"
 SINKS = "sinks/"
 EPOCH_FOLDERS = (MANIFESTS, CHANGELOG, SHARED, SOURCES, STAGING, PROBES)
 """Folders of objects that belong to an epoch."""
@@ -68,6 +71,16 @@ class HistoryName(NamedTuple):
     """`history/<epoch>`"""
 
     epoch: Epoch
+
+
+class LeaderName(NamedTuple):
+    """`leader/<epoch>`"""
+
+    epoch: Epoch
+
+
+class StandbyName(NamedTuple):
+    """`standby`"""
 
 
 class SinkBegunName(NamedTuple):
@@ -144,7 +157,7 @@ class ProbeName(NamedTuple):
 EpochName = (
     ManifestName | CommittablesName | ChangelogName | SharedName | SourceName | SegmentName | StagedName | ProbeName
 )
-Name = JobName | JournalName | BegunName | HistoryName | SinkBegunName | EpochName
+Name = JobName | JournalName | BegunName | HistoryName | LeaderName | StandbyName | SinkBegunName | EpochName
 
 
 def job() -> str:
@@ -165,6 +178,14 @@ def begun() -> str:
 
 def history(epoch: Epoch) -> str:
     return f"{HISTORY}{_number(epoch)}"
+
+
+def leader(epoch: Epoch) -> str:
+    return f"{LEADER}{_number(epoch)}"
+
+
+def standby() -> str:
+    return "standby"
 
 
 def sink_begun(sink: str) -> str:
@@ -292,6 +313,8 @@ def parse(name: str) -> Name | None:
         return JobName()
     if name == begun():
         return BegunName()
+    if name == standby():
+        return StandbyName()
     area, _, rest = name.partition("/")
     parser = _PARSERS.get(area + "/")
     match = parser.fullmatch(rest) if parser else None
@@ -325,7 +348,8 @@ def check_writer(name: str, said: str | None, jobs: Collection[str]) -> None:
 
 
 def epoch_of(name: str) -> int | None:
-    """The epoch that an object belongs to; None for the job, the journal, the history and unknown names."""
+    """The epoch that an object belongs to; None for the job, the journal, the history, heartbeats and unknown
+    names."""
     parsed = parse(name)
     return parsed.epoch if isinstance(parsed, EpochName) else None
 
@@ -338,6 +362,7 @@ _UUID = r"(?P<uuid>[0-9a-f]{32})"
 _PARSERS = {
     JOURNAL: re.compile(rf"(?P<number>{_N})", re.ASCII),
     HISTORY: re.compile(rf"(?P<epoch>{_N})", re.ASCII),
+    LEADER: re.compile(rf"(?P<epoch>{_N})", re.ASCII),
     SINKS: re.compile(r"(?P<sink>[^/]+)/begun", re.ASCII),
     MANIFESTS: re.compile(rf"(?P<epoch>{_N})/(?P<checkpoint>{_N})/(?:tm-(?P<tm>{_N})|sink-(?P<sink>[^/]+))", re.ASCII),
     CHANGELOG: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
@@ -360,6 +385,8 @@ def _build(area: str, found: dict[str, str]) -> Name | None:
     epoch = Epoch(int(found["epoch"]))
     if area == HISTORY:
         return HistoryName(epoch)
+    if area == LEADER:
+        return LeaderName(epoch)
     if area == MANIFESTS:
         if found["tm"] is not None:
             return ManifestName(epoch, int(found["checkpoint"]), int(found["tm"]))

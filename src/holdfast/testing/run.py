@@ -16,6 +16,7 @@ from holdfast.jobmaster.starting.start import ClusterContext, Start, open_stored
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger, available_now
+from holdfast.standby_query import wait_to_lead
 from holdfast.start_options import StartKeywords
 from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
@@ -95,20 +96,21 @@ def start_on(
         return cluster(program, plain, place, gateway)
 
     shipped = pickled(program)
-    started = start_job(
-        Start(
-            settings,
-            opened,
-            program,
-            shipped,
-            clock,
-            made,
-            None,
-            job.storage_options,
-            job.starting.state_by_name(),
-            savepoint,
-        ),
-        stored,
+    start = Start(
+        settings,
+        opened,
+        program,
+        shipped,
+        clock,
+        made,
+        None,
+        job.storage_options,
+        job.starting.state_by_name(),
+        savepoint,
+        beats=job.starting.standby,
     )
-    job.query = Query(started, on_end=lambda: None)
+    if job.starting.standby:
+        job.query = wait_to_lead(start, stored, job.starting, lambda master: None)
+    else:
+        job.query = Query(start_job(start, stored), on_end=lambda: None)
     return job.query

@@ -3,18 +3,21 @@
     open the job ─► check old state against new code ─► prepare sinks ─┬─► take over ─► check again ─► JobMaster
     check the cluster, in a thread of its own ─────────────────────────┘
 
-Steps before the takeover do not disturb an older JobMaster on the same storage.
+Steps before the takeover do not disturb an older JobMaster on the same storage. A driver in waiting does them once when
+it begins to wait, and again when it takes over.
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from holdfast.checkpoint.updates import LiveSettings
 from holdfast.clock import Clock
-from holdfast.errors import JobRefused, ObjectNotFound, SettingsError, StorageError
+from holdfast.errors import HoldfastError, JobRefused, ObjectNotFound, SettingsError, StorageError
+from holdfast.formats.leader import LeaderState
 from holdfast.graph.keygroups import default_max_parallelism
 from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.graph.regions import regions_of
@@ -41,11 +44,21 @@ from holdfast.jobmaster.starting.identity import (
 )
 from holdfast.jobmaster.starting.set_back import check_not_set_back, epochs_above, last_numbers, pass_over
 from holdfast.jobmaster.starting.unnamed import warn_unnamed
+from holdfast.jobmaster.starting.warm import WarmProcesses
 from holdfast.jobmaster.updating import settings_at_start
 from holdfast.journal.codec import StoredJob
-from holdfast.journal.fence import TakenOver, find_base, list_journal, read_record, read_retained, take_over
+from holdfast.journal.fence import (
+    TakenOver,
+    find_base,
+    list_journal,
+    read_record,
+    read_retained,
+    take_over,
+    take_over_from,
+)
 from holdfast.journal.job import check_job, open_job
 from holdfast.journal.records import CheckpointRecord, Record
+from holdfast.leadership.heartbeat import Heartbeat
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.settings import TaskManagerConfig
@@ -116,6 +129,12 @@ class Start:
     """Function that copies the savepoint's objects into the job's storage."""
     check_cluster: Callable[[], None] = lambda: None
     """Function that waits for checks of the cluster, which run beside those of the storage. It raises `JobRefused`."""
+    beats: bool = False
+    """True if drivers may wait for the end of this start: it then has a heartbeat."""
+    leader: Epoch | None = None
+    """The epoch that a driver in waiting takes over from. None: take over whoever leads."""
+    warm: WarmProcesses | None = None
+    """Processes that a driver in waiting has started beforehand."""
 
 
 def open_stored_job(
@@ -139,8 +158,21 @@ def open_stored_job(
     return job
 
 
-def start_job(start: Start, job: StoredJob) -> JobMaster:
-    """Start the job; raise the error that keeps it from running, having changed no state."""
+class Checked(NamedTuple):
+    """Findings of a start before its takeover."""
+
+    is_new: bool
+    """True if no checkpoint was recorded yet."""
+    initial: list[InitialRows]
+    passed_over: JournalNumber
+
+
+class Overtaken(HoldfastError):
+    """The epoch that a driver in waiting was to take over from is not the newest, or its leader is alive."""
+
+
+def check_start(start: Start, job: StoredJob) -> Checked:
+    """Check the job against its storage and its targets. Raises the error that keeps it from running."""
     settings = start.settings
     check_names(start.program, start.store.url)
     check_keys(start.program)
@@ -157,7 +189,26 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     initial = _initial_rows(start, job, base)
     passed_over = _compared_with_targets(start, _prepare_sinks(start, job), number)
     start.check_cluster()
-    if start.savepoint is not None and newest is None:
+    return Checked(newest is None, initial, passed_over)
+
+
+def warm_processes(start: Start, job: StoredJob) -> WarmProcesses | None:
+    """Start the processes of a driver in waiting; None where processes need no time to start."""
+    if start.host is None:
+        return None
+    secret = new_secret()
+
+    def cluster(address: str, gateway: JobMasterGateway) -> Cluster:
+        return start.cluster(ClusterContext(job, Epoch(0), secret, address), gateway)
+
+    return WarmProcesses(start.settings, secret, start.host, cluster)
+
+
+def start_job(start: Start, job: StoredJob) -> JobMaster:
+    """Start the job; raise the error that keeps it from running, having changed no state."""
+    settings = start.settings
+    checked = check_start(start, job)
+    if start.savepoint is not None and checked.is_new:
         begin_from(start.store, start.savepoint, start.copy_back, job.job_id)
     for name, spec in start.program.operators.items():
         if spec.grows:
@@ -173,8 +224,8 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
         closing,
     )
     try:
-        pass_over(start.store, passed_over)
-        master = _take_over(start, job, urls, closing, initial)
+        pass_over(start.store, checked.passed_over)
+        master = _take_over(start, job, urls, closing, checked.initial)
         master.start()
         return master
     except BaseException:
@@ -202,7 +253,10 @@ def _take_over(
 ) -> JobMaster:
     """Take over the storage, and make the JobMaster."""
     settings = start.settings
-    taken = with_older(start.store, take_over(start.store, job=job.job_id))
+    taken = with_older(start.store, _fence(start, job))
+    heartbeat = Heartbeat(start.store, job.job_id, taken.epoch, start.host) if start.beats else None
+    if heartbeat is not None:
+        closing.callback(heartbeat.close)
     for record in (taken.base, *(older for _, older in taken.older)):
         check_job(start.store.url, job, record)
     base = _chosen(start, taken.base_number, taken.base)
@@ -232,11 +286,37 @@ def _take_over(
     master = JobMaster(started, lambda made: _make_cluster(start, job, epoch, made, closing), start.clock, taken)
     master.http = urls
     master.on_close(closing.close)
+    if heartbeat is not None:
+        heartbeat.newest_record = lambda: _newest_number(master)
+        heartbeat.state_at_end = lambda: _state_at_end(master)
     return master
+
+
+def _fence(start: Start, job: StoredJob) -> TakenOver:
+    if start.leader is None:
+        return take_over(start.store, job=job.job_id)
+    taken = take_over_from(start.store, start.leader, job=job.job_id)
+    if taken is None:
+        raise Overtaken(f"epoch {start.leader} is not the newest, or its leader is alive")
+    return taken
+
+
+def _newest_number(master: JobMaster) -> JournalNumber | None:
+    newest = master.parts.control.newest_record
+    return None if newest is None else newest.number
+
+
+def _state_at_end(master: JobMaster) -> LeaderState:
+    if master.error is not None or (master.active and not master.parts.closing.is_set()):
+        return LeaderState.FAILED
+    return LeaderState.STOPPED if master.outcome is not None else LeaderState.COMPLETE
 
 
 def _make_cluster(start: Start, job: StoredJob, epoch: Epoch, master: JobMasterGateway, closing: ExitStack) -> Cluster:
     """Make the cluster, and before it the server through which the processes of other machines reach the JobMaster."""
+    if start.warm is not None:
+        closing.callback(start.warm.close_server)
+        return start.warm.lead(master)
     secret, address = new_secret(), ""
     if start.host is not None:
         server = JobMasterServer(master, secret, start.host)

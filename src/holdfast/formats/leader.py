@@ -1,0 +1,79 @@
+"""The two objects through which a leading driver and drivers in waiting know of each other.
+
+    leader/<epoch>   StoredBeat      the leader of an epoch overwrites it with a higher count, and says how it ended
+    standby          StoredWaiting   drivers in waiting overwrite it, so that the leader knows that they look
+
+Neither decides anything: the journal alone says who leads. Times are never stored, since clocks of machines differ.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.ids import Epoch, JobId, JournalNumber
+from holdfast.storage.framing import frame, unframe
+from holdfast.storage.names import LeaderName, check_same, leader, parse
+from holdfast.storage.reading import decode
+
+BEAT_MAGIC, BEAT_VERSION = b"HFLB", 1
+WAITING_MAGIC, WAITING_VERSION = b"HFSW", 1
+
+
+class LeaderState(StrEnum):
+    """State of a start that leads or has led."""
+
+    LEADS = "leads"
+    STOPPED = "stopped"
+    """Stopped in order, by `query.stop()` or with its program."""
+    COMPLETE = "complete"
+    """Everything that was available was processed and published."""
+    FAILED = "failed"
+    """Ended with an error, or found another leader."""
+
+
+class StoredBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A heartbeat. `address` is the host and port of the leader's link; empty if it has none. `record`: number of its
+    newest checkpoint record, for people; 0: none yet."""
+
+    job: JobId
+    epoch: Epoch
+    count: int
+    state: LeaderState
+    address: str
+    record: JournalNumber
+
+
+class StoredWaiting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Word of a driver in waiting that it looks at the leader: its own id, a count, and the silence after which it
+    takes over."""
+
+    job: JobId
+    waiting: str
+    count: int
+    takeover_after_s: float
+
+
+_BEAT = msgspec.msgpack.Decoder(StoredBeat)
+_WAITING = msgspec.msgpack.Decoder(StoredWaiting)
+_UNFIT = "the payload does not fit its format version"
+
+
+def encode_beat(beat: StoredBeat) -> bytes:
+    return frame(BEAT_MAGIC, BEAT_VERSION, msgspec.msgpack.encode(beat, order="deterministic"))
+
+
+def decode_beat(name: str, data: bytes) -> StoredBeat:
+    """Raises `CorruptObject`."""
+    beat = decode(name, unframe(name, data, BEAT_MAGIC, BEAT_VERSION), _BEAT, _UNFIT)
+    if isinstance(parse(name), LeaderName):
+        check_same(name, leader, beat.epoch)
+    return beat
+
+
+def encode_waiting(waiting: StoredWaiting) -> bytes:
+    return frame(WAITING_MAGIC, WAITING_VERSION, msgspec.msgpack.encode(waiting, order="deterministic"))
+
+
+def decode_waiting(name: str, data: bytes) -> StoredWaiting:
+    """Raises `CorruptObject`."""
+    return decode(name, unframe(name, data, WAITING_MAGIC, WAITING_VERSION), _WAITING, _UNFIT)

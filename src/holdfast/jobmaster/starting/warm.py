@@ -1,0 +1,153 @@
+"""TaskManagers and senders of a driver in waiting, which are started before the job has its epoch.
+
+    WarmProcesses ─► cluster: start TaskManagers and senders ─► they register here, and heartbeats are answered here
+          │ lead(master)
+          ▼
+    StartProcess of the execution machine ─► a process of that number and incarnation is there: its registration goes
+    to the JobMaster, and its end from now on. Otherwise the cluster starts it as ever.
+
+No process knows its epoch before it is deployed. The first incarnations of a start are numbered by the same rules in
+every start. A process that ends while it waits is started anew by the takeover.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+from holdfast.execution import events as ev
+from holdfast.execution.machine import Machine
+from holdfast.ids import ProcessId, Role
+from holdfast.jobmaster.batches.deployer import MasterSettings
+from holdfast.jobmaster.processes.cluster import Cluster, ProcessStarter
+from holdfast.jobmaster.server import JobMasterServer
+from holdfast.printable import logger
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, JobMasterGateway, Registration
+
+log = logger(__name__)
+
+
+class WarmProcesses:
+    """The processes, their cluster, and the server to which they register. Implements `JobMasterGateway`."""
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        secret: str,
+        host: str,
+        make_cluster: Callable[[str, JobMasterGateway], Cluster],
+    ) -> None:
+        """Start the processes. `make_cluster` takes the address to which they register, and what they call there."""
+        self._lock = threading.Lock()
+        self._master: JobMasterGateway | None = None
+        self._registered: dict[ProcessId, Registration] = {}
+        self._starters: dict[ProcessId, ProcessStarter] = {}
+        self._server = JobMasterServer(self, secret, host)
+        self._cluster = make_cluster(self._server.address, self)
+        first = first_processes(settings, self._cluster)
+        self._waiting = set(first)
+        for process in first:
+            self._cluster.start(ProcessStarter(process, self._ended, self._explained))
+
+    @property
+    def is_led(self) -> bool:
+        """True once a JobMaster has the cluster, which it then ends."""
+        return self._master is not None
+
+    @property
+    def ready(self) -> int:
+        """Number of processes that wait and can be called."""
+        with self._lock:
+            return len(self._registered.keys() & self._waiting)
+
+    @property
+    def wanted(self) -> int:
+        """Number of processes that were started, and have not ended."""
+        return len(self._waiting)
+
+    def lead(self, master: JobMasterGateway) -> Cluster:
+        """Return the cluster for a JobMaster, which gets the processes as it starts them."""
+        with self._lock:
+            self._master = master
+        return cast(Cluster, _WarmCluster(self._cluster, self))
+
+    def adopt(self, start: ProcessStarter) -> bool:
+        """Give a process to the JobMaster, if it is there."""
+        with self._lock:
+            if start.process not in self._waiting:
+                return False
+            self._waiting.remove(start.process)
+            self._starters[start.process] = start
+            registration = self._registered.get(start.process)
+        if registration is not None:
+            assert self._master is not None
+            self._master.register(registration)
+        return True
+
+    def close(self) -> None:
+        """End all processes, if the job was not taken over."""
+        self._cluster.stop()
+        self.close_server()
+
+    def close_server(self) -> None:
+        self._server.close()
+
+    def _ended(self, process: ProcessId, reason: str) -> None:
+        with self._lock:
+            waits = process in self._waiting
+            self._waiting.discard(process)
+            self._registered.pop(process, None)
+            starter = self._starters.get(process)
+        if waits:
+            log.warning("%s ended while this driver waited: %s; a takeover starts it anew", process.name, reason)
+        if starter is not None:
+            starter.ended(process, reason)
+
+    def _explained(self, process: ProcessId, reason: str) -> None:
+        starter = self._starters.get(process)
+        if starter is not None:
+            starter.explained(process, reason)
+
+    # --- calls of the processes ---------------------------------------------------------------------------------------
+
+    def _master_of(self, process: ProcessId) -> JobMasterGateway | None:
+        """The JobMaster, if the process is not one that waits."""
+        with self._lock:
+            return None if process in self._waiting else self._master
+
+    def register(self, registration: Registration) -> bool:
+        with self._lock:
+            if registration.process in self._waiting:
+                return self._registered.setdefault(registration.process, registration).nonce == registration.nonce
+        return self._master is not None and self._master.register(registration)
+
+    def heartbeat(self, process: ProcessId) -> bool:
+        master = self._master_of(process)
+        return process in self._waiting if master is None else master.heartbeat(process)
+
+    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
+        return self._master is not None and self._master.acknowledge(acknowledgement)
+
+    def decline(self, decline: Decline) -> bool:
+        return self._master is not None and self._master.decline(decline)
+
+
+class _WarmCluster:
+    """A cluster that starts only those processes that are not there yet; all else goes to the cluster itself."""
+
+    def __init__(self, cluster: Cluster, warm: WarmProcesses) -> None:
+        self._cluster, self._warm = cluster, warm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    def start(self, start: ProcessStarter) -> None:
+        if not self._warm.adopt(start):
+            self._cluster.start(start)
+
+
+def first_processes(settings: MasterSettings, cluster: Cluster) -> list[ProcessId]:
+    """The processes that the execution machine of a start begins with, with their incarnations, in its order."""
+    wanted = {Role.TASK_MANAGER: settings.layout.task_managers, Role.SENDER: cluster.residents}
+    machine = Machine(settings.failover, settings.on_loss)
+    commands = machine.handle(ev.Started(0.0, wanted, None, settings.layout.standby))
+    return [each.process for each in commands if isinstance(each, ev.StartProcess)]
