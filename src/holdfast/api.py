@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from holdfast.sources.pyspark_reader import DataSourceReaderSource
     from holdfast.sources.sequence import SequenceSource
     from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
+    from holdfast.standby_query import StandbyQuery
     from holdfast.start_options import StartOptions
     from holdfast.stored_state.read import read_state
     from holdfast.streams import KeyedStream, Stream
@@ -134,6 +135,7 @@ MODULES: dict[str, str] = {
     "holdfast.streams": "KeyedStream Stream",
     "holdfast.sources.base": "BadRow Enumerator EnumeratorContext Source SourceBatch SourcePlan SplitRead",
     "holdfast.sinks.base": "Sink",
+    "holdfast.standby_query": "StandbyQuery",
     "holdfast.start_options": "StartOptions",
     "holdfast.jobmaster.savepoints.savepoints": "Savepoint",
 }
@@ -201,6 +203,7 @@ __all__ = [
     "SourcePlan",
     "SplitListState",
     "SplitRead",
+    "StandbyQuery",
     "StartOptions",
     "StateTooLarge",
     "StorageError",

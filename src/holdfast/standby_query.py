@@ -134,9 +134,9 @@ class StandbyQuery(Query):
 
     @property
     def status(self) -> dict[str, Any]:
-        """Status as of a query. While this driver waits, `message` begins with `Standby`, and `standby` says which leader
-        it watches and how far: `leaderEpoch`, `leaderBeats`, `checkpoint` (number of the leader's newest record),
-        `silentSeconds`, `takesOverAfterSeconds`, `isConnected`, `processesReady`, `processes`."""
+        """Status as of a query. While this driver waits, `message` begins with `Standby`, and `standby` says which
+        leader it watches and how far: `leaderEpoch`, `leaderBeats`, `checkpoint` (number of the leader's newest
+        record), `silentSeconds`, `takesOverAfterSeconds`, `isConnected`, `processesReady`, `processes`."""
         if self._leads is not None:
             return super().status
         watched = self._watcher.status()

@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import CorruptObject, JobRefused
-from holdfast.formats import base_files, history, log_objects, manifests, snapshots
+from holdfast.formats import base_files, history, leader, log_objects, manifests, snapshots
 from holdfast.formats.blocks import Compression
 from holdfast.formats.handles import FILE, LogPiece, Manifest, MaterializedPart, TableHandle
 from holdfast.journal import codec
@@ -378,6 +378,14 @@ KINDS = {
             b"HFCH", history.HISTORY_VERSION, history.StoredHistory([history.CheckpointStats(1, 2, 3, 0.1, 5, 6)], [])
         ),
         lambda data: history.decode_history("history/000000000001", data),
+    ),
+    "beat": Kind(
+        framed(b"HFLB", 1, leader.StoredBeat(JOB, 1, 2, leader.LeaderState.LEADS, "a:1", 3)),
+        lambda data: leader.decode_beat("leader/000000000001", data),
+    ),
+    "waiting": Kind(
+        framed(b"HFSW", 1, leader.StoredWaiting(JOB, "w", 2, 3.0)),
+        lambda data: leader.decode_waiting("standby", data),
     ),
     "chunk": Kind(
         framed(b"HFSC", 2, discovery_chunks.ChunkContent("s", 0, 0, [("/a", 1, 2), ("/b", 3, 4)], "x"), deflated),

@@ -1,7 +1,9 @@
 """The program that is killed: a Spark driver that runs jobs, in sequence, until their sources are exhausted.
 
     python kills_driver.py <file of JSON>      {"master": "local[4]", "jobs": [{"shape": {…}, "folder": "…"}, …],
-                                                "settings": {…}}         of every `Job`, beside those of its shape
+                                                "settings": {…},         of every `Job`, beside those of its shape
+                                                "standby": true,         if the driver waits for the end of another
+                                                "stays": true}           if it goes on when the sources are exhausted
 
 Prints a line for each step. Ends with 0 when all is done, and with 4 when another driver has taken over.
 """
@@ -18,6 +20,11 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import Fenced, QueryFailed
+
+BETWEEN_BATCHES = "50ms"
+"""Time from one batch to the next of a driver that stays."""
+TAKEOVER_AFTER_S = 3.0
+"""The silence after which a driver takes over that has heard two heartbeats."""
 
 
 def session(master: str) -> SparkSession:
@@ -36,6 +43,15 @@ def session(master: str) -> SparkSession:
     return spark
 
 
+def wait_to_lead(query: hf.StandbyQuery) -> None:
+    """Say when the driver is ready to take over, and when it leads."""
+    while query.isStandby and query.status["standby"]["takesOverAfterSeconds"] > TAKEOVER_AFTER_S:
+        query.await_lead(0.02)
+    print("ready", flush=True)
+    query.await_lead()
+    print("leads", flush=True)
+
+
 def main() -> int:
     end_with_parent()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
@@ -45,8 +61,12 @@ def main() -> int:
     for number, job in enumerate(told["jobs"]):
         shape, folder = Shape(**job["shape"]), Path(job["folder"])
         try:
-            query = build(shape, folder, spark, **told["settings"]).start(trigger=hf.available_now())
+            trigger = hf.processing_time(BETWEEN_BATCHES) if told.get("stays") else hf.available_now()
+            standby = told.get("standby", False)
+            query = build(shape, folder, spark, **told["settings"]).start(trigger=trigger, standby=standby)
             print(f"started {number}", flush=True)
+            if isinstance(query, hf.StandbyQuery):
+                wait_to_lead(query)
             query.awaitTermination()
         except QueryFailed as error:
             print(f"failed {number}: {error}", flush=True)

@@ -36,12 +36,14 @@ class DriverProcess:
         master: str = "local[4]",
         name: str = "driver",
         settings: Mapping[str, Any] | None = None,
+        **told: bool,
     ) -> None:
+        """`told`: `standby` and `stays`, as `kills_driver` takes them."""
         folder.mkdir(parents=True, exist_ok=True)
         shapes = [{"shape": asdict(shape), "folder": str(at)} for at, shape in jobs.items()]
-        told = {"master": master, "jobs": shapes, "settings": dict(settings or {})}
+        program = {"master": master, "jobs": shapes, "settings": dict(settings or {}), **told}
         file = folder / f"{name}.json"
-        file.write_text(json.dumps(told))
+        file.write_text(json.dumps(program))
         self.log = folder / f"{name}.log"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         environment[failpoints.ENVIRONMENT_VARIABLE] = ",".join(f"{at}={act}" for at, act in (armed or {}).items())

@@ -31,6 +31,8 @@ def test_every_name_that_is_built_is_parsed_back() -> None:
     assert isinstance(names.parse(names.source_chunk(3)), names.SourceName)
     assert names.parse(names.begun()) == names.BegunName()
     assert names.parse(names.history(7)) == names.HistoryName(7)
+    assert names.parse(names.leader(7)) == names.LeaderName(7)
+    assert names.parse(names.standby()) == names.StandbyName()
     assert isinstance(names.parse(names.probe(3)), names.ProbeName)
 
 
@@ -44,6 +46,7 @@ def test_objects_of_an_epoch_say_so() -> None:
     assert names.epoch_of(names.journal(6)) is None
     assert names.epoch_of(names.begun()) is None
     assert names.epoch_of(names.history(7)) is None
+    assert names.epoch_of(names.leader(7)) is None
 
 
 def test_changelog_and_shared_objects_lie_in_their_incarnations_folders() -> None:

@@ -71,7 +71,7 @@ Event = Began | JournalRead | Looked | LookFailed | LinkLost | ClaimEnded
 
 
 class Command(StrEnum):
-    """Order to the watcher, carried out at once. The watcher looks by itself, again and again, while it is `WATCHING`."""
+    """Order to the watcher, carried out at once. While it is `WATCHING`, the watcher also looks by itself."""
 
     READ_JOURNAL = "read journal"
     LOOK = "look"
