@@ -9,6 +9,7 @@ First `--rows` rows a second (250) go through six operators with RocksDB, local 
     task_manager_core_share  of a TaskManager, on average; `sender_core_share` of a sender
     idle_core_share          of all Python processes of the job together, without input
     requests_per_hour        objects of logs and tables that TaskManagers store, while rows come
+    s3_per_hour              with `--s3`: requests by kind that an S3 stand-in gets from all processes, while rows come
 """
 
 import argparse
@@ -17,7 +18,9 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ import pyarrow as pa
 import holdfast as hf
 from benchmarks.count import session
 from benchmarks.job_processes import cpu_by_thread, cpu_s_of, processes_of, thread_names
+from benchmarks.s3_counted import counted_s3
 
 WARMUP_S = 20.0
 KEYS = 100
@@ -44,7 +48,8 @@ def quiet_job(spark: Any, folder: Path, rows_per_second: float | None, options: 
     job = hf.Job(
         spark,
         name="quiet",
-        storage=(folder / "storage").as_uri(),
+        storage=options.storage or (folder / "storage").as_uri(),
+        storage_options=options.storage_options,
         parallelism=2,
         task_managers=options.task_managers,
         senders=1,
@@ -92,15 +97,20 @@ def run(spark: Any, rows_per_second: float | None, options: argparse.Namespace) 
             trigger=hf.processing_time(options.trigger)
         )
         query.awaitTermination(WARMUP_S)
-        begun, requests = query.totals, _requests(query)
+        begun, requests, asked = query.totals, _requests(query), options.counts()
         shares = core_shares(query, options.seconds, options.threads)
-        ended, requests = query.totals, _requests(query) - requests
+        ended, requests, asked = query.totals, _requests(query) - requests, options.counts() - asked
         query.stop()
     return {
         "shares": shares,
         "batches_per_s": round((ended.batches - begun.batches) / options.seconds, 2),
         "checkpoints_per_s": round((len(ended.checkpoints) - len(begun.checkpoints)) / options.seconds, 2),
         "requests_per_hour": round(requests * 3600 / options.seconds),
+        **(
+            {"s3_per_hour": {kind: round(each * 3600 / options.seconds) for kind, each in asked.items()}}
+            if asked
+            else {}
+        ),
     }
 
 
@@ -111,7 +121,14 @@ def _requests(query: hf.Query) -> float:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     spark = session("local[4]")
-    busy, idle = run(spark, options.rows, options), run(spark, None, options)
+    with counted_s3() if options.s3 else nullcontext() as s3:
+        options.counts = Counter if s3 is None else s3.counts
+        options.storage_options = {} if s3 is None else s3.options
+        runs = []
+        for number, rows in enumerate((options.rows, None)):
+            options.storage = "" if s3 is None else f"s3://bucket/quiet-{number}"
+            runs.append(run(spark, rows, options))
+    busy, idle = runs
     spark.stop()
     figures = {"rows_per_s": options.rows, "trigger": options.trigger}
     for role, shown in (("driver", "driver"), ("taskmanager", "task_manager"), ("sender", "sender"), ("jvm", "jvm")):
@@ -131,6 +148,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--trigger", default="250ms", help="interval of batches")
     parser.add_argument("--interval", default="1s", help="interval of checkpoints")
     parser.add_argument("--memory", default="1GB", help="of a TaskManager")
+    parser.add_argument("--s3", action="store_true", help="keep the storage in an S3 stand-in, and count its requests")
     parser.add_argument("--threads", action="store_true", help="print the busiest threads of each process")
     parser.add_argument("--json", action="store_true", help="one line")
     options = parser.parse_args(arguments)

@@ -38,6 +38,7 @@ from holdfast.protocol.taskmanager import (
     ProcessRequest,
     ProcessResult,
     Registration,
+    RestoreProgress,
     SubtaskDeployment,
 )
 from holdfast.recovery.restore import select
@@ -72,6 +73,7 @@ class NotingJobMaster:
         """Number of registrations that are left without an answer."""
         self.heartbeats = 0
         self.wanted = True
+        self.restores: list[RestoreProgress] = []
 
     def register(self, registration: Registration) -> bool:
         self.registered.append(registration)
@@ -88,6 +90,10 @@ class NotingJobMaster:
 
     def decline(self, decline: Decline) -> bool:
         return self._answer(self.declines, decline)
+
+    def restoring(self, progress: RestoreProgress) -> bool:
+        self.restores.append(progress)
+        return True
 
     def _answer(self, notes: list[Any], note: Any) -> bool:
         self.calls += 1

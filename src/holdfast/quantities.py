@@ -98,6 +98,15 @@ def size_bytes(value: Size, field: str) -> int:
     return int(size)
 
 
+def size_text(size: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
 def above_zero(number: float, field: str, value: object) -> None:
     """Refuse a `number` that is not above zero; `value` is the user's value of the setting `field`."""
     if not number > 0:

@@ -203,7 +203,7 @@ def test_a_query_that_ended_with_an_error_says_so_everywhere(fed):
         query.processAllAvailable()
     assert isinstance(caught.value.__cause__, hf.BadRecord)
     until(lambda: not query.isActive)
-    assert query.status["message"].startswith("Ended with an error: source 'feed'")
+    assert query.status["message"].startswith("Ended with an error: BadRecord: source 'feed'")
     assert isinstance(query.exception(), hf.QueryFailed)
     with pytest.raises(hf.QueryFailed):
         query.awaitTermination()

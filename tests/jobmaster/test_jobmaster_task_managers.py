@@ -5,8 +5,9 @@ from typing import Any
 from holdfast.clock import ManualClock
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.processes.cluster import ProcessStarter
+from holdfast.jobmaster.processes.shown import restoring_now
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
-from holdfast.protocol.taskmanager import Registration
+from holdfast.protocol.taskmanager import Registration, RestoreProgress
 
 
 class NotingCluster:
@@ -60,3 +61,18 @@ def test_an_incarnation_that_has_ended_is_refused_whoever_comes() -> None:
     managers.start(process(2))
     assert not managers.register(registration)
     assert managers.register(Registration(process(2), "grpc://here:1", "next"))
+
+
+def test_how_far_restores_are_is_told_until_they_end_or_their_process_does() -> None:
+    cluster, managers = started()
+    assert not managers.restoring(RestoreProgress(process(1), 4, 1, 100))  # it has not registered
+    assert managers.register(Registration(process(1), "grpc://here:1", "first"))
+    assert restoring_now(managers) is None
+    assert managers.restoring(RestoreProgress(process(1), 4, 1, 1_200_000_000))
+    assert str(restoring_now(managers)) == "1 of 4 subtasks, 1.2 GB"
+    assert managers.restoring(RestoreProgress(process(1), 4, 4, 2_000_000_000))
+    assert restoring_now(managers) is None
+    assert managers.restoring(RestoreProgress(process(1), 4, 2, 100))
+    cluster.started[0].ended(process(1), "killed")
+    assert restoring_now(managers) is None
+    assert not managers.restoring(RestoreProgress(process(1), 4, 3, 100))

@@ -5,6 +5,7 @@ import pytest
 from holdfast import failpoints
 from holdfast.errors import CheckpointFailed, HoldfastError, StorageError
 from holdfast.materialize.keyed_state import KeyedState
+from holdfast.taskmanager import hosting
 from taskmanager_kit import HOOKS, NotingJobMaster, OneTaskManager
 from waiting import until
 
@@ -243,3 +244,49 @@ def test_a_restore_that_fails_leaves_nothing_hosted_and_the_next_deployment_work
         world.store.put(name, data)
     world.task_manager.deploy(deployment)
     assert world.counts() == {1: 1}
+
+
+class SlowStore:
+    """A store that gives objects only once somebody was told how far the restore is."""
+
+    def __init__(self, store, told):
+        self._store, self._told = store, told
+
+    def _wait(self):
+        until(self._told)
+
+    def get(self, name):
+        self._wait()
+        return self._store.get(name)
+
+    def get_range(self, name, offset, length):
+        self._wait()
+        return self._store.get_range(name, offset, length)
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_long_restore_tells_how_far_it_is_and_does_not_depend_on_being_heard(world, tmp_path, monkeypatch, is_heard):
+    monkeypatch.setattr(hosting, "PROGRESS_S", 0.01)
+    world.batch(0, *range(50))
+    world.task_manager.cut(1, 1, 0)
+    handles, told = world.handles(world.acknowledged(1)), []
+
+    class Listening(NotingJobMaster):
+        def restoring(self, progress):
+            told.append(progress)
+            if not is_heard:
+                raise TimeoutError("the answer is lost")
+            return True
+
+    other = OneTaskManager(tmp_path, store=SlowStore(world.store, lambda: told), job_master=Listening(), incarnation=2)
+    try:
+        other.task_manager.deploy(other.deployment(restore=handles))
+        first, last = told[0], told[-1]
+        assert (first.subtasks, first.restored, first.size_bytes) == (2, 0, 0)
+        assert last.restored == 2 and last.size_bytes > 0 and last.process == other.settings.process
+        assert other.counts() == world.counts()
+    finally:
+        other.task_manager.close()

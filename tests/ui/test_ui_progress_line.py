@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.observe.view import Restoring
+from holdfast.quantities import size_text
 from holdfast.ui import progress_line
-from holdfast.ui.progress_line import Compiling, ProgressLine, follow_texts, size_text, starting, wait_of, way_of
+from holdfast.ui.progress_line import Compiling, ProgressLine, follow_texts, starting, wait_of, way_of
 
 NOTHING = Compiling(0, 0.0)
 
@@ -20,7 +22,15 @@ class Terminal(io.StringIO):
 
 
 def view(**facts: Any) -> Any:
-    usual = {"name": "sums", "is_active": True, "batches": (), "processes": (), "phase": "idle", "restored": None}
+    usual = {
+        "name": "sums",
+        "is_active": True,
+        "batches": (),
+        "processes": (),
+        "phase": "idle",
+        "restored": None,
+        "restoring": None,
+    }
     return SimpleNamespace(**usual | {"checkpoints": (), "lag": {}, "message": "Processing"} | facts)
 
 
@@ -38,6 +48,11 @@ def view(**facts: Any) -> Any:
             },
             NOTHING,
             "sums: restoring checkpoint 7, 1.2 GB",
+        ),
+        (
+            {"processes": (1, 2), "phase": "deploying", "restored": 7, "restoring": Restoring(8, 3, 1_200_000_000)},
+            NOTHING,
+            "sums: restoring 3 of 8 subtasks, 1.2 GB",
         ),
         ({"processes": (1, 2), "phase": "running"}, NOTHING, "sums: first batch"),
         ({"processes": (1, 2), "message": "Waiting for source files"}, NOTHING, "sums: waiting for source files"),
@@ -75,6 +90,29 @@ def test_the_line_is_drawn_over_itself_wiped_at_the_end_and_controls_no_terminal
         say("two")
     assert terminal.getvalue().split("\r\x1b[K")[1:] == ["sums: one\\x1b[2J", "sums: two", ""]
     assert "\n" not in terminal.getvalue()
+
+
+def shown_by_a_notebook(output: str) -> str:
+    """The line as JupyterLab shows it: after a carriage return, characters take the places of those before."""
+    line = ""
+    for part in output.split("\r"):
+        line = part + line[len(part) :]
+    return line
+
+
+def test_a_notebook_shows_the_line_too_and_nothing_once_it_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OutStream(io.StringIO):
+        """As the standard error of a notebook's kernel, which is no terminal."""
+
+    OutStream.__module__ = "ipykernel.iostream"
+    cell = OutStream()
+    monkeypatch.setattr(sys, "stderr", cell)
+    with starting("sums") as say:
+        say("taking over the storage")
+        say("first batch")
+        assert shown_by_a_notebook(cell.getvalue()).rstrip() == "sums: first batch"
+    assert shown_by_a_notebook(cell.getvalue()).strip() == ""
+    assert "\x1b" not in cell.getvalue() and "\n" not in cell.getvalue()
 
 
 def test_where_logs_go_to_a_file_nothing_is_drawn_and_no_thread_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

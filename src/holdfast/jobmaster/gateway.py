@@ -8,7 +8,7 @@ from holdfast.jobmaster.processes.processes import Processes
 from holdfast.jobmaster.processes.senders import Senders
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.printable import logger
-from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration, RestoreProgress
 
 log = logger(__name__)
 
@@ -38,6 +38,9 @@ class MasterGateway:
 
     def decline(self, decline: Decline) -> bool:
         return self._control.decline(decline)
+
+    def restoring(self, progress: RestoreProgress) -> bool:
+        return self._task_managers.restoring(progress)
 
     def processes(self, process: ProcessId) -> Processes[Any]:
         """The processes of the same role."""

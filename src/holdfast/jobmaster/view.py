@@ -5,7 +5,7 @@ from holdfast.errors import described
 from holdfast.formats.history import with_losses
 from holdfast.ids import JournalNumber
 from holdfast.jobmaster.assembly import MasterParts
-from holdfast.jobmaster.processes.shown import dead_letters_of, processes_now
+from holdfast.jobmaster.processes.shown import dead_letters_of, processes_now, restoring_now
 from holdfast.observe.view import JobGraph, JobView
 
 
@@ -50,6 +50,7 @@ def view_of(
         operator_watermarks=watermarks["operator"],
         checkpoints=control.history.entries(),
         restored=restored,
+        restoring=restoring_now(parts.task_managers),
         restarts=progress.restarts(),
         losses=tuple(with_losses(control.history.losses(), parts.losses.not_final)),
         dropping=parts.losses.dropped,

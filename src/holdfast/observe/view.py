@@ -8,7 +8,7 @@ nothing until somebody asks for it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.availability import Refusal, listed
 from holdfast.formats.history import CheckpointStats
@@ -18,6 +18,7 @@ from holdfast.graph.program import Leg, LegOutput, OperatorTarget, Program, Sour
 from holdfast.ids import Epoch, Incarnation
 from holdfast.observe.event_log import LoggedEvent
 from holdfast.observe.metrics import Picture
+from holdfast.quantities import size_text
 from holdfast.sources.bad_reasons import BadReason
 
 SPLITS_SHOWN_MAX = 3
@@ -58,6 +59,17 @@ class ProcessView:
     """Last reported metrics of a TaskManager; senders and standbys report none."""
     is_standby: bool = False
     """True for a TaskManager that holds no state, and takes the place of a lost TaskManager."""
+
+
+class Restoring(NamedTuple):
+    """How far a restore is, in all TaskManagers that are at it: subtasks, those that are restored, bytes read."""
+
+    subtasks: int
+    restored: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.restored} of {self.subtasks} subtasks, {size_text(self.size_bytes)}"
 
 
 @dataclass(frozen=True)
@@ -144,6 +156,8 @@ class JobView:
     """The last triggers and their outcomes, oldest first, also of earlier starts."""
     restored: int | None
     """Number of the record from which the job went on last; None: from empty state."""
+    restoring: Restoring | None
+    """How far a restore is that takes long; None if there is none."""
     restarts: tuple[Restart, ...]
     losses: tuple[LostRows, ...]
     """Rows lost because the job went on without a TaskManager, oldest first, also in earlier starts."""
@@ -185,6 +199,8 @@ class JobView:
             return "; ".join(["Planning no further batch, to stop with a savepoint", *waits, *self.savepoints])
         if self.outage is not None:
             return self.outage
+        if self.restoring is not None:
+            return f"Restoring {self.restoring}"
         if self.source_messages:
             return f"Waiting for {'; '.join(self.source_messages)}"
         if self.dropping:

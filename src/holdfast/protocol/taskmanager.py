@@ -278,6 +278,18 @@ class TaskManagerGateway(CopyingGateway, Protocol):
         ...
 
 
+class RestoreProgress(msgspec.Struct, frozen=True):
+    """How far a TaskManager's restore is: subtasks, those of them that are restored, and bytes that were read.
+
+    The last report of a restore, whatever came of it, has `restored` equal to `subtasks`.
+    """
+
+    process: ProcessId
+    subtasks: int
+    restored: int
+    size_bytes: int
+
+
 class Reception(Protocol):
     """How a process that the JobMaster started keeps in touch with it. An exception means: not answered, repeat."""
 
@@ -296,6 +308,10 @@ class JobMasterGateway(Reception, Protocol):
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool: ...
 
     def decline(self, decline: Decline) -> bool: ...
+
+    def restoring(self, progress: RestoreProgress) -> bool:
+        """Tell people how far a long restore is; nothing depends on it."""
+        ...
 
 
 class OutputReader(Protocol):

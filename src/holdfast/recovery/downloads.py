@@ -47,6 +47,10 @@ class Fetched:
     bytes_from_store: int = 0
     bytes_from_local: int = 0
 
+    @property
+    def size_bytes(self) -> int:
+        return self.bytes_from_store + self.bytes_from_local
+
     def __str__(self) -> str:
         store_mb, local_mb = self.bytes_from_store / 1e6, self.bytes_from_local / 1e6
         return f"{self.objects} objects, {store_mb:.1f} MB from the storage and {local_mb:.1f} MB from local copies"

@@ -24,14 +24,14 @@ from holdfast.followers.subtask import SubtaskFollower
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.graph.program import Program
-from holdfast.ids import BatchNumber, CheckpointId
+from holdfast.ids import BatchNumber, CheckpointId, ProcessId, Role
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import AWAITED, HURRIED, MaterializationPolicy
 from holdfast.materialize.replica import Replica
 from holdfast.materialize.snapshotted_table import SnapshottedTable
 from holdfast.printable import logger
-from holdfast.protocol.taskmanager import Deployment, JobMasterGateway, SubtaskDeployment
+from holdfast.protocol.taskmanager import Deployment, JobMasterGateway, RestoreProgress, SubtaskDeployment
 from holdfast.recovery.downloads import Fetched, ObjectCache
 from holdfast.recovery.local import LocalCopies
 from holdfast.recovery.spans import StoredRange
@@ -49,8 +49,10 @@ from holdfast.uploads.uploader import Uploader
 
 _log = logger(__name__)
 
-PROGRESS_S = 5.0
-"""Seconds between two messages of a long recovery that say how far it is."""
+PROGRESS_S = 1.0
+"""Seconds between two reports of a long restore to the JobMaster; a higher value shows less and costs fewer calls."""
+PROGRESSES_LOGGED = 5
+"""Every report of this number is logged, too."""
 
 
 @dataclass(frozen=True)
@@ -243,8 +245,7 @@ def host(
             for each, follower in zip(deployment.subtasks, followers, strict=True)
         ]
         reading: list[Future[Any]] = [*built, whole]
-        while wait(reading, PROGRESS_S).not_done:
-            _log.info("TaskManager %d restores: %s so far", deployment.task_manager, fetch.fetched)
+        _follow(reading, built, deployment, job_master, fetch)
         hosted.recovery = Recovery(fetch.fetched, clock.monotonic() - begun_s)
     subtasks = [future.result() for future in built if future.exception() is None]
     hosted.subtasks.update({(each.name, each.subtask): each for each in subtasks})
@@ -255,6 +256,29 @@ def host(
     if hosted.recovery.fetched.objects:
         _log.info("TaskManager %d restored its subtasks: %s", deployment.task_manager, hosted.recovery)
     return hosted
+
+
+def _follow(
+    reading: list[Future[Any]],
+    built: list[Future[Subtask]],
+    deployment: Deployment,
+    job_master: JobMasterGateway,
+    fetch: ObjectCache,
+) -> None:
+    """Wait for a restore, and tell the JobMaster how far it is if it takes long."""
+    process = ProcessId(Role.TASK_MANAGER, deployment.task_manager, deployment.incarnation)
+    reports = 0
+    while (waited := wait(reading, PROGRESS_S)).not_done or reports:
+        restored = sum(each.done() for each in built) if waited.not_done else len(built)
+        try:
+            job_master.restoring(RestoreProgress(process, len(built), restored, fetch.fetched.size_bytes))
+        except Exception as error:  # a restore goes on, whoever hears of it
+            _log.debug("the JobMaster does not hear how far the restore is: %s", error)
+        if not waited.not_done:
+            return
+        reports += 1
+        if reports % PROGRESSES_LOGGED == 0:
+            _log.info("TaskManager %d restores: %s so far", deployment.task_manager, fetch.fetched)
 
 
 def _errors(futures: Sequence[Future[Any]]) -> list[BaseException]:

@@ -30,6 +30,7 @@ from holdfast.protocol.taskmanager import (
     ProcessRequest,
     ProcessResult,
     Registration,
+    RestoreProgress,
     TaskManagerGateway,
 )
 from holdfast.settings import TaskManagerConfig
@@ -198,6 +199,9 @@ class _Reachable:
 
     def decline(self, decline: Decline) -> bool:
         return not self.cut.is_set() and self._gateway.decline(decline)
+
+    def restoring(self, progress: RestoreProgress) -> bool:
+        return not self.cut.is_set() and self._gateway.restoring(progress)
 
 
 class _LocalGateway:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from holdfast.printable import logger, printable
+from holdfast.quantities import size_text
 
 if TYPE_CHECKING:
     from holdfast.observe.view import JobView
@@ -33,8 +34,11 @@ class Compiling(NamedTuple):
 def terminal() -> TextIO | None:
     """Standard error, if a person reads it: a terminal, or the output of a notebook's cell."""
     stream = sys.stderr
-    is_notebook = type(stream).__module__.startswith("ipykernel.")
-    return stream if stream is not None and (is_notebook or stream.isatty()) else None
+    return stream if stream is not None and (is_notebook(stream) or stream.isatty()) else None
+
+
+def is_notebook(stream: TextIO) -> bool:
+    return type(stream).__module__.startswith("ipykernel.")
 
 
 class ProgressLine:
@@ -50,15 +54,22 @@ class ProgressLine:
         with self._lock:
             if self._stream is None or text == self._shown:
                 return
-            self._shown = text
+            wiped, self._shown = self._wiped(), text
             width = shutil.get_terminal_size().columns - 1
-            self._write(WIPED + printable(text)[:width])
+            self._write(wiped + printable(text)[:width])
 
     def wipe(self) -> None:
         with self._lock:
             if self._stream is not None and self._shown:
-                self._shown = ""
-                self._write(WIPED)
+                wiped, self._shown = self._wiped(), ""
+                self._write(wiped)
+
+    def _wiped(self) -> str:
+        """Characters that wipe the line. A notebook does not know the terminal's, and keeps characters that no others
+        are written over."""
+        if self._stream is None or not is_notebook(self._stream):
+            return WIPED
+        return f"\r{' ' * len(printable(self._shown))}\r"
 
     def _write(self, text: str) -> None:
         try:
@@ -79,7 +90,7 @@ def wait_of(view: "JobView", processes: int, compiling: Compiling) -> str | None
     elif len(view.processes) < processes:
         said = f"starting processes, {len(view.processes)} of {processes}"
     elif view.phase in ("deploying", "joining") and view.restored is not None:
-        said = f"restoring {_restored(view)}"
+        said = f"restoring {_restored(view) if view.restoring is None else view.restoring}"
     else:
         said = "first batch" if view.phase in ("running", "committing") else view.message.lower()
     return f"{view.name}: {said}"
@@ -88,15 +99,6 @@ def wait_of(view: "JobView", processes: int, compiling: Compiling) -> str | None
 def _restored(view: "JobView") -> str:
     sizes = [each.full_bytes for each in view.checkpoints if each.number == view.restored]
     return f"checkpoint {view.restored}" + (f", {size_text(sizes[-1])}" if sizes else "")
-
-
-def size_text(size: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def way_of(view: "JobView", rows: int, seconds: float) -> str | None:

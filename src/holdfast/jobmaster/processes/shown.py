@@ -8,12 +8,24 @@ from holdfast.hidden import hide
 from holdfast.ids import ProcessId
 from holdfast.jobmaster.processes.processes import Processes
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
-from holdfast.observe.view import ProcessView
+from holdfast.observe.view import ProcessView, Restoring
 
 
 def dead_letters_of(program: Program) -> str | None:
     """URL of the folder with the dead letters, without secrets; None if bad rows end the query."""
     return None if program.dead_letters is None else hide(str(getattr(program.dead_letters, "url", DEAD_LETTERS)))
+
+
+def restoring_now(task_managers: TaskManagers) -> Restoring | None:
+    """How far the restores are together; None if none goes on, or none has taken long enough to tell."""
+    restores = task_managers.restores()
+    if not restores:
+        return None
+    return Restoring(
+        sum(each.subtasks for each in restores),
+        sum(each.restored for each in restores),
+        sum(each.size_bytes for each in restores),
+    )
 
 
 def processes_now(

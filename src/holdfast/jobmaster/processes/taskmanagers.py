@@ -19,7 +19,7 @@ from holdfast.ids import Incarnation, ProcessId, Role
 from holdfast.jobmaster.processes.calls import CallReporter, CallThread, Round
 from holdfast.jobmaster.processes.cluster import Cluster
 from holdfast.jobmaster.processes.processes import HEARTBEAT_TIMEOUT_S, Processes, Serving
-from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
+from holdfast.protocol.taskmanager import ExchangeRoute, RestoreProgress, TaskManagerGateway
 from holdfast.storage.copying import CopiedObject, CopyOrder
 
 QUICK_S = 1.0
@@ -60,6 +60,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         """The rounds in which each process has not answered, in the order in which they began."""
         self._deployed: Mapping[int, int] = {}
         self._needed = needed
+        self._restores: dict[ProcessId, RestoreProgress] = {}
 
     # --- facts --------------------------------------------------------------------------------------------------------
 
@@ -73,6 +74,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         """Fail the unanswered calls of a TaskManager that has ended."""
         with self._changed:
             unanswered = self._open.pop(process, {})
+            self._restores.pop(process, None)
             threads = [self._threads.pop((process, lane), None) for lane in Lane]
         for asked in unanswered:
             asked.settle(process, error=TaskManagerLost(f"{process.name} ended: {reason}"))
@@ -84,6 +86,23 @@ class TaskManagers(Processes[TaskManagerGateway]):
     def _explained(self, process: ProcessId, reason: str) -> None:
         super()._explained(process, reason)
         self._tell(events.LossExplained(process, reason))
+
+    def restoring(self, progress: RestoreProgress) -> bool:
+        """Note how far a TaskManager's restore is, until it ends. False: the TaskManager is not a current one."""
+        process = progress.process
+        with self._changed:
+            self._restores.pop(process, None)
+            serving = self._serving.get(process.number)
+            if serving is None or serving.process != process:
+                return False
+            if progress.restored < progress.subtasks:
+                self._restores[process] = progress
+            return True
+
+    def restores(self) -> list[RestoreProgress]:
+        """Restores that go on, of those TaskManagers that have told how far they are."""
+        with self._changed:
+            return list(self._restores.values())
 
     # --- who serves ---------------------------------------------------------------------------------------------------
 
