@@ -102,7 +102,7 @@ def shown_by_a_notebook(output: str) -> str:
 
 def test_a_notebook_shows_the_line_too_and_nothing_once_it_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
     class OutStream(io.StringIO):
-        """As the standard error of a notebook's kernel, which is no terminal."""
+        """Stands for the standard error of a notebook's kernel, which is no terminal."""
 
     OutStream.__module__ = "ipykernel.iostream"
     cell = OutStream()

@@ -62,7 +62,7 @@ class ProcessView:
 
 
 class Restoring(NamedTuple):
-    """How far a restore is, in all TaskManagers that are at it: subtasks, those that are restored, bytes read."""
+    """Progress of a restore, in all TaskManagers that are at it: subtasks, those that are restored, bytes read."""
 
     subtasks: int
     restored: int

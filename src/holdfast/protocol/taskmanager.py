@@ -279,7 +279,7 @@ class TaskManagerGateway(CopyingGateway, Protocol):
 
 
 class RestoreProgress(msgspec.Struct, frozen=True):
-    """How far a TaskManager's restore is: subtasks, those of them that are restored, and bytes that were read.
+    """Progress of a TaskManager's restore: subtasks, those of them that are restored, and bytes that were read.
 
     The last report of a restore, whatever came of it, has `restored` equal to `subtasks`.
     """

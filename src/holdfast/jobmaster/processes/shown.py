@@ -17,7 +17,7 @@ def dead_letters_of(program: Program) -> str | None:
 
 
 def restoring_now(task_managers: TaskManagers) -> Restoring | None:
-    """How far the restores are together; None if none goes on, or none has taken long enough to tell."""
+    """Add up the restores that go on; None if there is none, or none has taken long enough to tell."""
     restores = task_managers.restores()
     if not restores:
         return None
