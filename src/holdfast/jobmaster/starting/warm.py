@@ -21,7 +21,7 @@ from holdfast.jobmaster.batches.deployer import MasterSettings
 from holdfast.jobmaster.processes.cluster import Cluster, ProcessStarter
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.printable import logger
-from holdfast.protocol.taskmanager import Acknowledgement, Decline, JobMasterGateway, Registration
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, JobMasterGateway, Registration, RestoreProgress
 
 log = logger(__name__)
 
@@ -129,6 +129,9 @@ class WarmProcesses:
 
     def decline(self, decline: Decline) -> bool:
         return self._master is not None and self._master.decline(decline)
+
+    def restoring(self, progress: RestoreProgress) -> bool:
+        return self._master is not None and self._master.restoring(progress)
 
 
 class _WarmCluster:
