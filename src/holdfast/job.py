@@ -73,6 +73,9 @@ class Job:
     standby_task_managers
         Processes beside them that hold none, and take the place of a lost one at once; each takes a slot as well. The
         job goes on sooner after a loss. With 0, it waits until Spark has started another process.
+    standby_state
+        True: standbys follow the logs of the TaskManagers, so that the one that takes a place has its state already: a
+        loss costs the same at any size of state. Needs `standby_task_managers`, and their memory.
     senders
         Processes that read, run Python steps and write; each takes a slot of Spark's for as long as the query runs.
         Default: the number of slots that TaskManagers leave free, minus 1 for Spark jobs, which legs with a `transform`
@@ -141,6 +144,7 @@ class Job:
         max_parallelism: int | None = None,
         task_managers: int = 1,
         standby_task_managers: int = 0,
+        standby_state: bool = False,
         senders: int | None = None,
         state: StateBackend | None = None,
         checkpoint: CheckpointConfig | None = None,
@@ -172,6 +176,7 @@ class Job:
         self.max_parallelism = max_parallelism
         self.task_managers = task_managers
         self.standby_task_managers = standby_task_managers
+        self.standby_state = standby_state
         self.senders = senders
         self.state = state or HashMapState()
         self.checkpoint = checkpoint or CheckpointConfig()
@@ -215,6 +220,11 @@ class Job:
         standby = self.standby_task_managers
         if not isinstance(standby, int) or isinstance(standby, bool) or standby < 0:
             raise SettingsError(f"standby_task_managers={standby!r} is not allowed: a whole number from 0")
+        if self.standby_state not in (True, False) or (self.standby_state and not standby):
+            raise SettingsError(
+                f"standby_state={self.standby_state!r} with standby_task_managers={standby} is not allowed: True needs "
+                "a standby that holds the state, standby_task_managers=1 or more; or False"
+            )
         if self.senders is not None and (not isinstance(self.senders, int) or self.senders < 0):
             raise SettingsError(f"senders={self.senders!r} is not allowed: a whole number from 0, or None")
         if self.target_batch_duration_s is not None and self.target_batch_duration_s <= 0:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
+import pyarrow as pa
 import pytest
 from test_recovery_restore import BACKENDS, GROUPS, KEYS, MEMORY, VALUES, Job, memory
 
@@ -18,6 +19,7 @@ from holdfast.state.backends import new_table
 from holdfast.state.keys import encode_keys, key_groups
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.stores import FaultyStore, seeded_faults
+from waiting import until
 
 
 def piece(name: str, start: int, stop: int, offset: int = 0, groups: tuple[int, int] = (0, 8)) -> LogPiece:
@@ -91,8 +93,6 @@ class Follower:
 
 
 def share(model: Counter[int], start: int, stop: int) -> Counter[int]:
-    import pyarrow as pa
-
     keys = list(model)
     groups = key_groups(encode_keys(pa.record_batch({"k": pa.array(keys, pa.int64())}), ["k"]), GROUPS)
     return Counter({key: model[key] for key, group in zip(keys, groups, strict=True) if start <= group < stop})
@@ -103,7 +103,7 @@ def test_a_follower_holds_the_owners_state_at_each_checkpoint_whatever_happens_b
     """Materializations, aborted checkpoints, rewinds, restarts at another parallelism, damaged reads."""
     rng = random.Random(seed)
     inner = memory()
-    job = Job(inner, inner, backends=BACKENDS)
+    job = Job(inner, inner, backends=BACKENDS, followed=seed % 2 > 0)
     reads = FaultyStore(inner, seeded_faults(seed, 0.02))
     follower = Follower(reads, rng.choice(BACKENDS), *sorted(rng.sample(range(GROUPS + 1), 2)))
     job.start(rng.choice((1, 2, 3)), changelog=seed % 4 > 0)
@@ -160,3 +160,35 @@ def test_a_table_that_was_being_filled_when_an_object_was_missing_has_to_be_made
         follower.follow(lost, fetch)
     assert follower.missing(job.recorded) is None
     job.stop()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_table_that_is_followed_materializes_without_a_follower_starting_anew(seed):
+    """Whatever is aborted, undone or cut while another checkpoint is under way."""
+    rng = random.Random(seed)
+    store = memory()
+    job = Job(store, store, backends=BACKENDS, followed=True)
+    follower = Follower(store, BACKENDS[seed % len(BACKENDS)], 0, GROUPS)
+    job.start(2)
+    for _ in range(40):
+        job.run([rng.randrange(200) for _ in range(rng.randrange(1, 30))], [rng.randrange(200)])
+        match rng.randrange(10):
+            case 0:
+                job.rewind()
+            case 1:
+                job.checkpoint(complete=False)
+            case 2:
+                earlier = job.cut(max(job.models))
+                job.run([1, 2, 3], [])
+                later = job.cut(max(job.models))
+                job.end(earlier, complete=rng.random() < 0.5)
+                job.end(later, complete=rng.random() < 0.5)
+            case 3 | 4 | 5 | 6:
+                assert job.checkpoint()
+        if job.recorded:
+            follower.follow(job.recorded)
+            assert follower.totals() == +job.recorded_model
+    assert follower.made == 1
+    until(lambda: job.uploader.metrics()["completedMaterialization"] > 0)
+    job.stop()
+    follower.table.close()

@@ -175,7 +175,8 @@ class Carrying:
             return
         config = query._master.parts.updating.now
         require_equal(record.settings, in_words(config), f"settings in record {number}")
-        retained = config.retained + self._taken[started]
+        pins = started.life.standby * started.life.standby_state
+        retained = config.retained + self._taken[started] + pins
         require(len(record.retains) < retained, f"record {number} retains {record.retains}, retained={config.retained}")
 
     def _check_kept(self, number: int, record: CheckpointRecord, retained: int) -> None:

@@ -61,7 +61,7 @@ def _deletes_on_abort() -> AbstractContextManager[Any]:
 
 
 def _uses_a_base_too_early() -> AbstractContextManager[Any]:
-    return mock.patch.object(Bases, "newest_at", lambda self, batch: self.newest)
+    return mock.patch.object(Bases, "newest_at", lambda self, *_: self.newest)
 
 
 def _narrows_wrongly() -> AbstractContextManager[Any]:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from simulation_files import files_end_with_processes
+from simulation_followers import followers_checked
 from simulation_patches import simulated
 
 
@@ -14,6 +15,7 @@ def simulated_places() -> Iterator[None]:
     with (
         simulated(),
         files_end_with_processes(),
+        followers_checked(),
         mock.patch("holdfast.jobmaster.checkpoints.control.TICK_S", 0.1),
         mock.patch("holdfast.jobmaster.batches.conductor.TICK_S", 0.1),
         mock.patch("holdfast.jobmaster.batches.work.IDLE_S_MIN", 0.05),

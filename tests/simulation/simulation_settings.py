@@ -112,6 +112,7 @@ class Life:
     restarts_max: int = 10
     losses_max: int = 10
     standby: int = 0
+    standby_state: bool = False
     on_loss: str = "rewind"
     call_timeout_s: float = 600.0
     outages: tuple[Outage, ...] = ()
@@ -221,8 +222,7 @@ def draw(seed: int) -> Settings:
     windows = random.Random(f"windows of {seed}")
     joins = random.Random(f"joins of {seed}")
     storms = random.Random(f"storms of {seed}")
-    refusals = random.Random(f"refusals of {seed}")
-    absences = random.Random(f"outages of {seed}")
+    refusals, absences = random.Random(f"refusals of {seed}"), random.Random(f"outages of {seed}")
     recoveries = random.Random(f"recoveries of {seed}")
     gather_bytes_max = 0 if strike.startswith("jobmaster.gather") else outputs.choice([0, 300, 2_000, 1 << 20])
     windowed = windows.choice([None, None, "tumbling", "sliding", "session"])
@@ -265,6 +265,7 @@ def draw(seed: int) -> Settings:
         listed=seed % LISTED_EVERY == LISTED_EVERY - 1,
         refusals=refusals.choice([0, 0, 0, 1, 4]),
     )
+    settings = _some_followed(settings, random.Random(f"followers of {seed}"))
     several = any(len(life.outages) > 1 for life in settings.lives)
     return replace(settings, rows_over_s=ROWS_OVER_S_LONG) if several else settings
 
@@ -292,6 +293,19 @@ def dropping(seed: int) -> Settings:
     )
     alone = {"chained": False, "passed_through": False, "marked": False, "ruled": False, "listed": False}
     return replace(drawn, lives=(life,), rows_over_s=3.0, windowed=None, joined=None, skew_s=None, **alone)
+
+
+def following(seed: int) -> Settings:
+    """Lives with a standby that follows, whose TaskManagers and JobMaster die here and there."""
+    rng = random.Random(f"followers of {seed}")
+    drawn = draw(seed)
+    lives = tuple(replace(life, standby=rng.choice([1, 1, 2]), standby_state=True) for life in drawn.lives)
+    return replace(drawn, lives=lives)
+
+
+def _some_followed(settings: Settings, rng: random.Random) -> Settings:
+    """The same lives, of which some have standbys that follow."""
+    return replace(settings, lives=tuple(replace(each, standby_state=rng.random() < 0.6) for each in settings.lives))
 
 
 def _of_task_managers(rng: random.Random) -> str:

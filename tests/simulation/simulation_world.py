@@ -159,6 +159,7 @@ class World:
             max_parallelism=MAX_PARALLELISM,
             task_managers=life.task_managers,
             standby_task_managers=life.standby,
+            standby_state=life.standby > 0 and life.standby_state,
             on_loss=life.on_loss,
             max_rows_per_batch=life.rows_per_batch,
             max_event_time_skew=settings.skew_s,

@@ -83,6 +83,13 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
+class StandbysFollow:
+    """The standby that has state of each place, by their numbers: it is to take the place of a holder that is lost."""
+
+    by_place: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """A process has ended, asked or unasked: nothing of it runs any more.
 
@@ -286,6 +293,7 @@ Event = (
     | Tick
     | ProcessesWanted
     | Registered
+    | StandbysFollow
     | Lost
     | LossExplained
     | Unreachable

@@ -40,7 +40,7 @@ longer than others.
 Does not own: positions, plans, checkpoints, units of senders, connections, which rows are dropped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast import errors
@@ -77,6 +77,8 @@ class Machine:
         self._restarts = Restarts(config)
         self._absences = Absences(config)
         self._places = Places()
+        self._follows: Mapping[int, int] = {}
+        """The standby that has state of each place."""
         self._commands: list[ev.Command] = []
         """The commands of the present answer."""
         self.phase = Phase.IDLE
@@ -102,6 +104,7 @@ class Machine:
             ev.Tick: self._on_tick,
             ev.ProcessesWanted: self._on_wanted,
             ev.Registered: self._on_registered,
+            ev.StandbysFollow: self._on_standbys_follow,
             ev.Lost: self._on_lost,
             ev.LossExplained: self._on_loss_explained,
             ev.Unreachable: self._on_unreachable,
@@ -197,6 +200,9 @@ class Machine:
         self._supervision.registered(event)
         self._deploy_if_complete()
         self._look_who_joins()
+
+    def _on_standbys_follow(self, event: ev.StandbysFollow) -> None:
+        self._follows = event.by_place
 
     def _on_lost(self, event: ev.Lost) -> None:
         loss = self._supervision.lost(event, self._now_s)
@@ -319,7 +325,7 @@ class Machine:
     def _deploy_if_complete(self) -> None:
         if self.phase is not Phase.GATHERING or self._now_s < self._restarts.not_before_s:
             return
-        places = choose(self._supervision.places, self._places, self._supervision.live())
+        places = choose(self._supervision.places, self._places, self._supervision.live(), self._follows)
         if places is None:
             return
         self._places = places
@@ -451,7 +457,7 @@ class Machine:
     def _replaced(self) -> Places | None:
         if not self._absences:
             return None
-        return choose(self._supervision.places, self._places, self._supervision.live())
+        return choose(self._supervision.places, self._places, self._supervision.live(), self._follows)
 
     def _look_who_joins(self) -> None:
         """Ask for the base once replacements serve; end the wait for rows if they can join."""

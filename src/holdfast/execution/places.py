@@ -5,10 +5,12 @@ processes are alike and keep their numbers. A process that holds a place keeps i
 holder is lost goes to the process started in its stead, or to a standby, whichever serves first.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.ids import Incarnation
+
+NOBODY: Mapping[int, int] = {}
 
 
 class Places(NamedTuple):
@@ -27,11 +29,50 @@ class Places(NamedTuple):
         return gone == set(absent)
 
 
-def choose(count: int, before: Places, serving: Mapping[int, Incarnation]) -> Places | None:
-    """Give each of `count` places to a process that serves; None while too few serve."""
+def choose(
+    count: int, before: Places, serving: Mapping[int, Incarnation], follows: Mapping[int, int] = NOBODY
+) -> Places | None:
+    """Give each of `count` places to a process that serves; None while too few serve.
+
+    `follows`: the standby that has state of each place; it gets the place, if it has none.
+    """
     if len(serving) < count:
         return None
     holders = [number if number in serving else None for number in before.holders] or [None] * count
-    free = iter(sorted(number for number in serving if number not in holders))
-    chosen = tuple(next(free) if number is None else number for number in holders)
+    free = sorted(number for number in serving if number not in holders)
+    for place, number in enumerate(holders):
+        if number is None and follows.get(place) in free:
+            holders[place] = follows[place]
+            free.remove(follows[place])
+    left = iter(free)
+    chosen = tuple(next(left) if number is None else number for number in holders)
     return Places(chosen, {number: serving[number] for number in sorted(chosen)})
+
+
+def assign(places: Sequence[int], before: Mapping[int, int], standbys: Sequence[int]) -> dict[int, int]:
+    """Choose the standby that follows each place, by number; empty without standbys.
+
+    Even: no standby follows two places more than another. A place stays with its standby as far as that allows.
+    """
+    if not standbys:
+        return {}
+    most = -(-len(places) // len(standbys))
+    chosen: dict[int, int] = {}
+    loads = dict.fromkeys(sorted(standbys), 0)
+    for place in places:
+        number = before.get(place)
+        if number in loads and loads[number] < most:
+            chosen[place] = number
+            loads[number] += 1
+    for place in places:
+        if place not in chosen:
+            number = min(loads, key=lambda each: loads[each])
+            chosen[place] = number
+            loads[number] += 1
+    while max(loads.values()) - min(loads.values()) > 1:
+        most_loaded, least = max(loads, key=lambda each: loads[each]), min(loads, key=lambda each: loads[each])
+        moved = max(place for place, number in chosen.items() if number == most_loaded)
+        chosen[moved] = least
+        loads[most_loaded] -= 1
+        loads[least] += 1
+    return chosen

@@ -71,6 +71,7 @@ class Follower:
         copies: LocalCopies | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self.program = program
         self._store = RetryingStore(store)
         self._copies = copies
         self._clock = clock or SystemClock()

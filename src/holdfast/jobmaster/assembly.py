@@ -25,6 +25,7 @@ from holdfast.ids import Epoch
 from holdfast.jobmaster.batches.conductor import Conductor
 from holdfast.jobmaster.batches.declared import facts_of, planner_of, publishers_of
 from holdfast.jobmaster.batches.deployer import Deployer, StartedJob
+from holdfast.jobmaster.batches.following import Following
 from holdfast.jobmaster.batches.losses import LossLedger
 from holdfast.jobmaster.batches.planner import Planner
 from holdfast.jobmaster.batches.progress import Progress
@@ -114,6 +115,7 @@ class MasterParts:
     waiters: Waiters
     work: WorkQueue
     savepoints: SavepointWriter
+    following: Following
     sweeper: CleanupSchedule
     ended: QueryEnd
     closing: threading.Event
@@ -154,7 +156,8 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
 
     objects = SourceObjects(job.store, job.epoch, lambda gone: control.post(events.ObjectsFound(gone)))
     planner = planner_of(job, objects, cluster.senders, clock, time)
-    gauges = partial(_gauges, job.epoch, control, outages, task_managers, losses)
+    following = Following(job, task_managers, control, clock, facts.tell)
+    gauges = partial(_gauges, job.epoch, control, outages, task_managers, losses, following)
     progress = Progress(name, job.program, clock, gauges, lambda: planner.behind)
     news = SourceNews(name, planner, control.request_checkpoint)
     waiters = Waiters(planner.reached, control.request_checkpoint, control.published, planner.begin_looks)
@@ -169,13 +172,18 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     sweeper = CleanupSchedule(janitor, remains, control.post, clock, closing.is_set)
     return MasterParts(
         job, taken, clock, time, updating, event_log, outages, machine, conductor, gateway, cluster, facts,
-        task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, sweeper, ended,
-        closing,
+        task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, following, sweeper,
+        ended, closing,
     )  # fmt: skip
 
 
 def _gauges(
-    epoch: Epoch, control: Control, outages: Outages, task_managers: TaskManagers, losses: LossLedger
+    epoch: Epoch,
+    control: Control,
+    outages: Outages,
+    task_managers: TaskManagers,
+    losses: LossLedger,
+    following: Following,
 ) -> Mapping[str, float]:
     """Metrics of the JobMaster itself that stand for this moment."""
     lost = with_losses(control.history.losses(), losses.not_final)
@@ -184,4 +192,5 @@ def _gauges(
         "outageMs": outages.waited_s * 1000,
         "lostRows": float(sum(each.rows for each in lost if each.epoch == epoch)),
         "standbyTaskManagers": float(task_managers.standby),
+        **following.gauges(),
     }

@@ -28,6 +28,7 @@ class ControlReports:
         if final := parts.losses.recorded(stats.batch):
             parts.control.history.add_losses(final)
         parts.news.completed(position)
+        parts.following.completed(stats)
         parts.conductor.interruption.wake()
         parts.facts.tell(ev.CheckpointCompleted())
 
@@ -46,6 +47,7 @@ class ControlReports:
     def tick(self, now_s: float, outstanding: Callable[[], Outstanding]) -> None:
         parts = self._parts
         parts.sweeper.tick(now_s, outstanding)
+        parts.following.look(now_s)
         parts.senders.check_heartbeats()
         missing = parts.task_managers.missing
         if now_s - self._looked_at_cluster_s >= (LOOK_FOR_SLOTS_S if missing else LOOK_AT_CLUSTER_S):

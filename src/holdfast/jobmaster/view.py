@@ -54,7 +54,7 @@ def view_of(
         restarts=progress.restarts(),
         losses=tuple(with_losses(control.history.losses(), parts.losses.not_final)),
         dropping=parts.losses.dropped,
-        processes=processes_now(parts.task_managers, parts.senders, progress.last_metrics()),
+        processes=processes_now(parts.task_managers, parts.senders, progress.last_metrics(), parts.following.views()),
         dead_letters=dead_letters_of(job.program),
         bad_reasons=progress.bad_reasons(),
         sink_rows=progress.sink_rows(),

@@ -6,6 +6,10 @@
     completed       = the base it used becomes the current base, and the log is truncated to its boundary
     aborted         = the log between the completed cut and the base that the next cut starts from is skipped
 
+A table that is `followed` starts a cut from a base that is older than the end of the last completed cut. So its log
+begins with changes that the completed checkpoint has, and whoever holds that checkpoint's state goes on with the log
+alone. It costs a base that is kept, and a log that is named, for one checkpoint more.
+
 Invariants: the current base is kept, together with the log from it to the completed cut, because a rewind goes there.
 Cuts go forward. A cut therefore starts from the newest base at or before the cut requested last, or from a newer base.
 Only pending checkpoints need the log between the completed cut and this base. By policy at most one materialization
@@ -33,7 +37,7 @@ from holdfast.uploads.uploader import Uploader
 
 
 class LoggedTable(KeyedState):
-    """Logs each batch. `policy` says when to materialize."""
+    """Logs each batch. `policy` says when to materialize. `followed`: others go on from each checkpoint by the log."""
 
     def __init__(
         self,
@@ -42,8 +46,14 @@ class LoggedTable(KeyedState):
         uploader: Uploader,
         policy: MaterializationPolicy | None = None,
         clock: Clock | None = None,
+        followed: bool = False,
     ) -> None:
         super().__init__(log, table, uploader, clock)
+        self._followed = followed
+        self._ends: dict[BatchNumber, int] = {}
+        """The SQN at which the log of each cut that may complete ends, by its batch."""
+        self._completed_end = 0
+        """The SQN at which the log of the completed cut ends."""
         self._log = ChangelogWriter(log, uploader, merge_changes)
         self._schedule = Schedule(policy or MaterializationPolicy(), log, self._clock.monotonic())
         self._completed_cut = self._last_cut = NO_BATCH
@@ -52,6 +62,7 @@ class LoggedTable(KeyedState):
 
     def restored(self, handles: Sequence[TableHandle], files: Mapping[str, MaterializedPart] | None = None) -> None:
         super().restored(handles, files)
+        self._completed_end = self._bases.current.sqn
         self._log.resume(self._bases.current.sqn)
 
     def commit(self, batch: BatchNumber) -> None:
@@ -89,7 +100,7 @@ class LoggedTable(KeyedState):
             self._failed = error
 
     def _cut(self, pending: PendingCut) -> Callable[[], None]:
-        pending.base = self._bases.newest_at(pending.batch)
+        pending.base = self._base_at(pending.batch)
         cut = self._log.cut(pending.batch, pending.base.sqn)
         self._last_cut = max(self._last_cut, pending.batch)
         return lambda: self._store(pending, cut)
@@ -99,13 +110,17 @@ class LoggedTable(KeyedState):
 
     def _persisted(self, pending: PendingCut, pieces: Future[list[LogPiece]]) -> None:
         error = pieces.exception()
-        if error is not None:
-            with self._lock:
+        with self._lock:
+            if error is not None:
                 self._log.reset()
+            elif pending.base is not None:
+                self._ends[pending.batch] = max([pending.base.sqn, *(each.sqn_stop for each in pieces.result())])
         self._answer(pending, error, () if error is not None else pieces.result())
 
     def _adopted(self, base: Base, batch: BatchNumber) -> None:
         self._completed_cut = batch
+        self._completed_end = self._ends.get(batch, self._completed_end)
+        self._ends = {cut: end for cut, end in self._ends.items() if cut > batch}
         self._log.truncate(base.sqn)
 
     def _gave_up(self) -> None:
@@ -113,15 +128,20 @@ class LoggedTable(KeyedState):
         self._log.reset()
         needed = [NeededLog(self._bases.current.sqn, self._completed_cut)]
         needed += [NeededLog(each.base.sqn, each.batch) for each in self._pending.values() if each.base is not None]
-        self._log.skip(needed, self._bases.newest_at(self._last_cut).sqn)
+        self._log.skip(needed, self._base_at(self._last_cut).sqn)
+
+    def _base_at(self, batch: BatchNumber) -> Base:
+        """The base that a cut at this batch starts from."""
+        return self._bases.newest_at(batch, self._completed_end if self._followed else None)
 
     def _used_bases(self) -> Collection[Base | None]:
         """The bases of pending checkpoints, and the base that the next cut may start from."""
-        return [*super()._used_bases(), self._bases.newest_at(self._last_cut)]
+        return [*super()._used_bases(), self._bases.newest_at(self._last_cut), self._base_at(self._last_cut)]
 
     def _rewound(self, to_batch: BatchNumber) -> None:
         self._log.rewind(to_batch)
         self._last_cut = to_batch
+        self._ends = {cut: end for cut, end in self._ends.items() if cut <= to_batch}
 
     def _ended(self) -> None:
         self._log.close()

@@ -296,7 +296,29 @@ OF_THE_JOB = (
     KnownMetric("parkedSplits", "gauge", "holdfast_parked_splits", "Splits that are left out since they kept failing"),
     KnownMetric("lostRows", "counter", "holdfast_lost_rows_total", "Rows lost with on_loss='drop' in this query"),
     KnownMetric(
-        "standbyTaskManagers", "gauge", "holdfast_standby_task_managers", "TaskManagers that hold no state and stand by"
+        "standbyTaskManagers", "gauge", "holdfast_standby_task_managers", "TaskManagers that hold no place and stand by"
+    ),
+    KnownMetric(
+        "followedPlaces", "gauge", "holdfast_followed_places", "Places whose state a standby has (standby_state)"
+    ),
+    KnownMetric(
+        "followerCheckpointsBehind",
+        "gauge",
+        "holdfast_follower_checkpoints_behind",
+        "Checkpoints that the standby furthest behind has still to apply",
+    ),
+    KnownMetric(
+        "followerBytesBehind",
+        "gauge",
+        "holdfast_follower_bytes_behind",
+        "New bytes of the checkpoints that the standby furthest behind has still to apply",
+    ),
+    KnownMetric(
+        "followerMsBehind",
+        "gauge",
+        "holdfast_follower_behind_seconds",
+        "Time since the first checkpoint that the standby furthest behind has still to apply",
+        scale=MILLISECONDS,
     ),
     KnownMetric("unpublishedGroups", "gauge", "holdfast_unpublished_groups", "Recorded groups still to be published"),
 )

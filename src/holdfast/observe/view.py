@@ -48,6 +48,26 @@ class JobGraph:
 
 
 @dataclass(frozen=True)
+class FollowerView:
+    """Progress of a standby that follows the logs of places (`standby_state`).
+
+    `number`: the record that all places which it follows have reached; None: none yet. `followed`: how many places have
+    state here. Behind are the checkpoints that completed since, their new bytes, and the time since the first of them.
+    """
+
+    places: tuple[int, ...]
+    number: int | None
+    followed: int
+    checkpoints_behind: int
+    bytes_behind: int
+    seconds_behind: float
+    bytes_read: int
+    memory_bytes: int
+    trouble: str
+    """Why it follows less than it should; empty if it does not."""
+
+
+@dataclass(frozen=True)
 class ProcessView:
     """A TaskManager or sender that serves now."""
 
@@ -58,7 +78,9 @@ class ProcessView:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Last reported metrics of a TaskManager; senders and standbys report none."""
     is_standby: bool = False
-    """True for a TaskManager that holds no state, and takes the place of a lost TaskManager."""
+    """True for a TaskManager that holds no place, and takes the place of a lost TaskManager."""
+    follower: FollowerView | None = None
+    """Progress of a standby with state."""
 
 
 class Restoring(NamedTuple):

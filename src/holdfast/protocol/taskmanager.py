@@ -16,7 +16,17 @@ from holdfast.changelog_config import DEFAULTS, ChangelogSettings
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.history import SubtaskPart
 from holdfast.functions.operator import Timers
-from holdfast.ids import FIRST_BATCH, BatchNumber, CheckpointId, Epoch, Incarnation, JobId, ProcessId, RunNumber
+from holdfast.ids import (
+    FIRST_BATCH,
+    BatchNumber,
+    CheckpointId,
+    Epoch,
+    Incarnation,
+    JobId,
+    JournalNumber,
+    ProcessId,
+    RunNumber,
+)
 from holdfast.protocol.streams import Streams
 from holdfast.sources.base import BadRow
 from holdfast.storage.copying import CopiedObject, CopyOrder
@@ -63,6 +73,42 @@ class Deployment(msgspec.Struct, frozen=True):
     """Handles of the tables that every subtask loads in full when it opens."""
     shared: list[str] = []
     """Objects, of those that these handles refer to, in which other TaskManagers have something, too."""
+    followed: bool = False
+    """True: standbys follow the logs, so that each handle goes on from the log of the handle before."""
+
+
+class FollowOrder(msgspec.Struct, frozen=True):
+    """Take the subtasks of these places to a checkpoint, beside the TaskManagers that hold the places."""
+
+    job_id: JobId
+    epoch: Epoch
+    task_manager: int
+    incarnation: Incarnation
+    program: bytes
+    """See `Deployment.program`."""
+    max_parallelism: int
+    places: list[list[SubtaskDeployment]]
+    """The subtasks of each place, without handles; places that are not named any more are let go."""
+    number: JournalNumber
+    """Number of the checkpoint's record."""
+    base: BaseCheckpoint
+    manifests: list[str]
+    writers: list[JobId]
+    """The jobs that may have written the manifests; empty if any job may."""
+    drop_state: list[str] = []
+    """Operators whose state was given up."""
+
+
+class FollowAnswer(msgspec.Struct, frozen=True):
+    """Progress of the followers in a standby."""
+
+    numbers: list[JournalNumber | None]
+    """The record that each place of the order has reached; None: it holds none."""
+    bytes_read: int = 0
+    """Bytes read from the store by all calls."""
+    memory_bytes: int = 0
+    left_out: str = ""
+    """Why places are not followed; empty if all are."""
 
 
 class ExchangeTag(msgspec.Struct, frozen=True):
@@ -247,6 +293,14 @@ class TaskManagerGateway(CopyingGateway, Protocol):
         Returns
         -------
         The reason why subtasks that were to rewind did not reach back so far; empty if none was to, or all did.
+        """
+        ...
+
+    def follow(self, order: FollowOrder) -> FollowAnswer:
+        """Take followers to a checkpoint, in a TaskManager that holds no place; returns once they are there.
+
+        A deployment of one of the places goes on from its follower. Raises `StorageError`, `CorruptObject` where an
+        object is missing or damaged, `StaleCall` in a TaskManager that has been deployed.
         """
         ...
 

@@ -194,7 +194,8 @@ def _layout(job: "Job", program: Program, session: SparkSession, claims: SlotCla
 
     claim = claims.claim(job.name, available, processes, job.senders, senders_of)
     parallelism = job.parallelism or max(task_managers, available - processes)
-    return Layout(parallelism, job.max_parallelism or 0, task_managers, standby), claim, available
+    layout = Layout(parallelism, job.max_parallelism or 0, task_managers, standby, bool(standby and job.standby_state))
+    return layout, claim, available
 
 
 def _ship(job: "Job", program: Program) -> tuple[bytes, frozenset[str] | None]:

@@ -19,6 +19,8 @@ from holdfast.protocol.taskmanager import (
     CommitAnswer,
     Deployment,
     ExchangeRoute,
+    FollowAnswer,
+    FollowOrder,
     OutputTicket,
     ProcessRequest,
     ProcessResult,
@@ -81,6 +83,9 @@ class TaskManagerClient(ProcessClient):
 
     def deploy(self, deployment: Deployment) -> str:
         return self._call("deploy", deployment, str)
+
+    def follow(self, order: FollowOrder) -> FollowAnswer:
+        return self._call("follow", order, FollowAnswer)
 
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call("process", request, ProcessResult)

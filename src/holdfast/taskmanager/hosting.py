@@ -20,6 +20,7 @@ import pyarrow as pa
 from holdfast.changelog_config import RetryPolicy
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound
+from holdfast.followers.follower import Follower
 from holdfast.followers.subtask import SubtaskFollower
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.log_objects import LogId
@@ -211,19 +212,20 @@ def host(
     local_dir: str | None = None,
     copies: LocalCopies | None = None,
     state_bytes: int = ALONE_BYTES,
+    follower: Follower | None = None,
 ) -> Hosted:
     """Build and restore everything that `deployment` names; `pool` runs the restores.
 
     State that is not in memory lies in fresh folders below `local_dir`, deleted by `Hosted.close`. Uploaded and
     downloaded objects are also given to `copies`, which are read in place of the store. State may take `state_bytes` of
-    memory.
+    memory. Subtasks that `follower` has go on from there.
 
     Raises
     ------
     StorageError, CorruptObject, JobRefused
         A subtask cannot be restored; nothing stays hosted.
     """
-    program: Program = cloudpickle.loads(deployment.program)
+    program = unpickled(deployment.program) if follower is None else follower.program
     uploader = _uploader(deployment, store, janitor, copies)
     retrying = RetryingStore(store)
     checkpoints = CheckpointWork(deployment, retrying, uploader, job_master, answers)
@@ -231,8 +233,11 @@ def host(
     begun_s = clock.monotonic()
     memory = RocksDBMemory(state_bytes, len(deployment.subtasks))
     new_table = tables_of(program.state, local_dir, memory)
+    taken = {} if follower is None else follower.take()
     followers = [
-        SubtaskFollower(program, each, deployment.max_parallelism, new_table, local_dir) for each in deployment.subtasks
+        taken.get((each.operator, each.subtask))
+        or SubtaskFollower(program, each, deployment.max_parallelism, new_table, local_dir)
+        for each in deployment.subtasks
     ]
     if copies is not None:
         copies.refresh()
@@ -279,6 +284,12 @@ def _follow(
         reports += 1
         if reports % PROGRESSES_LOGGED == 0:
             _log.info("TaskManager %d restores: %s so far", deployment.task_manager, fetch.fetched)
+
+
+def unpickled(shipped: bytes) -> Program:
+    """The program that the authenticated JobMaster has sent."""
+    program: Program = cloudpickle.loads(shipped)
+    return program
 
 
 def _errors(futures: Sequence[Future[Any]]) -> list[BaseException]:
@@ -347,7 +358,7 @@ def _durable(
         log_ratio_max=settings.log_ratio_max,
         interval_s=settings.materialization_interval_s,
     )
-    return LoggedTable(log, table, uploader, policy, clock)
+    return LoggedTable(log, table, uploader, policy, clock, deployment.followed)
 
 
 def _restored(

@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 from holdfast.protocol.parcels import OutputsRequest, SmallOutput, StreamPart
 from holdfast.protocol.taskmanager import (
     Deployment,
+    FollowOrder,
     OutputTicket,
     ProcessRequest,
     SectionRows,
@@ -108,6 +109,7 @@ def _actions(task_manager: TaskManager) -> dict[str, Handler]:
 
     return {
         "deploy": lambda body: task_manager.deploy(_decode(body, type=Deployment)),
+        "follow": lambda body: task_manager.follow(_decode(body, type=FollowOrder)),
         "process": lambda body: task_manager.process(_decode(body, type=ProcessRequest)),
         "commit": of_numbers(task_manager.commit),
         "undo": of_numbers(task_manager.undo),

@@ -35,6 +35,8 @@ from holdfast.protocol.taskmanager import (
     CommitAnswer,
     Deployment,
     ExchangeTag,
+    FollowAnswer,
+    FollowOrder,
     JobMasterGateway,
     ProcessRequest,
     ProcessResult,
@@ -51,6 +53,7 @@ from holdfast.taskmanager.memory import StateSize, give_up_undo
 from holdfast.taskmanager.outputs import Outputs
 from holdfast.taskmanager.process_memory import resident_bytes
 from holdfast.taskmanager.settings import TaskManagerSettings
+from holdfast.taskmanager.standing_by import StandingBy
 from holdfast.taskmanager.subtask import Subtask
 from holdfast.uploads.janitor import DeletionQueue
 
@@ -104,6 +107,9 @@ class TaskManager:
         self._copies = open_copies(
             settings.local_dir, settings.job_id, settings.process.number, settings.local_copies_bytes_max
         )
+        self._standing_by = StandingBy(
+            store, settings.local_dir, self._copies, settings.state_memory_bytes_max, self._clock
+        )
         self._work = threading.Lock()
         self._numbers = threading.Lock()
         self._run = 0
@@ -146,6 +152,7 @@ class TaskManager:
                     self._settings.local_dir,
                     self._copies,
                     self._settings.state_memory_bytes_max,
+                    self._standing_by.take(deployment),
                 )
             self._pool = ThreadPoolExecutor(hosted.side_by_side, thread_name_prefix="subtask")
             self._state_size = StateSize(self._settings, hosted.program.state)
@@ -155,6 +162,12 @@ class TaskManager:
                 self._committed = self._released = BatchNumber(deployment.first_batch - 1)
             hit("taskmanager.deploy.after")
             return obstacle
+
+    def follow(self, order: FollowOrder) -> FollowAnswer:
+        found = (order.job_id, order.task_manager, order.incarnation)
+        if found != self._identity:
+            raise StaleCall(f"following for (job, TaskManager, incarnation) {found}; this is {self._identity}")
+        return self._standing_by.follow(order)
 
     def receive(self, tag: ExchangeTag, batches: Iterator[tuple[str, int, int, pa.RecordBatch]]) -> None:
         """Keep the rows of a stream of a sender's attempt: (operator, input, subtask, rows), in order.
@@ -331,6 +344,7 @@ class TaskManager:
         local copies. Otherwise the store stays as it is, and somebody may restore from the copies.
         """
         self._answers.end()
+        self._standing_by.close()
         with self._work:
             self._undeploy(discard=self._asked_to_end)
             if self._asked_to_end:

@@ -26,6 +26,8 @@ from holdfast.protocol.taskmanager import (
     Decline,
     Deployment,
     ExchangeRoute,
+    FollowAnswer,
+    FollowOrder,
     JobMasterGateway,
     ProcessRequest,
     ProcessResult,
@@ -226,6 +228,9 @@ class _LocalGateway:
 
     def deploy(self, deployment: Deployment) -> str:
         return self._call(lambda it: it.deploy(deployment))
+
+    def follow(self, order: FollowOrder) -> FollowAnswer:
+        return self._call(lambda task_manager: task_manager.follow(order))
 
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call(lambda it: it.process(request))

@@ -86,9 +86,8 @@ def start_on(
     opened = RetryingStore(plain)
     savepoint = savepoint_of(job.starting.start_from, job.starting.mode, job.storage_options)
     stored = open_stored_job(opened, job.name, parallelism, job.max_parallelism, savepoint)
-    layout = Layout(
-        parallelism, stored.max_parallelism, task_managers, job.standby_task_managers if task_managers else 0
-    )
+    standby = job.standby_task_managers if task_managers else 0
+    layout = Layout(parallelism, stored.max_parallelism, task_managers, standby, bool(standby and job.standby_state))
 
     settings = settings_of(job, layout, trigger)
 

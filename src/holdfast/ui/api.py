@@ -122,6 +122,7 @@ def processes(view: JobView) -> Json:
                 "incarnation": each.incarnation,
                 "address": each.address,
                 "standby": each.is_standby,
+                "follower": None if each.follower is None else asdict(each.follower),
                 "cache_hit_ratio": picture([({}, each.metrics)]).values.get("stateCacheHitRatio"),
                 **{shown: each.metrics[name] for shown, name in PROCESS_METRICS.items() if name in each.metrics},
             }

@@ -140,6 +140,7 @@ class Deployer:
                 rewind=command.rewind,
                 whole=whole,
                 shared=shared_objects_of(subtasks, whole, bounds),
+                followed=layout.standby_state,
             )
 
         failover = command.failover

@@ -21,6 +21,8 @@ class Layout:
     """Number of TaskManagers that hold subtasks."""
     standby: int = 0
     """Number of TaskManagers that hold no place until another is lost."""
+    standby_state: bool = False
+    """True: standbys follow the logs of places."""
 
     @property
     def processes(self) -> int:

@@ -292,6 +292,11 @@ class Control:
         return self._recorder.newest
 
     @property
+    def newest_number(self) -> JournalNumber | None:
+        """Number of the newest checkpoint's record; None: there is none."""
+        return self._recorder.newest_number
+
+    @property
     def checkpoint_under_way(self) -> bool:
         """True while a cut checkpoint has not ended."""
         return self._calls.under_way

@@ -88,6 +88,11 @@ class Recorder:
         return records[max(records)] if records else None
 
     @property
+    def newest_number(self) -> JournalNumber | None:
+        """Number of that record."""
+        return max(dict(self._records), default=None)
+
+    @property
     def is_at_rest(self) -> bool:
         """True if the outcomes of all records are known, and no other JobMaster was found to have taken over."""
         return not self._journal.unresolved and not self._journal.fenced

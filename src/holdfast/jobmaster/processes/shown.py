@@ -8,7 +8,7 @@ from holdfast.hidden import hide
 from holdfast.ids import ProcessId
 from holdfast.jobmaster.processes.processes import Processes
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
-from holdfast.observe.view import ProcessView, Restoring
+from holdfast.observe.view import FollowerView, ProcessView, Restoring
 
 
 def dead_letters_of(program: Program) -> str | None:
@@ -29,13 +29,19 @@ def restoring_now(task_managers: TaskManagers) -> Restoring | None:
 
 
 def processes_now(
-    task_managers: TaskManagers, senders: Processes[Any], reported: Mapping[int, Mapping[str, float]]
+    task_managers: TaskManagers,
+    senders: Processes[Any],
+    reported: Mapping[int, Mapping[str, float]],
+    followers: Mapping[ProcessId, FollowerView],
 ) -> tuple[ProcessView, ...]:
     """Processes that serve now, with the last metrics of each TaskManager that holds a place."""
     holders = {each.task_manager for each in task_managers.deployed()}
 
     def shown(process: ProcessId, address: str, is_standby: bool, metrics: Mapping[str, float]) -> ProcessView:
-        return ProcessView(process.role.value, process.number, process.incarnation, address, metrics, is_standby)
+        follower = followers.get(process) if is_standby else None
+        return ProcessView(
+            process.role.value, process.number, process.incarnation, address, metrics, is_standby, follower
+        )
 
     views = [
         shown(process, address, process.number not in holders, reported.get(process.number, {}))

@@ -35,6 +35,7 @@ class Lane(Enum):
     BATCHES = "batches"
     CHECKPOINTS = "checkpoints"
     COPIES = "copies"
+    FOLLOWING = "following"
 
 
 class TaskManagers(Processes[TaskManagerGateway]):
@@ -127,6 +128,12 @@ class TaskManagers(Processes[TaskManagerGateway]):
         holders = {each.process.number: each.executor for each in serving if self._holds_place(each.process)}
         standbys = {each.process.number: each.executor for each in serving if not self._holds_place(each.process)}
         return weak_point(holders, standbys)
+
+    def standbys(self) -> list[ProcessId]:
+        """The TaskManagers that serve and hold no place; none before the first deployment."""
+        with self._changed:
+            serving = [self._serving[index].process for index in sorted(self._serving)] if self._deployed else []
+            return [each for each in serving if not self._holds_place(each)]
 
     @property
     def standby(self) -> int:

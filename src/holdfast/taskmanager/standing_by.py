@@ -1,0 +1,153 @@
+"""A TaskManager that holds no place: it follows the logs of places, to take one of them sooner.
+
+    follow(order of record n) ──► a follower for each place, in turn ──► answered with the records reached
+    take(deployment) ──► the follower of the deployed place; the others are let go
+
+A deployment ends the following: it waits for the subtasks that are being taken on, and no longer. Places are given up
+from the last on while the state of all takes more memory than one TaskManager may use, and are not tried again.
+"""
+
+import threading
+from collections.abc import Sequence
+
+from holdfast.clock import Clock
+from holdfast.errors import StaleCall
+from holdfast.followers.follower import Follower
+from holdfast.formats.handles import TableHandle
+from holdfast.formats.manifests import load_manifests
+from holdfast.graph.program import Program
+from holdfast.printable import logger
+from holdfast.protocol.taskmanager import Deployment, FollowAnswer, FollowOrder, SubtaskDeployment
+from holdfast.recovery.local import LocalCopies
+from holdfast.settings import RocksDBState
+from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore
+from holdfast.taskmanager.hosting import unpickled
+
+_log = logger(__name__)
+
+SubtaskShares = tuple[tuple[str, int, int, int], ...]
+"""Operator, number and key groups of each subtask of a place."""
+
+
+class StandingBy:
+    """The followers of a TaskManager. Thread-safe."""
+
+    def __init__(
+        self, store: ObjectStore, local_dir: str | None, copies: LocalCopies | None, state_bytes: int, clock: Clock
+    ) -> None:
+        self._store = store
+        self._local_dir = local_dir
+        self._copies = copies
+        self._state_bytes = state_bytes
+        self._clock = clock
+        self._lock = threading.Lock()
+        """Held while followers work."""
+        self._shipped = b""
+        self._program: Program | None = None
+        self._followers: dict[SubtaskShares, Follower] = {}
+        self._too_large: dict[SubtaskShares, int] = {}
+        """The places that were given up for their memory, with the memory that all places took."""
+        self._bytes_read = 0
+        self._ended = threading.Event()
+
+    def follow(self, order: FollowOrder) -> FollowAnswer:
+        """See `TaskManagerGateway.follow`."""
+        with self._lock:
+            if self._ended.is_set():
+                raise StaleCall(f"TaskManager {order.task_manager} holds a place, or ends: it follows no more")
+            places = [_place(subtasks) for subtasks in order.places]
+            self._look_at_program(order)
+            self._let_go([each for each in self._followers if each not in places])
+            manifests = load_manifests(RetryingStore(self._store), order.manifests, order.writers)
+            handles = [table for each in manifests for table in each.tables if table.operator not in order.drop_state]
+            for place, subtasks in zip(places, order.places, strict=True):
+                if place not in self._too_large and not self._ended.is_set():
+                    self._follow(place, subtasks, order, handles)
+            return self._answer(places)
+
+    def take(self, deployment: Deployment) -> Follower | None:
+        """End the following, and hand over the follower of the deployed subtasks; None if there is none."""
+        self._ended.set()
+        wanted = _place(deployment.subtasks)
+        for place, follower in list(self._followers.items()):
+            if place != wanted or self._shipped != deployment.program:
+                follower.end()
+        with self._lock:
+            found = self._followers.pop(wanted, None) if self._shipped == deployment.program else None
+            self._let_go(list(self._followers))
+            return found
+
+    def close(self) -> None:
+        """End the following, and let go of all."""
+        self._ended.set()
+        for follower in list(self._followers.values()):
+            follower.end()
+        with self._lock:
+            self._let_go(list(self._followers))
+
+    def _look_at_program(self, order: FollowOrder) -> None:
+        if order.program != self._shipped:
+            self._let_go(list(self._followers))
+            self._shipped, self._program = order.program, unpickled(order.program)
+
+    def _follow(
+        self,
+        place: SubtaskShares,
+        subtasks: Sequence[SubtaskDeployment],
+        order: FollowOrder,
+        handles: Sequence[TableHandle],
+    ) -> None:
+        program = self._program
+        assert program is not None, "looked at before"
+        follower = self._followers.get(place)
+        if follower is None:
+            copies = self._copies if isinstance(program.state, RocksDBState) else None
+            follower = self._followers[place] = Follower(
+                program,
+                subtasks,
+                order.max_parallelism,
+                self._store,
+                self._state_bytes,
+                self._local_dir,
+                copies,
+                self._clock,
+            )
+        before = follower.followed.bytes_read
+        try:
+            follower.follow(order.number, handles, order.base)
+        finally:
+            self._bytes_read += follower.followed.bytes_read - before
+        memory_bytes = sum(each.memory_bytes for each in self._followers.values())
+        if memory_bytes > self._state_bytes:
+            self._too_large[place] = memory_bytes
+            self._let_go([place])
+
+    def _answer(self, places: Sequence[SubtaskShares]) -> FollowAnswer:
+        if self._copies is not None:
+            needed = {name for each in self._followers.values() for name in each.objects}
+            self._copies.keep_only(needed, self._copies.names())
+        numbers = [None if (found := self._followers.get(place)) is None else found.followed.number for place in places]
+        left_out = [place for place in places if place in self._too_large]
+        return FollowAnswer(
+            numbers,
+            self._bytes_read,
+            sum(each.memory_bytes for each in self._followers.values()),
+            _about_memory(len(left_out), self._too_large[left_out[-1]], self._state_bytes) if left_out else "",
+        )
+
+    def _let_go(self, places: Sequence[SubtaskShares]) -> None:
+        for place in places:
+            self._followers.pop(place).close()
+
+
+def _place(subtasks: Sequence[SubtaskDeployment]) -> SubtaskShares:
+    return tuple((each.operator, each.subtask, each.key_group_start, each.key_group_stop) for each in subtasks)
+
+
+def _about_memory(places: int, found: int, allowed: int) -> str:
+    return (
+        f"the state of {places} TaskManagers is not followed: with it, followers would take {found:,} bytes, and "
+        f"TaskManagerConfig(memory=…) leaves {allowed:,} bytes for state. More standby_task_managers, or more memory, "
+        "follow all of it"
+    )
