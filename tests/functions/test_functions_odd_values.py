@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import BatchContext, OperatorInput, OperatorResult
 from holdfast.functions.process.declared import Context, ProcessFunction, ProcessSpec
+from holdfast.state.arena import Arena
 from holdfast.state.columns import Column
 
 YEAR_10000 = 253_402_300_800_000_000
@@ -84,7 +85,7 @@ def test_nested_values_come_out_of_a_table_as_they_went_in(kind: pa.DataType) ->
     column = Column(pa.field("s", array.type), 0)
     values, valid = column.from_arrow(array)
     assert column.to_arrow(values, valid).equals(array)
-    assert column.to_arrow(column.from_bytes(column.to_bytes(values, valid)), valid).equals(array)
+    assert column.to_arrow(column.from_bytes(column.to_bytes(values, valid), Arena()), valid).equals(array)
 
 
 def test_values_that_python_has_are_kept_as_its_objects() -> None:

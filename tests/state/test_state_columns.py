@@ -5,13 +5,15 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import UserFunctionError
+from holdfast.state.arena import Arena
+from holdfast.state.bytes_column import new_column
 from holdfast.state.columns import PIECE_ROWS, Column, object_field, placed, placed_array, taken
 
 
 def to_arrow(field: pa.Field, objects: list) -> pa.Array:
-    values = np.empty(len(objects), object)
-    values[:] = objects
-    return Column(field, 0).to_arrow(values, np.array([each is not None for each in objects], np.bool_))
+    column, slots = new_column(field, len(objects), Arena()), np.arange(len(objects), dtype=np.int32)
+    column.put_objects(slots, objects)
+    return column.to_arrow(*column.gather(slots))
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.list_(pa.int64())])

@@ -20,9 +20,7 @@ def put(table: StateTable, rows: dict[Any, int | None], name: str = "n") -> None
     key = table.key_schema.field(0)
     slots = table.lookup(pa.record_batch({key.name: pa.array(list(rows), key.type)}))
     column = table.column(name)
-    for slot, value in zip(slots, rows.values(), strict=True):
-        column.values[slot] = 0 if value is None else value
-        column.valid[slot] = value is not None
+    column.scatter(slots, *column.from_arrow(pa.array(list(rows.values()), column.field.type)))
     table.present[slots] = True
 
 
@@ -234,10 +232,11 @@ def test_values_of_every_kind_survive_undo_and_replay(field: pa.Field, values: l
         table.begin(number)
         slots = table.lookup(pa.record_batch({"k": range(len(new))}))
         column = table.column("v")
-        for slot, value in zip(slots, new, strict=True):
-            column.valid[slot] = value is not None
-            if value is not None:
-                column.values[slot] = value
+        if column.fixed_width:
+            column.values[slots] = [value or 0 for value in new]
+            column.valid[slots] = [value is not None for value in new]
+        else:
+            column.put_objects(slots, new)
         table.present[slots] = True
 
     write(1, values)
@@ -255,17 +254,25 @@ def test_values_of_every_kind_survive_undo_and_replay(field: pa.Field, values: l
     copy.apply(changes, 0, 128)
     table.apply(changes, 0, 128)
     assert copy.snapshot().equals(table.snapshot())
-    read = table.column("v").from_arrow(copy.snapshot().sort_by("k").column("v"))
-    assert [v if ok else None for v, ok in zip(read[0].tolist(), read[1], strict=True)] == values[1:] + values[:1]
+    table.begin(3)
+    slots = table.lookup(pa.record_batch({"k": range(len(values))}))
+    assert table.column("v").objects(slots) == values[1:] + values[:1]
 
 
 def test_an_object_that_does_not_fit_its_state_is_reported_by_name() -> None:
     table = StateTable(KEY, pa.schema([("v", pa.string())]), 128)
     table.begin(1)
     slots = table.lookup(pa.record_batch({"k": [1]}))
-    table.present[slots] = table.column("v").valid[slots] = True
-    table.column("v").values[slots] = 5
+    table.present[slots] = True
     with pytest.raises(UserFunctionError, match=r"'v' is declared as string"):
+        table.column("v").put_objects(slots, [5])
+    table.undo()
+    table = StateTable(KEY, pa.schema([("v", pa.list_(pa.string()))]), 128)
+    table.begin(1)
+    slots = table.lookup(pa.record_batch({"k": [1]}))
+    table.present[slots] = True
+    table.column("v").put_objects(slots, [5])
+    with pytest.raises(UserFunctionError, match=r"'v' is declared as list<.*string>"):
         table.changes()
 
 

@@ -7,6 +7,7 @@ import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.errors import CheckpointFailed, CorruptObject, HoldfastError
 from holdfast.settings import HashMapState, RocksDBState, StateBackend
-from holdfast.state import capture, changes, hashing, residency, unlogged
+from holdfast.state import arena, capture, changes, hashing, residency, unlogged
 from holdfast.state.backends import new_table
 from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.table import Captured, StateTable, merge_changes
@@ -27,7 +28,10 @@ Row = tuple[Any, Any]
 
 MASK = (1 << 64) - 1
 VALUES: dict[str, tuple[pa.Schema, list[Any]]] = {
-    "objects": (pa.schema([("n", pa.int32()), ("s", pa.string())]), ["", "u", "v"]),
+    "strings": (pa.schema([("n", pa.int32()), ("s", pa.string())]), ["", "u", "v" * 70, "é" * 40_000]),
+    "bytes": (pa.schema([("n", pa.int32()), ("s", pa.large_binary())]), [b"", b"\0", b"w" * 65_535]),
+    "bytes of a width": (pa.schema([("n", pa.int32()), ("s", pa.binary(3))]), [b"\0\0\0", b"abc"]),
+    "objects": (pa.schema([("n", pa.int32()), ("s", pa.decimal128(9, 2))]), [Decimal("-0.01"), Decimal("1.10")]),
     "fixed width": (pa.schema([("n", pa.int32()), ("s", pa.int64())]), [0, 1, -(2**60)]),
 }
 
@@ -80,6 +84,7 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.merged_rows, changes.MERGED_ROWS = changes.MERGED_ROWS, 2
         self.waiting_max = unlogged.WAITING_BYTES_MAX, unlogged.LAG_BATCHES
         unlogged.WAITING_BYTES_MAX, unlogged.LAG_BATCHES = 100, 1
+        self.garbage_min, arena.GARBAGE_MIN = arena.GARBAGE_MIN, 0
         if kind.endswith("one hash"):
             hashing.hash_bytes = lambda offsets, data: np.full(len(offsets) - 1, 12345, np.uint64)
         self.table, self.replica = self.new(), StateTable(self.schema, self.values, 128)
@@ -99,6 +104,7 @@ class TableAgainstDict(RuleBasedStateMachine):
             capture.PIECE_ROWS, residency.PIECE_ROWS_MAX = self.piece_rows
             changes.MERGED_ROWS = self.merged_rows
             unlogged.WAITING_BYTES_MAX, unlogged.LAG_BATCHES = self.waiting_max
+            arena.GARBAGE_MIN = self.garbage_min
             self.table.close()
             shutil.rmtree(self.folder)
 
@@ -144,6 +150,9 @@ class TableAgainstDict(RuleBasedStateMachine):
             row = data.draw(self.new_rows)
             for name, value in zip(self.values.names, row, strict=True):
                 column = self.table.column(name)
+                if not column.fixed_width:
+                    column.put_objects(np.array([slot], np.int32), [value])
+                    continue
                 column.valid[slot] = value is not None
                 if value is not None:
                     column.values[slot] = value

@@ -89,6 +89,14 @@ def stored_rows(schema: pa.Schema, rows: Rows, copies: KeyedRows) -> pa.RecordBa
     return stored_batch(schema, copies.groups, ~copies.rows.present, columns)
 
 
+def stored_parts(schema: pa.Schema, rows: Rows, copies: KeyedRows) -> list[pa.RecordBatch]:
+    """`stored_rows`, divided where a column would have more bytes than an Arrow array can have."""
+    if len(copies) < 2 or rows.fits_arrow(copies.rows):
+        return [stored_rows(schema, rows, copies)]
+    halves = np.array_split(np.arange(len(copies), dtype=np.int32), 2)
+    return [part for half in halves for part in stored_parts(schema, rows, copies.take(half))]
+
+
 def decoded(schema: pa.Schema, codec: RowCodec, keys: list[bytes], records: list[bytes]) -> pa.RecordBatch:
     """Rows as a base store keeps them; `codec` of the value columns in the schema."""
     groups, columns = columns_of_stored(keys, key_schema_of(schema))

@@ -1,8 +1,8 @@
 """A value column of a table: a NumPy array and a validity, by slot, with conversion to Arrow and back.
 
-Fixed-width Arrow types are kept as their physical values (see `physical`), all others as Python objects:
-str, bytes, Decimal, lists, dicts; or, in a field made by `object_field`, anything msgpack can write, stored as
-msgpack binary. A blank row's values read 0 or None. Does not own which slots are in use.
+Fixed-width Arrow types are kept as their physical values (see `physical`), strings and bytes in an arena
+(`bytes_column`), all others as Python objects: Decimal, lists, dicts; or, in a field made by `object_field`, anything
+msgpack can write, stored as msgpack binary. A blank row's values read 0 or None. Does not own which slots are in use.
 """
 
 import ctypes
@@ -20,6 +20,7 @@ import pyarrow.ipc
 from holdfast.errors import UserFunctionError
 from holdfast.python_values import exact_values
 from holdfast.state import kernels
+from holdfast.state.arena import Arena
 from holdfast.state.growing import enlarge
 from holdfast.state.physical import (
     Bools,
@@ -60,13 +61,15 @@ class Column:
     Both may be replaced by a lookup; fetch them again after each. Where `valid` is False, the value is null.
     """
 
-    def __init__(self, field: pa.Field, capacity: int) -> None:
+    def __init__(self, field: pa.Field, capacity: int, dtype: np.dtype[Any] | None = None) -> None:
         self.field = field
-        dtype = physical_dtype(field.type)
-        self.fixed_width = dtype is not None
+        dtype = dtype or physical_dtype(field.type) or np.dtype(object)
+        self.has_objects = dtype.hasobject
+        """True if values are Python objects."""
+        self.fixed_width = not dtype.hasobject
+        """True if `values` are the values themselves."""
         self._msgpack = is_object(field)
-        self._plain = not self._msgpack and _is_plain(field.type)
-        self.values: Values = _blank(dtype or np.dtype(object), capacity)
+        self.values: Values = _blank(dtype, capacity)
         self.valid: Bools = np.zeros(capacity, np.bool_)
 
     @property
@@ -77,15 +80,7 @@ class Column:
     @property
     def comparable(self) -> bool:
         """True if old and new values can be compared: not if objects may have been changed in place."""
-        immutable = (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_fixed_size_binary,
-            pa.types.is_decimal,
-        )
-        return self.fixed_width or (not self._msgpack and any(is_type(self.field.type) for is_type in immutable))
+        return not self.has_objects or pa.types.is_decimal(self.field.type)
 
     def grow(self, capacity: int) -> None:
         enlarge(self, "values", capacity)
@@ -137,11 +132,14 @@ class Column:
         if not valid.all():
             values = values.copy()
             values[~valid] = None
-        objects = values.tolist()
+        return self._array_of(values.tolist())
+
+    def _array_of(self, objects: Sequence[Any]) -> Any:
+        """The Arrow array of Python objects, None for null."""
         try:
             if self._msgpack:
                 encode = msgspec.msgpack.Encoder().encode
-                objects = [encode(value) if ok else None for value, ok in zip(objects, valid.tolist(), strict=True)]
+                objects = [None if value is None else encode(value) for value in objects]
             return _array(objects, self.field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, UnicodeEncodeError) as error:
             kind = "a msgpack object" if self._msgpack else str(self.field.type)
@@ -159,41 +157,36 @@ class Column:
         if self._msgpack:
             decode = msgspec.msgpack.Decoder().decode
             objects = [None if value is None else decode(value) for value in objects]
-        values = np.empty(len(objects), object)
-        values[:] = objects
-        return values, valid
+        return _as_objects(objects)[0], valid
+
+    def objects(self, slots: Slots) -> list[Any]:
+        """The values at `slots` as Python objects, fixed-width values as physical numbers; None for null."""
+        values, valid = self.gather(slots)
+        return [value if ok else None for value, ok in zip(values.tolist(), valid.tolist(), strict=True)]
+
+    def put_objects(self, slots: Slots, objects: Sequence[Any]) -> None:
+        """Write Python objects at distinct `slots` of a column that is not of fixed width; None is null."""
+        self.scatter(slots, *_as_objects(objects))
 
     def to_bytes(self, values: Values, valid: Bools) -> list[bytes | None]:
         """Gathered objects, each as bytes; None for null."""
-        if not self._plain:
-            array = self.to_arrow(values, valid)
-            if self._msgpack:
-                return cast(list[bytes | None], array.to_pylist())
-            return [_one_row(array.slice(i, 1)) if ok else None for i, ok in enumerate(valid.tolist())]
-        pairs = zip(values.tolist(), valid.tolist(), strict=True)
-        return [(value.encode() if isinstance(value, str) else value) if ok else None for value, ok in pairs]
+        array = self.to_arrow(values, valid)
+        if self._msgpack:
+            return cast(list[bytes | None], array.to_pylist())
+        return [_one_row(array.slice(i, 1)) if ok else None for i, ok in enumerate(valid.tolist())]
 
-    def from_bytes(self, stored: Sequence[bytes | None]) -> Values:
-        """The inverse of `to_bytes`; None where it is null."""
-        objects: list[Any]
+    def from_bytes(self, stored: Sequence[bytes | None], arena: Arena) -> Values:
+        """The inverse of `to_bytes`, None where it is null; handles, if values are handles, name bytes of `arena`."""
         if self._msgpack:
             decode = msgspec.msgpack.Decoder().decode
-            objects = [None if each is None else decode(each) for each in stored]
-        elif not self._plain:
-            schema = pa.schema([self.field])
-            objects = [None if each is None else _row_value(each, schema) for each in stored]
-        elif pa.types.is_string(self.field.type) or pa.types.is_large_string(self.field.type):
-            objects = [None if each is None else each.decode() for each in stored]
-        else:
-            objects = list(stored)
-        values = np.empty(len(objects), object)
-        values[:] = objects
-        return values
+            return _as_objects([None if each is None else decode(each) for each in stored])[0]
+        schema = pa.schema([self.field])
+        return _as_objects([None if each is None else _row_value(each, schema) for each in stored])[0]
 
     def object_sizes(self, slots: Slots) -> Integers:
         """The bytes of each object at `slots`; of containers estimated from their first elements."""
         values = self.values[slots].tolist()
-        sizes = np.fromiter(map(sys.getsizeof if self._plain else _size, values), np.int64, len(values))
+        sizes = np.fromiter(map(_size, values), np.int64, len(values))
         sizes[~self.valid[slots]] = 0
         return sizes
 
@@ -295,11 +288,11 @@ def _joined(objects: Sequence[Any], kind: Any) -> Any:
     return variable_array(np.concatenate(([0], ends)), np.frombuffer(data, np.uint8), valid, kind)
 
 
-def _is_plain(kind: Any) -> bool:
-    """True if values are strings or bytes."""
-    types = pa.types
-    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
-    return any(is_type(kind) for is_type in tests)
+def _as_objects(objects: Sequence[Any]) -> tuple[Values, Bools]:
+    """An array of Python objects, also where they are sequences, and which of them are not None."""
+    values = np.empty(len(objects), object)
+    values[:] = objects
+    return values, np.fromiter((each is not None for each in objects), np.bool_, len(objects))
 
 
 def _one_row(array: Any) -> bytes:

@@ -133,6 +133,23 @@ def _store(bits: int) -> Any:
     return store
 
 
+def _copy_many(typing_context: Any, source: Any, target: Any, length: Any) -> Any:
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        octets = ir.IntType(8).as_pointer()
+        begin, end = builder.inttoptr(arguments[0], octets), builder.inttoptr(arguments[1], octets)
+        cgutils.raw_memcpy(builder, end, begin, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.uintp, types.uintp), generate
+
+
+copy_many_bytes: Any = intrinsic(_copy_many)
+"""`copy_bytes` by the C library, which is faster from some 64 bytes on. For kernels only."""
+
 prefetch: Any = intrinsic(_prefetch)
 """Fetch the cache line at an address ahead; never faults. For kernels only."""
 

@@ -224,7 +224,9 @@ class Residency:
         if not all(read):  # a record is never empty
             records = [record for record in read if record is not None]
             slots = slots[np.fromiter((record is not None for record in read), np.bool_, len(read))]
-        for column, (values, valid) in zip(self._rows.columns, self.codec.decode(records), strict=True):
+        for column, (values, valid) in zip(
+            self._rows.columns, self.codec.decode(records, self._rows.arena), strict=True
+        ):
             column.scatter(slots, values, valid)
         kernels.fill(self._rows.present, slots, True)
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from holdfast.state.arena import Arena
 from holdfast.state.columns import Column, Values
 from holdfast.state.physical import Bools
 
@@ -50,11 +51,12 @@ class RowCodec:
 
     def to_arrow(self, records: Sequence[bytes]) -> list[Any]:
         """The value columns of records."""
-        pairs = zip(self._columns, self.decode(records), strict=True)
+        arena = Arena()
+        pairs = zip(self._columns, self.decode(records, arena), strict=True)
         return [column.to_arrow(values, valid) for column, (values, valid) in pairs]
 
-    def decode(self, records: Sequence[bytes]) -> list[tuple[Values, Bools]]:
-        """The inverse of `encode`."""
+    def decode(self, records: Sequence[bytes], arena: Arena) -> list[tuple[Values, Bools]]:
+        """The inverse of `encode`; handles name bytes of `arena`."""
         size = self._head.itemsize
         heads = records if not self._objects else [record[:size] for record in records]
         rows = np.frombuffer(b"".join(heads), self._head)
@@ -67,7 +69,7 @@ class RowCodec:
                 unpack = msgspec.msgpack.Decoder(list[bytes | None]).decode
                 tails = [unpack(memoryview(record)[size:]) for record in records]
                 parts = list(zip(*tails, strict=True)) or [()] * len(self._objects)
-            objects = (column.from_bytes(part) for column, part in zip(self._objects, parts, strict=True))
+            objects = (column.from_bytes(part, arena) for column, part in zip(self._objects, parts, strict=True))
         return [
             (np.ascontiguousarray(rows[f"v{i}"]) if column.fixed_width else next(objects), rows["valid"][:, i].copy())
             for i, column in enumerate(self._columns)

@@ -5,7 +5,7 @@ A slot stays with its key until it is removed, or until `compact_if_sparse` move
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.state import kernels
-from holdfast.state.columns import Column, Values, addresses, gathered, placed, placed_array, scatter_some, taken
+from holdfast.state.arena import Arena, Space
+from holdfast.state.bytes_column import BytesColumn, new_column
+from holdfast.state.columns import Values, addresses, gathered, placed, placed_array, scatter_some, taken
 from holdfast.state.growing import enlarge
 from holdfast.state.index import new_index
 from holdfast.state.keys import Keys
@@ -28,10 +30,11 @@ memory."""
 
 @dataclass(frozen=True)
 class RowCopies:
-    """Copies of rows: whether each is there, and its value columns."""
+    """Copies of rows: whether each is there, its value columns, and the spaces of the arena that their handles name."""
 
     present: Bools
     columns: list[tuple[Values, Bools]]
+    held: set[Space] = field(default_factory=set, kw_only=True)
 
     @property
     def memory_bytes(self) -> int:
@@ -39,10 +42,11 @@ class RowCopies:
 
     def take(self, places: Slots) -> "RowCopies":
         columns = [(gathered(values, places), gathered(valid, places)) for values, valid in self.columns]
-        return RowCopies(gathered(self.present, places), columns)
+        return RowCopies(gathered(self.present, places), columns, held=self.held)
 
     def overwrite(self, places: Slots, source: "RowCopies") -> None:
-        """Set presence and fixed-width values at `places`, unless negative, to those of `source`."""
+        """Set presence and values, unless they are objects, at `places`, unless negative, to those of `source`."""
+        self.held.update(source.held)
         scatter_some(self.present, places, source.present)
         for cells, new_cells in zip(self.columns, source.columns, strict=True):
             for array, new in zip(cells, new_cells, strict=True):
@@ -62,14 +66,14 @@ class OldRows(RowCopies):
     @property
     def copies(self) -> RowCopies:
         """Give the same rows without their slots."""
-        return RowCopies(self.present, self.columns)
+        return RowCopies(self.present, self.columns, held=self.held)
 
     def only(self, chosen: Bools) -> "OldRows":
         return self if chosen.all() else self.take(kernels.where(chosen))
 
     def take(self, places: Slots) -> "OldRows":
         copies = super().take(places)
-        return OldRows(copies.present, copies.columns, gathered(self.slots, places))
+        return OldRows(copies.present, copies.columns, gathered(self.slots, places), held=self.held)
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class KeyedRows:
         """The rows in stable order of their key groups."""
         targets, groups = kernels.targets_by_group(self.groups, group_count)
         columns = [(placed(values, targets), placed(valid, targets)) for values, valid in self.rows.columns]
-        copies = RowCopies(placed(self.rows.present, targets), columns)
+        copies = RowCopies(placed(self.rows.present, targets), columns, held=self.rows.held)
         return KeyedRows(copies, groups, [placed_array(column, targets) for column in self.keys])
 
 
@@ -130,9 +134,10 @@ class Rows:
     def __init__(self, key_schema: pa.Schema, value_schema: pa.Schema, max_parallelism: int) -> None:
         self._max_parallelism = max_parallelism
         self.index = new_index(key_schema)
-        self.columns = [Column(field, self.index.slot_capacity) for field in value_schema]
+        self.arena = Arena()
+        self.columns = [new_column(field, self.index.slot_capacity, self.arena) for field in value_schema]
         self.present: Bools = np.zeros(self.index.slot_capacity, np.bool_)
-        self._objects = [column for column in self.columns if not column.fixed_width]
+        self._objects = [column for column in self.columns if column.has_objects]
         self._sizes: Integers = np.zeros(self.index.slot_capacity if self._objects else 0, np.int64)
         """The bytes of each slot's objects when they were measured last."""
         self._objects_bytes = 0
@@ -147,14 +152,14 @@ class Rows:
 
     @property
     def memory_bytes(self) -> int:
-        """Objects count as they were measured last."""
+        """Objects count as they were measured last; of the arena, the bytes that rows have."""
         arrays = self.index.memory_bytes + self.present.nbytes + sum(column.memory_bytes for column in self.columns)
-        return arrays + self._sizes.nbytes + self._objects_bytes
+        return arrays + self._sizes.nbytes + self._objects_bytes + self.arena.live_bytes
 
     @property
     def object_bytes(self) -> float:
-        """The average bytes of a row's objects."""
-        return self._objects_bytes / max(1, len(self.index))
+        """The average bytes of a row's objects, and of its values in the arena."""
+        return (self._objects_bytes + self.arena.live_bytes) / max(1, len(self.index))
 
     @property
     def row_bytes(self) -> float:
@@ -171,7 +176,7 @@ class Rows:
 
     def copy(self, slots: Slots) -> OldRows:
         columns = [column.gather(slots) for column in self.columns]
-        return OldRows(kernels.gather(self.present, slots), columns, slots)
+        return OldRows(kernels.gather(self.present, slots), columns, slots, held=set(self.arena.spaces))
 
     def with_keys(self, rows: OldRows) -> KeyedRows:
         """Copies whose slots still have their keys, in their order."""
@@ -180,6 +185,7 @@ class Rows:
 
     def put(self, slots: Slots, rows: RowCopies) -> None:
         """Write the copies' presence and values at `slots`, which may differ from the slots they were copied from."""
+        self.arena.hold(rows.held)
         for column, (values, valid) in zip(self.columns, rows.columns, strict=True):
             column.scatter(slots, values, valid)
         kernels.scatter(self.present, slots, rows.present)
@@ -253,6 +259,10 @@ class Rows:
             enlarge(self, "_sizes", self.index.slot_capacity)
         self.present = np.arange(self.index.slot_capacity) < len(live)
 
+    def compact_arena(self) -> None:
+        """Copy the values in the arena together if most of its bytes belong to no row."""
+        self.arena.compact(lambda: [column.values for column in self.columns if isinstance(column, BytesColumn)])
+
     def arrow(self, rows: OldRows) -> list[Any]:
         """Key columns of the copies' slots, and their values, null where not present."""
         return [*self.index.columns(rows.slots), *self.value_arrays(rows)]
@@ -261,6 +271,11 @@ class Rows:
         """The copies' values, null where not present."""
         pairs = zip(self.columns, rows.columns, strict=True)
         return [column.to_arrow(values, valid & rows.present) for column, (values, valid) in pairs]
+
+    def fits_arrow(self, rows: RowCopies) -> bool:
+        """Return whether an Arrow array can have the copies' bytes of each column."""
+        pairs = zip(self.columns, rows.columns, strict=True)
+        return all(not isinstance(column, BytesColumn) or column.fits_arrow(*cells) for column, cells in pairs)
 
     def measure_objects(self, slots: Slots) -> None:
         """Measure the objects of distinct `slots` anew."""
@@ -274,13 +289,13 @@ class Rows:
 
     def replaced_bytes(self, old: OldRows) -> int:
         """The bytes of the objects that only `old` still holds; if measured since, those of their successors."""
-        if not self._objects:
-            return 0
-        replaced = np.zeros(len(old.slots), np.bool_)
+        total, replaced = 0, np.zeros(len(old.slots) if self._objects else 0, np.bool_)
         for column, (values, _) in zip(self.columns, old.columns, strict=True):
-            if not column.fixed_width:
+            if column.has_objects:
                 replaced |= addresses(values) != addresses(column.values[old.slots])
-        return int(self._sizes[old.slots][replaced].sum())
+            elif isinstance(column, BytesColumn):
+                total += column.replaced_bytes(old.slots, values)
+        return total + int(self._sizes[old.slots][replaced].sum() if self._objects else 0)
 
     def _grow(self, capacity: int) -> None:
         enlarge(self, "present", capacity)
@@ -302,4 +317,5 @@ def concatenated(segments: Sequence[OldRows]) -> OldRows:
             for column in columns
         ],
         np.concatenate([segment.slots for segment in segments]),
+        held=set().union(*(segment.held for segment in segments)),
     )

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state import kernels
+from holdfast.state.arena import Arena
 from holdfast.state.columns import Values
 from holdfast.state.index import columns_of_stored
 from holdfast.state.physical import Bools
@@ -78,7 +79,8 @@ def _in_base(rows: Rows, residency: Residency, start: bytes, rows_max: int, want
     place = SurveyPlace(0, keys.pop()) if len(keys) > rows_max else START
     found = keys
     if wanted is not None:
-        columns = residency.codec.decode(records[: len(keys)])
+        arena = Arena()
+        columns = residency.codec.decode(records[: len(keys)], arena)
         named = dict(zip((column.field.name for column in rows.columns), columns, strict=True))
         found = [keys[i] for i in np.flatnonzero(wanted(named)).tolist()]
     return Survey(_keys(rows, columns_of_stored(found, rows.index.key_schema)[1]), len(keys), place)

@@ -23,15 +23,25 @@ import pyarrow as pa
 from holdfast.errors import JobRefused
 from holdfast.ids import BatchNumber
 from holdfast.state import kernels
+from holdfast.state.arena import Arena
+from holdfast.state.bytes_column import new_column
 from holdfast.state.capture import Captured
-from holdfast.state.changes import decoded, merge_changes, stored_rows, stored_schema, value_schema_of, within
+from holdfast.state.changes import (
+    decoded,
+    merge_changes,
+    stored_parts,
+    stored_rows,
+    stored_schema,
+    value_schema_of,
+    within,
+)
 from holdfast.state.columns import Column, object_field
 from holdfast.state.history import UNDO_BYTES_MAX, UndoHistory, UndoSegment
 from holdfast.state.keys import check_key_types, declared_columns, encode_columns, refuse_nulls
 from holdfast.state.physical import Bools, Slots, values_of
 from holdfast.state.residency import BaseStore, Residency
 from holdfast.state.row_codec import RowCodec
-from holdfast.state.rows import KeyedRows, OldRows, Presence, Rows
+from holdfast.state.rows import OldRows, Presence, Rows
 from holdfast.state.survey import RowFilter, Survey, SurveyPlace, survey
 from holdfast.state.transaction import Transaction
 from holdfast.state.unlogged import Unlogged, touched_by
@@ -49,8 +59,7 @@ class StateTable:
     Parameters
     ----------
     key_schema, value_schema
-        Arrow schemas without common names. Fixed-width values live in NumPy columns as physical values,
-        others as objects (`columns`).
+        Arrow schemas without common names. Values live in NumPy columns (`columns`).
     max_parallelism
         The number of key groups of the job.
     base
@@ -91,7 +100,7 @@ class StateTable:
             self._residency = Residency(self._rows, base, cache_max_entries, max_parallelism, self._slots_go)
         self._unlogged = Unlogged(self._rows, self._history)
         self._captured: weakref.WeakSet[Captured] = weakref.WeakSet()
-        self._may_defer = all(column.fixed_width for column in self._rows.columns)
+        self._may_defer = not any(column.has_objects for column in self._rows.columns)
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -111,7 +120,7 @@ class StateTable:
         """Index, keys, values, the base store's own memory, captured rows; objects estimated; no `undo_bytes`."""
         captured = sum(each.memory_bytes for each in self._captured)
         base = 0 if self._residency is None else self._residency.memory_bytes
-        return self._rows.memory_bytes + base + captured
+        return self._rows.memory_bytes + self._rows.arena.unused_bytes(self.undo_bytes) + base + captured
 
     @property
     def row_bytes(self) -> float:  # of values, on average
@@ -247,7 +256,8 @@ class StateTable:
         with self._lock:
             in_flight = None if self._transaction is None else self._transaction.old_rows()
             taken = self._unlogged.take(up_to_batch, in_flight, parts, touched)
-        changes = [self._stored(each) for each in taken.net(self._rows)]
+        in_order = [each.by_group(self.max_parallelism) for each in taken.net(self._rows)]
+        changes = [part for each in in_order for part in stored_parts(self._stored_schema, self._rows, each)]
         return changes or [pa.RecordBatch.from_pylist([], self._stored_schema)]
 
     def commit(self) -> None:
@@ -356,7 +366,7 @@ class StateTable:
         self._refuse_in_batch("load")
         self.commits = None
         as_they_are = self._residency is not None and stored.equals(self._stored_schema)
-        codec = RowCodec([Column(field, 0) for field in value_schema_of(stored)])
+        codec = RowCodec([new_column(field, 0, Arena()) for field in value_schema_of(stored)])
         for keys, values in records:
             if self._residency is not None and as_they_are:
                 self._residency.base.write(keys, values, [])
@@ -431,10 +441,7 @@ class StateTable:
 
     def _snapshot(self, slots: Slots) -> pa.RecordBatch:
         """Rows as they are now, in the stored schema."""
-        return self._stored(self._rows.with_keys(self._rows.copy(slots)))
-
-    def _stored(self, copies: KeyedRows) -> pa.RecordBatch:
-        """Copies of rows in the stored schema."""
+        copies = self._rows.with_keys(self._rows.copy(slots))
         return stored_rows(self._stored_schema, self._rows, copies.by_group(self.max_parallelism))
 
     def _slots_go(self, slots: Slots) -> None:
@@ -474,6 +481,7 @@ class StateTable:
             self._residency.enforce()
         if self._rows.sparse(0 if self._residency is None else len(self._rows) + len(touched)):
             self._compact()
+        self._rows.compact_arena()
 
     def _compact(self) -> None:
         """Slots mean nothing between batches, so rows may move."""

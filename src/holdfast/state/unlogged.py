@@ -84,7 +84,7 @@ class Timeline:
     def at(self, slots: Slots) -> OldRows:
         """The rows of some of the slots, as they are at this point in time."""
         copies = self._copies.take(self._places(slots))
-        return OldRows(copies.present, copies.columns, slots)
+        return OldRows(copies.present, copies.columns, slots, held=copies.held)
 
     def _places(self, slots: Slots) -> Slots:
         places: Slots = kernels.gather(self._numbers, slots)

@@ -31,10 +31,8 @@ from holdfast.functions.rows.columns import (
     IntArray,
     bits,
     cells_at,
-    column_array,
     fixed_array,
     has_kernels,
-    object_array,
     validity,
 )
 from holdfast.python_values import exact_values
@@ -104,8 +102,8 @@ class Accumulator(ABC):
         """Take all rows; the running values if the chunk wants them. Only after every checked sum took them."""
 
     def results(self, slots: Slots) -> pa.Array:
-        values, valid = self.state()
-        return column_array(values[slots], valid[slots], self.type)
+        column = self.table.column(self.name)
+        return column.to_arrow(*column.gather(slots))
 
 
 class Count(Accumulator):
@@ -298,15 +296,13 @@ class ObjectFold(Accumulator):
             self.counters = (f"{self.name}.seen",)
 
     def add(self, chunk: Chunk) -> pa.Array | None:
-        values, valid = self.state()
+        column = self.table.column(self.name)
         distinct = np.unique(chunk.slots)
-        cells = cells_at(distinct, values, valid)
+        cells = cells_at(distinct, column)
         if self.bound.aggregate.function == "first":
             seen = self.table.column(f"{self.name}.seen").values
             cells.update((slot, UNSEEN) for slot in distinct[~seen[distinct]].tolist())
             seen[distinct] = True
         out = FOLDS[self.bound.aggregate.function](cells, chunk.slots.tolist(), exact_values(self.input(chunk)))
-        after = [cells[slot] for slot in distinct.tolist()]
-        values[distinct] = object_array(after)
-        valid[distinct] = [value is not None for value in after]
+        column.put_objects(distinct, [cells[slot] for slot in distinct.tolist()])
         return pa.array(out, type=self.type) if chunk.running else None

@@ -107,7 +107,7 @@ class DecimalSum(CheckedSum):
         values, valid = self.state()
         distinct = np.unique(chunk.slots)
         before = (distinct, values[distinct], valid[distinct])
-        cells = cells_at(distinct, values, valid)
+        cells = cells_at(distinct, self.table.column(self.name))
         self._out = []
         for row, (slot, value) in enumerate(zip(chunk.slots.tolist(), self.input(chunk).to_pylist(), strict=True)):
             total = cells[slot]

@@ -94,7 +94,7 @@ class By(Accumulator):
     def _add_objects(self, chunk: Chunk, values: pa.Array, by: pa.Array) -> pa.Array | None:
         distinct = np.unique(chunk.slots)
         best = self.table.column(self._by)
-        kept, bests = cells_at(distinct, *self.state()), cells_at(distinct, best.values, best.valid)
+        kept, bests = cells_at(distinct, self.table.column(self.name)), cells_at(distinct, best)
         out = []
         for slot, value, other in zip(chunk.slots.tolist(), stored_values(values), stored_values(by), strict=True):
             was = bests[slot]
@@ -123,7 +123,8 @@ class Collection(Accumulator):
     def add(self, chunk: Chunk) -> pa.Array | None:
         values, valid = self.state()
         distinct = np.unique(chunk.slots)
-        cells = {slot: list(kept or ()) for slot, kept in cells_at(distinct, values, valid).items()}
+        column = self.table.column(self.name)
+        cells = {slot: list(kept or ()) for slot, kept in cells_at(distinct, column).items()}
         known = {slot: {_identity(value) for value in kept} for slot, kept in cells.items()} if self._distinct else {}
         out = []
         for slot, given in zip(chunk.slots.tolist(), exact_values(self.input(chunk)), strict=True):

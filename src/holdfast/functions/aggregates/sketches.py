@@ -4,18 +4,16 @@ Sketches of all keys of a chunk are opened together, and stored again; there is 
 sketches of two sets of rows make the sketch of all these rows: so senders combine, and panes become windows.
 """
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.aggregates import sketch_kernels
 from holdfast.functions.aggregates.accumulators import Accumulator, Chunk
 from holdfast.functions.aggregates.declared import BoundAggregate
-from holdfast.functions.rows.columns import NO_MASK, AnyArray, IntArray, fixed_array, object_array
+from holdfast.functions.rows.columns import NO_MASK, AnyArray, IntArray, fixed_array
 from holdfast.functions.rows.grouping import distinct_slots
 from holdfast.state.keys import encode_columns
-from holdfast.state.physical import Slots, validity_of, variable_bytes_of
+from holdfast.state.physical import Slots, validity_of, variable_array, variable_bytes_of
 from holdfast.state.table import StateTable
 
 OPEN_BYTES_MAX = 1 << 25
@@ -63,25 +61,20 @@ class Sketch(Accumulator):
 
     def _opened(self, slots: Slots) -> AnyArray:
         """The registers of distinct keys, a row each."""
-        cells, valid = self.state()
-        stored = pa.array(
-            [cell if ok else b"" for cell, ok in zip(cells[slots], valid[slots], strict=True)], pa.binary()
-        )
+        column = self.table.column(self.name)
+        stored = column.to_arrow(*column.gather(slots))
         registers = np.zeros((len(slots), 1 << self._precision), np.uint8)
         sketch_kernels.add_stored(np.arange(len(slots)), *variable_bytes_of(stored), registers)
         return registers
 
     def _store(self, slots: Slots, registers: AnyArray) -> None:
-        cells, valid = self.state()
         offsets = np.zeros(len(slots) + 1, np.int64)
         sketch_kernels.stored_sizes(registers, offsets[1:])
         np.cumsum(offsets, out=offsets)
         data = np.empty(int(offsets[-1]), np.uint8)
         sketch_kernels.store(registers, offsets, data)
-        whole, ends = data.tobytes(), offsets.tolist()
-        made: list[Any] = [whole[ends[i] : ends[i + 1]] for i in range(len(slots))]
-        cells[slots] = object_array(made)
-        valid[slots] = True
+        column = self.table.column(self.name)
+        column.scatter(slots, *column.from_arrow(variable_array(offsets, data, None, column.field.type)))
 
     def _add_one_by_one(self, chunk: Chunk) -> pa.Array:
         """Running values: a Python loop."""

@@ -1,7 +1,7 @@
 """The way between Arrow columns, NumPy arrays and a table's columns, as keyed functions need it.
 
-`state.physical` rules which types are fixed-width and how they look; a table holds everything else as Python objects,
-`None` or anything where it is null.
+`state.physical` rules which types are fixed-width and how they look; `state.bytes_column` holds strings and bytes, and
+a table holds everything else as Python objects, `None` or anything where it is null.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.python_values import exact_values
+from holdfast.state.columns import Column
 from holdfast.state.physical import Slots, physical_dtype, validity_of, values_of
 from holdfast.state.physical import fixed_array as _fixed_array
 
@@ -51,10 +52,9 @@ def object_array(values: list[Any]) -> AnyArray:
     return out
 
 
-def cells_at(slots: Slots, values: AnyArray, valid: BoolArray) -> dict[int, Any]:
-    """Value by slot of an object column at distinct slots; None where it is null."""
-    triples = zip(slots.tolist(), values[slots].tolist(), valid[slots].tolist(), strict=True)
-    return {slot: value if ok else None for slot, value, ok in triples}
+def cells_at(slots: Slots, column: Column) -> dict[int, Any]:
+    """Value by slot of a column at distinct slots, as a Python object; None where it is null."""
+    return dict(zip(slots.tolist(), column.objects(slots), strict=True))
 
 
 def stored_values(array: pa.Array) -> list[Any]:
@@ -65,14 +65,6 @@ def stored_values(array: pa.Array) -> list[Any]:
     for row in () if (valid := validity_of(array)) is None else np.flatnonzero(~valid).tolist():
         values[row] = None
     return values
-
-
-def column_array(values: AnyArray, valid: BoolArray, kind: pa.DataType) -> pa.Array:
-    """An Arrow array of rows gathered from a table's column, null where `valid` is False."""
-    if values.dtype == object:
-        objects = [value if ok else None for value, ok in zip(values.tolist(), valid.tolist(), strict=True)]
-        return pa.array(objects, type=kind)
-    return fixed_array(values, valid, kind)
 
 
 RESERVED_PREFIX = "__"

@@ -27,11 +27,11 @@ from holdfast.functions.process.shared.states import (
     time_column,
 )
 from holdfast.functions.process.shared.values import Codec, Misfit
-from holdfast.functions.rows.columns import BoolArray, IntArray, column_array, object_array, validity
+from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.functions.timing.expiry import expired_rows, renewed
 from holdfast.functions.undo_log import UndoLog
 from holdfast.python_values import exact_values
-from holdfast.state.physical import Slots, values_of
+from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
 
@@ -148,7 +148,7 @@ class ArrayValueState(_Bound, ValueState):
         alive = self.some()
         if self.expiry is not None and self.expiry.on == "read":
             self._renew(self._slots[alive])
-        array = column_array(column.values[self._slots], alive, self._arrays.kind)
+        array = column.to_arrow(column.gather(self._slots)[0], alive)
         return self._arrays.given(_fill(array, self._default, ~alive))
 
     def update(self, value: Any) -> None:
@@ -156,10 +156,7 @@ class ArrayValueState(_Bound, ValueState):
         if self.expiry is not None:
             self._renew(self._slots)
         column = self._table.column(self.name)
-        mask = validity(array)
-        is_object = column.values.dtype == object
-        column.values[self._slots] = object_array(exact_values(array)) if is_object else values_of(array)
-        column.valid[self._slots] = mask if len(mask) else True
+        column.scatter(self._slots, *column.from_arrow(array))
 
     def clear(self) -> None:
         self._table.column(self.name).valid[self._slots] = False

@@ -19,7 +19,7 @@ from holdfast.errors import UserFunctionError
 from holdfast.functions.process.shared.states import AggregatingState, ReducingState, State, ValueState, time_column
 from holdfast.functions.process.shared.values import Codec, Misfit, integer_range
 from holdfast.functions.rows.calls import Cursor
-from holdfast.functions.rows.columns import BoolArray, column_array, object_array, validity
+from holdfast.functions.rows.columns import BoolArray
 from holdfast.functions.timing.expiry import BatchClock, expired_rows
 from holdfast.functions.undo_log import UndoLog
 from holdfast.python_values import exact_values
@@ -55,8 +55,7 @@ class Cells:
     def load(self, table: StateTable, slots: Slots) -> None:
         """Load the values of these slots. Each slot is loaded once a batch."""
         column = table.column(self.name)
-        array = column_array(column.values[slots], column.valid[slots], self.codec.column_type)
-        kept = exact_values(array)
+        kept = exact_values(column.to_arrow(*column.gather(slots)))
         if self.expiry is not None:
             times, known = table.column(time_column(self.name)).gather(slots)
             expired = expired_rows(times, known, self.expiry, self._clock.now_us).tolist()
@@ -70,15 +69,12 @@ class Cells:
         """Write all cells, loaded for `slots` in this order; returns which of them have a value."""
         column = table.column(self.name)
         kept = list(self.kept.values())
-        if column.values.dtype == object:
-            some = np.fromiter((value is not None for value in kept), np.bool_, len(kept))
-            column.values[slots] = object_array(kept)
+        if column.has_objects:
+            column.put_objects(slots, kept)
+            some = column.gather(slots)[1]
         else:
-            array = pa.array(kept, self.codec.column_type)
-            valid = validity(array)
-            some = valid if len(valid) else np.ones(len(kept), np.bool_)
-            column.values[slots] = values_of(array)
-        column.valid[slots] = some
+            values, some = column.from_arrow(pa.array(kept, self.codec.column_type))
+            column.scatter(slots, values, some)
         if self.expiry is not None:
             times = pa.array(list(self._times.values()), pa.int64())
             table.column(time_column(self.name)).scatter(slots, values_of(times), some)

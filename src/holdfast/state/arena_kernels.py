@@ -1,0 +1,206 @@
+"""Kernels of values of variable width: handles of bytes in an arena.
+
+    handle   0                        no value, or an empty value
+             length << 48 | address   `length` bytes at `address`
+             LONG << 48 | address     the same; the length did not fit, and is a uint64 in the 8 bytes before them
+
+Bytes that a handle names never change, so a copy of a row is a copy of its handles, and handles that are equal name
+equal values. Lengths are in the handles: places in an output are found without reading any value. The caller keeps the
+memory that handles name (`arena`). Kernels do no bounds checks. Addresses are uint64.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.state.compiled import copy_bytes, copy_many_bytes, kernel, load_u64, prefetch, same_bytes, store_u64
+from holdfast.state.physical import Bools, Bytes, Integers, Slots
+
+Handles = npt.NDArray[np.uint64]
+
+LONG = 0xFFFF
+"""The length from which on lengths are stored beside the bytes."""
+
+_LONG, _HEADER, _SHIFT, _ADDRESS = np.uint64(LONG), np.uint64(8), np.uint64(48), np.uint64((1 << 48) - 1)
+_LINE, _LINES_MAX = np.uint64(64), np.uint64(4)
+"""Bytes of a cache line, and the lines of a value that are fetched ahead: the processor fetches the rest itself."""
+_AHEAD = 16
+"""Values between the value at work and the value that is fetched."""
+_MANY = np.uint64(64)
+"""Bytes from which on the system's own copying is faster than a loop over words."""
+_0 = np.uint64(0)
+
+
+@kernel
+def _length(handle: Any) -> Any:
+    length = handle >> _SHIFT
+    return load_u64((handle & _ADDRESS) - _HEADER) if length == _LONG else length
+
+
+@kernel
+def _fetch(handle: Any) -> None:
+    """Fetch the first cache lines of a value."""
+    at = handle & _ADDRESS
+    lines = min(((handle >> _SHIFT) + (at & (_LINE - np.uint64(1))) + _LINE) // _LINE, _LINES_MAX)
+    for line in range(lines if handle else _0):
+        prefetch(at + np.uint64(line) * _LINE)
+
+
+@kernel
+def _copy(source: Any, target: Any, length: Any) -> None:
+    if length < _MANY:
+        copy_bytes(source, target, length)
+    else:
+        copy_many_bytes(source, target, length)
+
+
+@kernel
+def long_count(offsets: Integers) -> Any:
+    """Return how many of the values between these offsets are long."""
+    count = 0
+    for i in range(len(offsets) - 1):
+        count += offsets[i + 1] - offsets[i] >= LONG
+    return count
+
+
+@kernel
+def handles_of(offsets: Integers, valid: Bools, at: Any) -> Any:
+    """Handles of values that lie at `at` as they do between these offsets. None of them is long."""
+    handles = np.empty(len(valid), np.uint64)
+    begin = np.uint64(at) - np.uint64(offsets[0])
+    for i in range(len(valid)):
+        length = np.uint64(offsets[i + 1] - offsets[i])
+        there = valid[i] and length > _0
+        handles[i] = (length << _SHIFT) | (begin + np.uint64(offsets[i])) if there else _0
+    return handles
+
+
+@kernel
+def copy_in(data: Bytes, begin: int, end: int, at: Any) -> None:
+    """Copy `data[begin:end]` to the address `at`."""
+    copy_many_bytes(np.uint64(data.ctypes.data) + np.uint64(begin), np.uint64(at), np.uint64(end - begin))
+
+
+@kernel
+def append(offsets: Integers, data: Bytes, valid: Bools, at: Any) -> Any:
+    """Copy the valid values to `at`, end to end, the long ones with their lengths; return their handles."""
+    handles = np.zeros(len(valid), np.uint64)
+    source, target = np.uint64(data.ctypes.data), np.uint64(at)
+    for i in range(len(valid)):
+        length = np.uint64(offsets[i + 1] - offsets[i])
+        if valid[i] and length > _0:
+            if length >= _LONG:
+                store_u64(target, length)
+                target += _HEADER
+            _copy(source + np.uint64(offsets[i]), target, length)
+            handles[i] = (min(length, _LONG) << _SHIFT) | target
+            target += length
+    return handles
+
+
+@kernel
+def stored_bytes(handles: Handles) -> Any:
+    """Return the bytes that the values take in an arena."""
+    total = _0
+    for handle in handles:
+        total += _length(handle) + (_HEADER if handle >> _SHIFT == _LONG else _0)
+    return np.int64(total)
+
+
+@kernel
+def move(handles: Handles, at: Any) -> None:
+    """Copy the values to `at`, end to end, where `stored_bytes` has room; the handles name the copies."""
+    target = np.uint64(at)
+    for i in range(len(handles)):
+        _fetch(handles[min(i + _AHEAD, len(handles) - 1)])
+        handle = handles[i]
+        if handle:
+            length = _length(handle)
+            if handle >> _SHIFT == _LONG:
+                store_u64(target, length)
+                target += _HEADER
+            _copy(handle & _ADDRESS, target, length)
+            handles[i] = (handle & ~_ADDRESS) | target
+            target += length
+
+
+@kernel
+def offsets_of(handles: Handles, valid: Bools) -> Any:
+    """Offsets (from 0) of the values laid end to end; those that are not valid take none."""
+    offsets = np.zeros(len(handles) + 1, np.int64)
+    for i in range(len(handles)):
+        offsets[i + 1] = offsets[i] + (np.int64(_length(handles[i])) if valid[i] else 0)
+    return offsets
+
+
+@kernel
+def gather_bytes(handles: Handles, offsets: Integers) -> Any:
+    """The values laid end to end at these offsets."""
+    out = np.empty(offsets[-1], np.uint8)
+    target = np.uint64(out.ctypes.data)
+    for i in range(len(handles)):
+        _fetch(handles[min(i + _AHEAD, len(handles) - 1)])
+        length = np.uint64(offsets[i + 1] - offsets[i])
+        if length > _0:
+            _copy(handles[i] & _ADDRESS, target + np.uint64(offsets[i]), length)
+    return out
+
+
+@kernel
+def gather_fixed(handles: Handles, valid: Bools, width: int) -> Any:
+    """Values of `width` bytes laid end to end; zeros for those that are not valid."""
+    out = np.zeros(len(handles) * width, np.uint8)
+    target = np.uint64(out.ctypes.data)
+    for i in range(len(handles)):
+        if valid[i] and handles[i]:
+            copy_bytes(handles[i] & _ADDRESS, target + np.uint64(i * width), np.uint64(width))
+    return out
+
+
+@kernel
+def scatter(values: Handles, slots: Slots, source: Handles) -> Any:
+    """`values[slots] = source`, the last of a slot stays; return by how many stored bytes the values have grown."""
+    grown = np.int64(0)
+    for i in range(len(slots)):
+        slot = np.uint64(slots[i])
+        grown += np.int64(_length(source[i])) - np.int64(_length(values[slot]))
+        values[slot] = source[i]
+    return grown
+
+
+@kernel
+def clear(values: Handles, slots: Slots) -> Any:
+    """Set the values of distinct `slots` to none; return the bytes that they had."""
+    cleared = np.int64(0)
+    for i in range(len(slots)):
+        slot = np.uint64(slots[i])
+        cleared += np.int64(_length(values[slot]))
+        values[slot] = _0
+    return cleared
+
+
+@kernel
+def mark_different(handles: Handles, valid: Bools, old: Handles, old_valid: Bools, different: Bools) -> None:
+    """Set `different[i]` where the i-th values are not equal, byte by byte."""
+    for i in range(len(handles)):
+        ahead = min(i + _AHEAD, len(handles) - 1)
+        if handles[ahead] != old[ahead]:
+            _fetch(handles[ahead])
+            _fetch(old[ahead])
+        if valid[i] != old_valid[i]:
+            different[i] = True
+        elif valid[i] and handles[i] != old[i]:
+            length = _length(handles[i])
+            if length != _length(old[i]) or not same_bytes(handles[i] & _ADDRESS, old[i] & _ADDRESS, length):
+                different[i] = True
+
+
+@kernel
+def replaced_bytes(handles: Handles, old: Handles) -> Any:
+    """Return the bytes of the old values whose handle is no longer the i-th."""
+    total = np.int64(0)
+    for i in range(len(handles)):
+        if handles[i] != old[i]:
+            total += np.int64(_length(old[i]))
+    return total

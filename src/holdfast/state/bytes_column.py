@@ -1,0 +1,113 @@
+"""A value column of strings or bytes: `values` are handles of bytes in the table's arena (`arena_kernels`).
+
+The bytes that a handle names never change: rows are saved, put back and compared by their handles, other values are
+compared byte by byte. Handles that a copy of a row has are good as long as the copy holds the arena's spaces; handles
+of a batch are good until it ends.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import UserFunctionError
+from holdfast.state import arena_kernels, kernels
+from holdfast.state.arena import Arena
+from holdfast.state.columns import Column, Values, is_object
+from holdfast.state.physical import (
+    Bools,
+    Bytes,
+    Integers,
+    Slots,
+    fixed_bytes_array,
+    fixed_bytes_of,
+    validity_of,
+    variable_array,
+    variable_bytes_of,
+)
+
+ARROW_MAX = int(np.iinfo(np.int32).max)
+"""Bytes of an Arrow array of strings or bytes that are not large."""
+
+
+class BytesColumn(Column):
+    """Strings or bytes. Written through the methods alone, except that `valid` may be set to False."""
+
+    def __init__(self, field: pa.Field, capacity: int, arena: Arena) -> None:
+        super().__init__(field, capacity, np.dtype(np.uint64))
+        self.fixed_width = False
+        self._arena = arena
+        self._width = field.type.byte_width if pa.types.is_fixed_size_binary(field.type) else None
+
+    def scatter(self, slots: Slots, values: Values, valid: Bools) -> None:
+        self._arena.live_bytes += arena_kernels.scatter(self.values, slots, values)
+        kernels.scatter(self.valid, slots, valid)
+
+    def clear(self, slots: Slots) -> None:
+        kernels.fill(self.valid, slots, False)
+        self._arena.live_bytes -= arena_kernels.clear(self.values, slots)
+
+    def mark_changed(self, slots: Slots, old: Values, old_valid: Bools, changed: Bools) -> None:
+        self.mark_different(self.gather(slots), (old, old_valid), changed)
+
+    def mark_different(self, now: tuple[Values, Bools], old: tuple[Values, Bools], different: Bools) -> None:
+        arena_kernels.mark_different(*now, *old, different)
+
+    def to_arrow(self, values: Values, valid: Bools) -> Any:
+        if self._width is not None:
+            data = arena_kernels.gather_fixed(values, valid, self._width)
+            return fixed_bytes_array(data, valid, self.field.type)
+        offsets = arena_kernels.offsets_of(values, valid)
+        try:
+            return variable_array(offsets, arena_kernels.gather_bytes(values, offsets), valid, self.field.type)
+        except OverflowError as error:
+            raise UserFunctionError(f"state {self.field.name!r}: {error}") from error
+
+    def fits_arrow(self, values: Values, valid: Bools) -> bool:
+        """Return whether an Arrow array can have the bytes of these values."""
+        is_large = pa.types.is_large_string(self.field.type) or pa.types.is_large_binary(self.field.type)
+        return is_large or self._width is not None or bool(arena_kernels.offsets_of(values, valid)[-1] <= ARROW_MAX)
+
+    def from_arrow(self, array: Any) -> tuple[Values, Bools]:
+        if array.type != self.field.type:
+            array = array.cast(self.field.type)
+        mask = validity_of(array)
+        valid = np.ones(len(array), np.bool_) if mask is None else mask
+        if self._width is not None:
+            offsets = np.arange(len(array) + 1, dtype=np.int64) * self._width
+            return self._arena.append(offsets, fixed_bytes_of(array), valid), valid
+        return self._arena.append(*variable_bytes_of(array), valid), valid
+
+    def objects(self, slots: Slots) -> list[Any]:
+        found: list[Any] = self.to_arrow(*self.gather(slots)).to_pylist()
+        return found
+
+    def put_objects(self, slots: Slots, objects: Sequence[Any]) -> None:
+        self.scatter(slots, *self.from_arrow(self._array_of(objects)))
+
+    def to_bytes(self, values: Values, valid: Bools) -> list[bytes | None]:
+        offsets = arena_kernels.offsets_of(values, valid)
+        data, ends = arena_kernels.gather_bytes(values, offsets).tobytes(), offsets.tolist()
+        return [data[ends[i] : ends[i + 1]] if ok else None for i, ok in enumerate(valid.tolist())]
+
+    def from_bytes(self, stored: Sequence[bytes | None], arena: Arena) -> Values:
+        valid = np.fromiter((each is not None for each in stored), np.bool_, len(stored))
+        parts = [b"" if each is None else each for each in stored]
+        offsets: Integers = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
+        data: Bytes = np.frombuffer(b"".join(parts), np.uint8)
+        return arena.append(offsets, data, valid)
+
+    def replaced_bytes(self, slots: Slots, old: Values) -> int:
+        """The bytes of old values that are no longer at `slots`."""
+        return int(arena_kernels.replaced_bytes(kernels.gather(self.values, slots), old))
+
+
+def new_column(field: pa.Field, capacity: int, arena: Arena) -> Column:
+    """A column for values of a field, whose bytes, if they are of variable width, go to `arena`."""
+    types = pa.types
+    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+    if not is_object(field) and field.type != pa.binary(0) and any(is_type(field.type) for is_type in tests):
+        return BytesColumn(field, capacity, arena)
+    return Column(field, capacity)
