@@ -70,9 +70,9 @@ class Arena:
 
     def append(self, offsets: Integers, data: Bytes, valid: Bools) -> Handles:
         """Copy values into the arena; return their handles."""
+        if not len(valid):
+            return np.zeros(0, np.uint64)
         begin, end = int(offsets[0]), int(offsets[-1])
-        if end == begin:
-            return np.zeros(len(valid), np.uint64)
         long_count = arena_kernels.long_count(offsets) if end - begin >= LONG else 0
         at = self._space.room(end - begin + 8 * long_count)
         if long_count:

@@ -197,10 +197,10 @@ def mark_different(handles: Handles, valid: Bools, old: Handles, old_valid: Bool
 
 
 @kernel
-def replaced_bytes(handles: Handles, old: Handles) -> Any:
-    """Return the bytes of the old values whose handle is no longer the i-th."""
+def replaced_bytes(handles: Handles, present: Bools, old: Handles) -> Any:
+    """Return the bytes of the old values whose handle is no longer the i-th of a present row."""
     total = np.int64(0)
     for i in range(len(handles)):
-        if handles[i] != old[i]:
+        if handles[i] != old[i] or not present[i]:
             total += np.int64(_length(old[i]))
     return total

@@ -99,9 +99,9 @@ class BytesColumn(Column):
         data: Bytes = np.frombuffer(b"".join(parts), np.uint8)
         return arena.append(offsets, data, valid)
 
-    def replaced_bytes(self, slots: Slots, old: Values) -> int:
-        """The bytes of old values that are no longer at `slots`."""
-        return int(arena_kernels.replaced_bytes(kernels.gather(self.values, slots), old))
+    def replaced_bytes(self, slots: Slots, present: Bools, old: Values) -> int:
+        """The bytes of old values that are no longer at `slots`, of which some are present."""
+        return int(arena_kernels.replaced_bytes(kernels.gather(self.values, slots), present, old))
 
 
 def new_column(field: pa.Field, capacity: int, arena: Arena) -> Column:

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from holdfast.errors import CorruptObject
 from holdfast.state import kernels
+from holdfast.state.arena import Arena
+from holdfast.state.bytes_column import new_column
 from holdfast.state.columns import placed
 from holdfast.state.index import columns_of_stored, new_index
 from holdfast.state.keys import encode_columns
@@ -95,6 +97,11 @@ def stored_parts(schema: pa.Schema, rows: Rows, copies: KeyedRows) -> list[pa.Re
         return [stored_rows(schema, rows, copies)]
     halves = np.array_split(np.arange(len(copies), dtype=np.int32), 2)
     return [part for half in halves for part in stored_parts(schema, rows, copies.take(half))]
+
+
+def codec_of(schema: pa.Schema) -> RowCodec:
+    """A codec of the value columns in a stored schema."""
+    return RowCodec([new_column(field, 0, Arena()) for field in value_schema_of(schema)])
 
 
 def decoded(schema: pa.Schema, codec: RowCodec, keys: list[bytes], records: list[bytes]) -> pa.RecordBatch:

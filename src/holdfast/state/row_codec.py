@@ -1,7 +1,7 @@
 """Rows as records of bytes, as a base store keeps them, and with its files the materialized state of a table.
 
 record := mark (1 byte); for each column: valid (1 byte); for each fixed-width column: its physical value;
-          where there are object columns: msgpack array of their values' bytes, nil for null
+          where there are other columns: msgpack array of their values' bytes, nil for null
 """
 
 from collections.abc import Iterator, Sequence

@@ -137,6 +137,7 @@ class Rows:
         self.arena = Arena()
         self.columns = [new_column(field, self.index.slot_capacity, self.arena) for field in value_schema]
         self.present: Bools = np.zeros(self.index.slot_capacity, np.bool_)
+        self._all_fixed = all(column.fixed_width for column in self.columns)
         self._objects = [column for column in self.columns if column.has_objects]
         self._sizes: Integers = np.zeros(self.index.slot_capacity if self._objects else 0, np.int64)
         """The bytes of each slot's objects when they were measured last."""
@@ -289,12 +290,15 @@ class Rows:
 
     def replaced_bytes(self, old: OldRows) -> int:
         """The bytes of the objects that only `old` still holds; if measured since, those of their successors."""
-        total, replaced = 0, np.zeros(len(old.slots) if self._objects else 0, np.bool_)
+        if self._all_fixed:
+            return 0
+        total, present = 0, self.present_at(old.slots)
+        replaced = ~present
         for column, (values, _) in zip(self.columns, old.columns, strict=True):
             if column.has_objects:
                 replaced |= addresses(values) != addresses(column.values[old.slots])
             elif isinstance(column, BytesColumn):
-                total += column.replaced_bytes(old.slots, values)
+                total += column.replaced_bytes(old.slots, present, values)
         return total + int(self._sizes[old.slots][replaced].sum() if self._objects else 0)
 
     def _grow(self, capacity: int) -> None:

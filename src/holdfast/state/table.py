@@ -23,24 +23,13 @@ import pyarrow as pa
 from holdfast.errors import JobRefused
 from holdfast.ids import BatchNumber
 from holdfast.state import kernels
-from holdfast.state.arena import Arena
-from holdfast.state.bytes_column import new_column
 from holdfast.state.capture import Captured
-from holdfast.state.changes import (
-    decoded,
-    merge_changes,
-    stored_parts,
-    stored_rows,
-    stored_schema,
-    value_schema_of,
-    within,
-)
+from holdfast.state.changes import codec_of, decoded, merge_changes, stored_parts, stored_rows, stored_schema, within
 from holdfast.state.columns import Column, object_field
 from holdfast.state.history import UNDO_BYTES_MAX, UndoHistory, UndoSegment
 from holdfast.state.keys import check_key_types, declared_columns, encode_columns, refuse_nulls
 from holdfast.state.physical import Bools, Slots, values_of
 from holdfast.state.residency import BaseStore, Residency
-from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import OldRows, Presence, Rows
 from holdfast.state.survey import RowFilter, Survey, SurveyPlace, survey
 from holdfast.state.transaction import Transaction
@@ -366,7 +355,7 @@ class StateTable:
         self._refuse_in_batch("load")
         self.commits = None
         as_they_are = self._residency is not None and stored.equals(self._stored_schema)
-        codec = RowCodec([new_column(field, 0, Arena()) for field in value_schema_of(stored)])
+        codec = codec_of(stored)
         for keys, values in records:
             if self._residency is not None and as_they_are:
                 self._residency.base.write(keys, values, [])
