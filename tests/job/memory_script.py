@@ -15,7 +15,8 @@ import pyarrow as pa
 
 import holdfast as hf
 from benchmarks.growth.axis import own_mb, watched
-from benchmarks.growth.jobs import SCHEMA, bounded, new_job, rows
+from benchmarks.growth.jobs import BOUND_MB, SCHEMA, bounded, new_job, rows
+from holdfast.taskmanager.process_memory import keep_freed_memory
 from holdfast.testing import TestSource, run
 
 WIDE = 1_000
@@ -98,6 +99,16 @@ DECLARED: dict[str, Callable[[hf.Job], hf.Stream]] = {
     ),
     "inner join in sliding windows": lambda job: sliding(job, "inner"),
     "outer join in sliding windows": lambda job: sliding(job, "outer"),
+    "left join of many rows": lambda job: (
+        numbers(job, np.arange(600_000) % 50_000)
+        .key_by("k")
+        .join(numbers(job, np.arange(100)).key_by("k"), how="left", suffix="_r", within=("0s", "10s"))
+    ),
+    "left join of many keys": lambda job: (
+        numbers(job, np.arange(600_000))
+        .key_by("k")
+        .join(numbers(job, np.arange(600_000)).key_by("k"), how="left", suffix="_r", within=("0s", "10s"))
+    ),
     "left join of long texts": lambda job: joined(job, "left", within=("0s", "10s")),
     "semi join of long texts": lambda job: joined(job, "semi", within=("0s", "10s")),
     "join with a time to live": lambda job: joined(job, "inner", ttl="1h"),
@@ -119,6 +130,7 @@ DECLARED: dict[str, Callable[[hf.Job], hf.Stream]] = {
 
 
 def main(name: str) -> None:
+    keep_freed_memory(BOUND_MB << 20)  # as a TaskManager's process does
     small = new_job(**bounded())
     numbers(small, np.arange(100)).key_by("k").aggregate(n=hf.count()).write(hf.NoopSink())
     run(small)

@@ -15,7 +15,7 @@ from benchmarks.growth.jobs import BOUND_MB
 ROOT = Path(__file__).parents[2]
 FACTOR_MAX = 4
 """Greatest peak as a multiple of the setting: source, sender and storage are in the process, too."""
-WIDER = {"lists": 7}
+WIDER = {"lists": 5}
 """A sender has the values of lists as objects and in Arrow, and the operator so again."""
 QUICK = {"outer join in sliding windows", "flat map"}
 NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in DECLARED]

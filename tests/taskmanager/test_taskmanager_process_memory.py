@@ -4,7 +4,13 @@ import gc
 import weakref
 
 from holdfast.clock import ManualClock
-from holdfast.taskmanager.process_memory import COLLECT_AFTER, PAUSE_S_MIN, SETTLE_GROWTH, GarbageCollection
+from holdfast.taskmanager.process_memory import (
+    COLLECT_AFTER,
+    PAUSE_S_MIN,
+    SETTLE_GROWTH,
+    GarbageCollection,
+    kept_and_mapped,
+)
 
 
 class Knot:
@@ -44,3 +50,9 @@ def test_what_is_there_at_the_first_look_is_not_gone_through_again_until_the_ten
 def look(garbage: GarbageCollection, clock: ManualClock) -> None:
     clock.advance(PAUSE_S_MIN)
     garbage.tick()
+
+
+def test_a_process_of_little_memory_keeps_little_of_what_was_freed():
+    mebibyte = 1 << 20
+    assert kept_and_mapped(64 * mebibyte) == (16 * mebibyte, 4 * mebibyte)
+    assert kept_and_mapped(1024 * mebibyte) == kept_and_mapped(64 * 1024 * mebibyte) == (256 * mebibyte, 32 * mebibyte)

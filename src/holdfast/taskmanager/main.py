@@ -35,7 +35,7 @@ def run_task_manager(
     HoldfastError
         If no port is free, or the storage cannot be opened.
     """
-    keep_freed_memory()
+    keep_freed_memory(settings.memory_bytes)
     clock = clock or SystemClock()
     job_master = JobMasterClient(settings.job_master, settings.secret)
     SHELF.ask(job_master)

@@ -61,7 +61,7 @@ def checked(inputs: Sequence[Numbered], room: BatchRoom) -> Iterator[Numbered]:
 
 
 def _size(rows: pa.RecordBatch, copies: int) -> int:
-    size: int = rows.nbytes if copies == 1 else (rows.nbytes + KEPT_BYTES * rows.num_rows) * copies
+    size: int = (rows.nbytes + KEPT_BYTES * rows.num_rows) * copies
     return size
 
 
