@@ -11,7 +11,7 @@ marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate seeds check format \
-        bench-count bench-start bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments docs dist freeze clean
+        bench-count bench-start bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments pictures docs dist freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -136,6 +136,11 @@ bench-regions: setup  ## Checkpoints of 5,000 regions that fail now and then, si
 
 bench-kafka: setup  ## JSON messages from a local Kafka broker into a keyed count, beside the bare client, as one JSON line
 	@$(RUN) python -m benchmarks.kafka --json $(BENCH)
+
+pictures: setup  ## Pictures of a running job's page anew, and the README's from docs/measurements/peers.json
+	HOLDFAST_SCREENSHOTS=build/pictures $(PYTEST) -q tests/ui/test_ui_browser.py
+	for each in docs/pictures/page-*.png; do cp build/pictures/$${each##*/} docs/pictures/; done
+	$(RUN) python -m benchmarks.picture docs/measurements/peers.json docs/pictures/figures.svg
 
 docs: setup  ## The documentation site, in build/site; without a warning, or not at all
 	@$(RUN) python scripts/build_site.py
