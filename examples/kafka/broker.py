@@ -169,8 +169,8 @@ def java() -> str:
 
 
 def jars() -> str:
-    script = ROOT / "scripts" / "kafka_jars.sh"
-    return subprocess.run([script], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    script = [ROOT / "scripts" / "jars.sh", "examples/kafka/pom.xml"]
+    return subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def free_port() -> int:

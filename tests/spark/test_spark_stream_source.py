@@ -114,7 +114,7 @@ def test_messages_of_sparks_kafka_reader_count_once_although_the_driver_and_a_ta
     for partition in range(3):
         kafka_kit.Writer().put(topic, [str(number).encode() for number in range(partition, 3000, 3)], partition)
     jars = subprocess.run(
-        [ROOT / "scripts" / "kafka_jars.sh", "spark_reader"], check=True, capture_output=True, text=True
+        [ROOT / "scripts" / "jars.sh", "examples/kafka/spark_reader.xml"], check=True, capture_output=True, text=True
     )
     script = [sys.executable, str(Path(__file__).with_name("stream_kafka_script.py"))]
     arguments = [kafka_kit.address(), topic, str(tmp_path), jars.stdout.strip()]

@@ -45,7 +45,16 @@ def s3_options() -> Iterator[dict[str, str]]:
     os.environ.update(proxies)
 
 
-@pytest.fixture(params=["file", "memory", "s3"])
+@pytest.fixture(scope="session")
+def hdfs_address() -> Iterator[str]:
+    """Host and port of the NameNode of a real HDFS."""
+    from hdfs_kit import hdfs
+
+    with hdfs() as running:
+        yield running.address
+
+
+@pytest.fixture(params=["file", "memory", "s3", pytest.param("hdfs", marks=pytest.mark.long)])
 def open_again(request: pytest.FixtureRequest, tmp_path: object) -> Callable[[], ObjectStore]:
     """Opens the same fresh store each time it is called."""
     folder = uuid.uuid4().hex
@@ -53,6 +62,9 @@ def open_again(request: pytest.FixtureRequest, tmp_path: object) -> Callable[[],
         return lambda: open_store(f"file://{tmp_path}/a store/{folder}")
     if request.param == "memory":
         return lambda: open_store(f"memory://{folder}")
+    if request.param == "hdfs":
+        address = request.getfixturevalue("hdfs_address")
+        return lambda: open_store(f"hdfs://{address}/{folder}/a store")
     options = request.getfixturevalue("s3_options")
     return lambda: open_store(f"s3://{BUCKET}/{folder}", options)
 

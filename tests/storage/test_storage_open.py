@@ -16,7 +16,7 @@ from holdfast.storage.store import open_store
 
 @pytest.mark.parametrize(
     "url",
-    ["hdfs://namenode/x", "/data/x", "data", "", "file://relative/x", "s3:///folder", "https://bucket.example/x"],
+    ["ftp://server/x", "/data/x", "data", "", "file://relative/x", "s3:///folder", "https://bucket.example/x"],
 )
 def test_a_url_that_is_not_understood_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="expected"):

@@ -17,7 +17,7 @@ from holdfast.errors import JobRefused
 from holdfast.sinks.base import Sink
 from holdfast.storage.urls import path_of, split_url
 
-_PROVIDERS = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
+_PROVIDERS = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az", "hdfs": "hdfs"}
 _PREFIX = re.compile("^(aws|azure|google)_(storage_)?")
 _PLACES = ("endpoint", "endpoint_url", "account_name")
 """Options, without the provider's prefix, that tell apart buckets of the same name."""

@@ -19,7 +19,7 @@ from holdfast.storage.urls import path_of, refuse_long, split_url
 PRIVATE, UMASK = "private", "umask"
 """Values of the storage option `file_permissions`: rights of what is made below a `file://` URL."""
 
-SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss")
+SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
 
 
 class ObjectInfo(NamedTuple):
@@ -79,7 +79,7 @@ def open_store(
     private: bool = True,
     whose: str = "storage",
 ) -> ObjectStore:
-    """Open `file:///…`, `memory://…`, `s3://…`, `gs://…` or `az://…`.
+    """Open `file:///…`, `memory://…`, `s3://…`, `gs://…`, `az://…` or `hdfs://…`.
 
     A `memory://` URL names a store shared within the process. `storage_options` are obstore's (`aws_access_key_id`,
     `aws_endpoint`, `allow_http`, `timeout`, …), never stored or logged. Does no I/O except creating the folder of a
@@ -118,6 +118,10 @@ def open_store(
             raise SettingsError(f"{whose} {shown!r}: expected an absolute path, for example {hide(relative)!r}")
         private = private and _permissions(f"{whose} {shown!r}", storage_options or {}) == PRIVATE
         return file_store(url, path_of(parts), make=make, public=public, private=private)
+    if parts.scheme == "hdfs":
+        from holdfast.storage.hdfs_store import hdfs_store
+
+        return hdfs_store(url, parts, storage_options or {})
     if not parts.netloc:
         raise SettingsError(f"{whose} {shown!r}: expected a bucket or account: {parts.scheme}://name/folder")
     return cloud_store(url, dict(storage_options or {}))

@@ -10,6 +10,8 @@ KEY_BYTES_MAX = 1_024
 PATH_BYTES_MAX = 4_095
 COMPONENT_BYTES_MAX = 255
 """Bytes of a path, and of each of its parts, that file systems in use take."""
+PATHS = ("file", "hdfs")
+"""Schemes of file systems, whose names are paths."""
 UNFINISHED_BYTES = 40
 """Bytes by which the name of a file is longer until it is complete."""
 
@@ -46,7 +48,7 @@ def refuse_long(url: str, longest: str, whose: str) -> None:
     path = path_of(parts).strip("/")
     if parts.scheme == "memory":
         return
-    limit = KEY_BYTES_MAX if parts.scheme != "file" else PATH_BYTES_MAX - UNFINISHED_BYTES
+    limit = PATH_BYTES_MAX - UNFINISHED_BYTES if parts.scheme in PATHS else KEY_BYTES_MAX
     found = len(f"{path}/{longest}".encode())
     if found > limit:
         raise SettingsError(
@@ -54,7 +56,7 @@ def refuse_long(url: str, longest: str, whose: str) -> None:
             f"{limit}: shorten the URL's path ({len(path.encode())} bytes), or the names of sources and sinks"
         )
     part = max(path.split("/"), key=lambda each: len(each.encode()))
-    if parts.scheme == "file" and len(part.encode()) > COMPONENT_BYTES_MAX:
+    if parts.scheme in PATHS and len(part.encode()) > COMPONENT_BYTES_MAX:
         raise SettingsError(
             f"{whose} {hide(url)!r}: a folder's name has {len(part.encode())} bytes, and file systems take "
             f"{COMPONENT_BYTES_MAX}: shorten it"
