@@ -37,7 +37,7 @@ CIRCLES = {
     "functions.windows.aggregate functions.windows.window_operator": OPERATORS,
     "functions.windows.session functions.windows.session_operator": OPERATORS,
     "job job_settings spark.start streams": "a job starts itself, and the start reads the job",
-    "storage.hdfs_store storage.links storage.obstore_store storage.store": "a store loads its library when it is opened",
+    "storage.hdfs_store storage.links storage.obstore_store storage.store": "a store loads its library as it opens",
 }
 """Modules that know each other, some of them for type checks or late alone, and the reason. No others may."""
 
