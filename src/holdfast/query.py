@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed, SettingsError, described
@@ -251,6 +252,22 @@ class Query:
 
     def _options(self, given: Mapping[str, str] | None) -> Mapping[str, str]:
         return self._master.job.storage_options if given is None else given
+
+    def read_state(self, operator: str, state: str | None = None, *, key: Mapping[str, Any]) -> pa.Table:
+        """Read the state of a key from the TaskManager that owns it, in a single call, while the query runs.
+
+        The rows are those at the end of a committed batch, whose number is in the table's metadata under `b"batch"`;
+        nothing of a batch that is not committed is among them. The batch may be newer than the last checkpoint, so a
+        crash may take the state back to before it. `state`, `key` and the columns: as of `hf.read_state`.
+
+        Raises
+        ------
+        HoldfastError
+            There is no operator, state or key of that kind; or the state cannot be read by key.
+        TaskManagerLost
+            The owner has just ended: ask again.
+        """
+        return self._master.read_state(operator, state, key)
 
     def retry(self, split: str, *, source: str | None = None) -> None:
         """Try a split that fails or is parked at once, with its failures forgotten. Returns before it is tried.

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.errors import CheckpointFailed, CorruptObject, HoldfastError
 from holdfast.settings import HashMapState, RocksDBState, StateBackend
-from holdfast.state import arena, capture, changes, hashing, residency, unlogged
+from holdfast.state import arena, capture, changes, committed, hashing, residency, unlogged
 from holdfast.state.backends import new_table
 from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.table import Captured, StateTable, merge_changes
@@ -117,8 +117,11 @@ class TableAgainstDict(RuleBasedStateMachine):
 
     def lookup(self, keys: list[Any]) -> Any:
         self.touched |= dict.fromkeys(keys)
+        return self.table.lookup(self.key_rows(keys))
+
+    def key_rows(self, keys: list[Any]) -> pa.RecordBatch:
         columns = [pa.array([key[i] for key in keys], field.type) for i, field in enumerate(self.schema)]
-        return self.table.lookup(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def choose(self, data: st.DataObject, most: int) -> list[Any]:
         return data.draw(st.lists(st.sampled_from(self.universe), max_size=most))
@@ -141,6 +144,15 @@ class TableAgainstDict(RuleBasedStateMachine):
             assert tuple(row.values())[: len(key)] == key
             if key in self.rows:
                 assert (row["n"], row["s"]) == self.rows[key]
+
+    @rule(data=st.data())
+    def read_what_is_committed(self, data: st.DataObject) -> None:
+        """Read by key, and all of it, also in a batch, which goes on as if nobody had read."""
+        keys, expected = self.choose(data, 5), self.committed[max(self.committed)]
+        found = committed.rows_of_keys(self.table, self.key_rows(keys))
+        self.touched |= dict.fromkeys(keys)
+        assert self.changed(found) == {key: expected[key] for key in keys if key in expected}
+        assert self.changed(committed.all_rows(self.table)) == expected
 
     @precondition(lambda self: self.table.in_batch)
     @rule(data=st.data())

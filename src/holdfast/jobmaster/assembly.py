@@ -35,6 +35,7 @@ from holdfast.jobmaster.checkpoints.control import Control
 from holdfast.jobmaster.checkpoints.job_time import JobTime
 from holdfast.jobmaster.checkpoints.outages import Outages
 from holdfast.jobmaster.gateway import MasterGateway
+from holdfast.jobmaster.live_reads import LiveReads
 from holdfast.jobmaster.processes.cluster import Cluster
 from holdfast.jobmaster.processes.senders import Senders
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
@@ -116,6 +117,7 @@ class MasterParts:
     work: WorkQueue
     savepoints: SavepointWriter
     following: Following
+    reads: LiveReads
     sweeper: CleanupSchedule
     ended: QueryEnd
     closing: threading.Event
@@ -167,13 +169,14 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
         settings, cluster, clock, planner, control, deployer, losses, waiters, news, progress, outages, interruption
     )
     savepoints = SavepointWriter(job, control, [task_managers, senders], clock, ended.is_set)
+    reads = LiveReads(job, task_managers, deployer.owners)
     janitor = EpochJanitor(job.store, job.epoch, publishers)
     remains = Remains(job.store, job.stored.job_id, job.epoch, publishers, objects)
     sweeper = CleanupSchedule(janitor, remains, control.post, clock, closing.is_set)
     return MasterParts(
         job, taken, clock, time, updating, event_log, outages, machine, conductor, gateway, cluster, facts,
-        task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, following, sweeper,
-        ended, closing,
+        task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, following, reads,
+        sweeper, ended, closing,
     )  # fmt: skip
 
 

@@ -13,6 +13,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from typing import Any
+
+import pyarrow as pa
 
 from holdfast import errors
 from holdfast.availability import Refusal
@@ -35,6 +38,7 @@ from holdfast.observe.view import JobView, graph_of
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import ExchangeRoute
 from holdfast.settings import CheckpointConfig
+from holdfast.stored_state import live
 from holdfast.ui.site import HttpUrls
 
 log = logger(__name__)
@@ -84,6 +88,7 @@ class JobMaster:
             parts.facts.tell(ev.StopAsked())
             parts.ended.wait()
             raise
+        live.running(self.job.store.url, self.read_state, parts.ended.is_set)
         log_restored(parts.name, taken.base)
         parts.updating.log_kept()
         log_settings(parts.name, taken.base, settings.checkpoint)
@@ -165,6 +170,14 @@ class JobMaster:
     def stop_with_savepoint(self, url: str, storage_options: Mapping[str, str], timeout_s: float | None) -> Savepoint:
         """Publish everything, copy the last checkpoint, and stop."""
         return self.parts.savepoints.write_at_end(url, storage_options, self.stop, timeout_s)
+
+    def read_state(self, operator: str, state: str | None, key: Mapping[str, Any]) -> pa.Table:
+        """Return the committed rows of a key."""
+        if not self.active:
+            raise errors.HoldfastError(
+                f"query {self.job.settings.name!r} has ended; read a checkpoint: hf.read_state(…)"
+            )
+        return self.parts.reads.read(operator, state, key)
 
     def retry(self, split: str, source: str | None, skipped: int | None = None) -> None:
         """Try a split that failed at once, and put its row at `skipped` aside. Raises `HoldfastError`."""

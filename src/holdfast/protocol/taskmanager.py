@@ -27,6 +27,7 @@ from holdfast.ids import (
     ProcessId,
     RunNumber,
 )
+from holdfast.protocol.live_reads import StateRead, StateRows
 from holdfast.protocol.streams import Streams
 from holdfast.sources.base import BadRow
 from holdfast.storage.copying import CopiedObject, CopyOrder
@@ -329,6 +330,10 @@ class TaskManagerGateway(CopyingGateway, Protocol):
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         """The checkpoint will not complete. Deletes nothing."""
+        ...
+
+    def read_state(self, read: StateRead) -> StateRows:
+        """Committed rows of a key, also while a batch is in flight. Raises `HoldfastError`."""
         ...
 
 

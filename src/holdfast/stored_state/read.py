@@ -6,6 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.errors import HoldfastError
+from holdfast.stored_state.live import reader_of
 from holdfast.stored_state.opened import LATEST, open_checkpoint, open_storage
 from holdfast.stored_state.rows import StateScan, scan
 
@@ -17,6 +19,7 @@ def read_state(
     *,
     checkpoint: int | str = LATEST,
     key: Mapping[str, Any] | None = None,
+    live: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> pa.Table:
     """Read an operator's state from a checkpoint of a job's storage, also while the job runs.
@@ -33,6 +36,9 @@ def read_state(
         Number of a retained checkpoint's record, or `"latest"`.
     key
         A value for each key column: only rows of that key. None: all rows.
+    live
+        True: read the key from the TaskManager that owns it, as `query.read_state` does, by the query of this storage
+        that runs in this program; `checkpoint` is then left out.
 
     Returns
     -------
@@ -46,6 +52,10 @@ def read_state(
     StorageError, CorruptObject
         An object cannot be read.
     """
+    if live:
+        if key is None or checkpoint != LATEST:
+            raise HoldfastError("read_state(live=True) reads a key as it is now: give a key, and no checkpoint")
+        return reader_of(storage)(operator, state, key)
     store = open_storage(storage, storage_options)
     found = scan(open_checkpoint(store, checkpoint), operator, state, storage_options)
     if key is not None:

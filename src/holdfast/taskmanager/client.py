@@ -14,6 +14,7 @@ import pyarrow.flight as flight
 
 from holdfast.errors import HoldfastError, TaskManagerLost
 from holdfast.ids import BatchNumber, CheckpointId, ProcessId, Role, RunNumber
+from holdfast.protocol.live_reads import StateRead, StateRows
 from holdfast.protocol.parcels import OutputsRequest, SmallOutput, StreamPart
 from holdfast.protocol.taskmanager import (
     CommitAnswer,
@@ -104,6 +105,9 @@ class TaskManagerClient(ProcessClient):
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._call("abort_checkpoint", (run, checkpoint_id), type(None))
+
+    def read_state(self, read: StateRead) -> StateRows:
+        return self._call("read_state", read, StateRows)
 
     def put(self, tag: StreamTag, schema: pa.Schema) -> Any:
         """Open a stream of rows: (writer, reader) of Flight, whose errors are not translated."""

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from holdfast.protocol.live_reads import StateRead
 from holdfast.protocol.parcels import OutputsRequest, SmallOutput, StreamPart
 from holdfast.protocol.taskmanager import (
     Deployment,
@@ -118,6 +119,7 @@ def _actions(task_manager: TaskManager) -> dict[str, Handler]:
         "abort_checkpoint": of_numbers(task_manager.abort_checkpoint),
         "receive": lambda body: _receive(task_manager, _streams.decode(body)),
         "outputs": lambda body: _outputs(task_manager, _decode(body, type=OutputsRequest)),
+        "read_state": lambda body: task_manager.read_state(_decode(body, type=StateRead)),
         "copy": lambda body: task_manager.copy(_decode(body, type=CopyOrder)),
         "stop": lambda body: task_manager.stop(),
         "await_end": lambda body: task_manager.stopped.wait(),

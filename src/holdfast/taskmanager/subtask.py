@@ -66,6 +66,15 @@ class Subtask:
     def tables(self) -> list[StateTable]:
         return list(self._operator.tables.values())
 
+    def table_at(self, batch: BatchNumber, name: str) -> StateTable:
+        """The table of that name, whose last committed batch is `batch`. Raises `HoldfastError`."""
+        self._check()
+        if self._committed is not None and self._committed > batch:
+            raise TaskManagerLost(
+                f"operator {self.name!r}, subtask {self.subtask}: a commit failed half way; ask again"
+            )
+        return self._operator.tables[name]
+
     @property
     def memory_bytes(self) -> int:
         """Memory that the tables take, and that the operator takes beside them; without undo."""

@@ -30,6 +30,7 @@ from holdfast.functions.operator import BatchContext
 from holdfast.graph.program import LATE, OperatorOrigin
 from holdfast.ids import NO_BATCH, BatchNumber, CheckpointId, RunNumber
 from holdfast.printable import logger
+from holdfast.protocol.live_reads import StateRead, StateRows
 from holdfast.protocol.parcels import PARCEL_BYTES_MAX, OutputsRequest
 from holdfast.protocol.taskmanager import (
     CommitAnswer,
@@ -49,6 +50,7 @@ from holdfast.taskmanager.buffers import SpillArea
 from holdfast.taskmanager.checkpoints import Answers, LocalCheckpoint
 from holdfast.taskmanager.hosting import Hosted, host
 from holdfast.taskmanager.inputs import Inputs
+from holdfast.taskmanager.live_reads import answer
 from holdfast.taskmanager.memory import StateSize, give_up_undo
 from holdfast.taskmanager.outputs import Outputs
 from holdfast.taskmanager.process_memory import resident_bytes
@@ -100,8 +102,7 @@ class TaskManager:
         self._job_master = job_master
         self._clock = clock or SystemClock()
         self._area = SpillArea(settings.exchange_memory_bytes_max, settings.local_dir)
-        self._inputs = Inputs(self._area)
-        self._outputs = Outputs(self._area)
+        self._inputs, self._outputs = Inputs(self._area), Outputs(self._area)
         self._answers = Answers()
         self._janitor = DeletionQueue(store)
         self._copies = open_copies(
@@ -110,10 +111,8 @@ class TaskManager:
         self._standing_by = StandingBy(
             store, settings.local_dir, self._copies, settings.state_memory_bytes_max, self._clock
         )
-        self._work = threading.Lock()
-        self._numbers = threading.Lock()
-        self._run = 0
-        self._released = -1
+        self._work, self._numbers = threading.Lock(), threading.Lock()
+        self._run, self._released = 0, -1
         self._committed = NO_BATCH
         self._refusals: list[Refusal] = []
         self._deployments = 0
@@ -306,6 +305,9 @@ class TaskManager:
     def copy(self, order: CopyOrder) -> list[CopiedObject]:
         hit("process.copy")
         return carry_out(self._store, order)
+
+    def read_state(self, read: StateRead) -> StateRows:
+        return answer(read, self.index, self._work, lambda: (self._deployed(), self._committed))
 
     def metrics(self) -> dict[str, float]:
         """Gauges, counters and histograms of the present deployment, by name; 0 where nothing is hosted."""

@@ -20,6 +20,7 @@ from holdfast.ids import BatchNumber, CheckpointId, ProcessId, RunNumber
 from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.starting.start import ClusterContext, task_manager_settings
 from holdfast.printable import logger
+from holdfast.protocol.live_reads import StateRead, StateRows
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
     CommitAnswer,
@@ -249,6 +250,9 @@ class _LocalGateway:
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._call(lambda it: it.abort_checkpoint(run, checkpoint_id))
+
+    def read_state(self, read: StateRead) -> StateRows:
+        return self._call(lambda it: it.read_state(read))
 
     def copy(self, order: CopyOrder) -> list[CopiedObject]:
         return self._call(lambda it: it.copy(order))

@@ -180,6 +180,11 @@ class Deployer:
     def _drops(self) -> bool:
         return self._job.settings.on_loss is OnLoss.DROP
 
+    def owners(self) -> list[int]:
+        """The TaskManager that hosts each subtask; empty before the first deployment."""
+        holders = self._holders
+        return [holders[place] for place in self._job.settings.layout.owners] if holders else []
+
     def cancel(self, run: RunNumber) -> None:
         """End the work on a run. Any thread may call this."""
         self._senders.cancel(run)
@@ -187,7 +192,6 @@ class Deployer:
     def runner(self, run: RunNumber, combine: bool, before_commit: Callable[[], None]) -> BatchRunner:
         """Make the runner of a batch under that run number."""
         job, layout = self._job, self._job.settings.layout
-        owners = [self._holders[place] for place in layout.owners]
         return BatchRunner(
             job.stored.job_id,
             job.epoch,
@@ -195,7 +199,7 @@ class Deployer:
             job.program,
             self._senders,
             self._task_managers,
-            ExchangeRoutes(job.stored.job_id, self._task_managers.deployed(), owners, layout.max_parallelism),
+            ExchangeRoutes(job.stored.job_id, self._task_managers.deployed(), self.owners(), layout.max_parallelism),
             job.store,
             self._clock,
             combine and not self._drops,
