@@ -70,6 +70,7 @@ MAY_IMPORT: dict[str, str] = {
     "clock": "",
     "code_shipping": "",
     "equality": "",
+    "expressions": "",
     "errors": "",
     "failpoints": "",
     "hidden": "",

@@ -8,6 +8,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.errors import JobRefused, SettingsError
+from holdfast.expressions.declared import settings_of
+from holdfast.expressions.nodes import SqlSettings
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.process.declared import ProcessSpec
 from holdfast.functions.process.known_rows import known_rows
@@ -270,6 +272,11 @@ class Job:
                 f"unit_timeout={regions.unit_timeout!r} is not allowed: below process_timeout="
                 f"{self.failover.process_timeout!r}, after which the whole batch fails"
             )
+
+    @property
+    def expression_settings(self) -> SqlSettings:
+        """The settings of the session on which answers of expressions in Spark's SQL depend."""
+        return settings_of(self.spark)
 
     def __repr__(self) -> str:
         declared = self.declared

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.calls.declared import (
     BREAKER,
@@ -17,6 +16,7 @@ from holdfast.calls.declared import (
     checked_settings,
 )
 from holdfast.errors import JobRefused, SettingsError
+from holdfast.expressions.declared import SqlExpression, declared
 from holdfast.functions.aggregates.declared import (
     Aggregate,
     check_aggregates,
@@ -29,15 +29,17 @@ from holdfast.functions.joins.declaring import JoinSettings
 from holdfast.functions.operator import OperatorSpec
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.ranking.declaring import LastSettings, TopSettings
+from holdfast.functions.rows.expressions import Expression
 from holdfast.functions.rows.policies import LatePolicy, RowHandling
 from holdfast.functions.windows.declared import AnyWindow
 from holdfast.functions.windows.declaring import AggregateSettings, FunctionSettings, WindowSettings
-from holdfast.graph.declarations import InputDeclaration, OperatorDeclaration, SinkDeclaration
+from holdfast.graph.declarations import InputDeclaration, OperatorDeclaration, SinkDeclaration, keyed_by
 from holdfast.graph.describing import described, ways
 from holdfast.graph.late import late_rows
 from holdfast.graph.nodes import Node, ReadNode, StepDeclaration, StepNode, TransformDeclaration, over_reads, united
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
 from holdfast.graph.projecting import Projection, Selection
+from holdfast.graph.selecting import selected
 from holdfast.quantities import Duration, duration_us
 from holdfast.schema import to_arrow_schema
 from holdfast.sinks.base import Sink
@@ -210,28 +212,33 @@ class Stream:
         calls = AsyncCalls(as_function(fn), settings, declared)
         return self._then(MapBatches(calls, declared, str(calls)))
 
-    def select(self, *columns: str | Sequence[str], **computed: pc.Expression) -> "Stream":
-        """Give rows of these columns, then of computed ones: `select("auction", price=pc.field("price") * 0.908)`.
+    def select(self, *columns: "Expression | Sequence[Expression]", **computed: "Expression") -> "Stream":
+        """Give rows of these columns, then of computed ones: `select("auction", "price * 0.908 as price")`.
 
-        Expressions are PyArrow's. A file source reads only the columns that are needed.
+        A column is a name, or an expression with a name: in Spark's SQL, a `Column` of PySpark, or, as `name=…`, also
+        an expression of PyArrow. `"*"` in the first place stands for all columns of the input. A file source reads only
+        the columns that are needed.
         """
-        if not columns and not computed:
-            raise SettingsError("select() got no column; name a column")
-        named = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
-        names = [name for name in named if isinstance(name, str)]
-        for name in named:
-            if not isinstance(name, str) or not name or names.count(name) > 1 or name in computed:
-                raise SettingsError(f"select({name!r}, …): name each column once; expressions are name=pc.field(…)")
-        for name, made in computed.items():
-            if not isinstance(made, pc.Expression):
-                raise SettingsError(f"select({name}={made!r}): expected an expression such as pc.field('price') * 2")
-        return self._then(Projection({**dict.fromkeys(names), **computed}))
+        return self._then(selected(columns, computed, self._job.expression_settings))
 
-    def where(self, condition: pc.Expression) -> "Stream":
-        """Keep the rows for which an expression of PyArrow is true: `where(pc.field("price") > 100)`."""
-        if not isinstance(condition, pc.Expression):
-            raise SettingsError(f"where({condition!r}): expected an expression such as pc.field('price') > 100")
-        return self._then(Selection(condition))
+    def with_column(self, name: str, made: "Expression") -> "Stream":
+        """Add a column, or put it in the place of the column of that name: `with_column("euro", "price * 0.908")`."""
+        if not isinstance(name, str) or not name:
+            raise SettingsError(f"with_column({name!r}, …): expected the name of the column")
+        return self._then(Projection({name: self._expression(made, f"with_column({name!r}, …)")}, added=True))
+
+    def where(self, condition: "Expression") -> "Stream":
+        """Keep the rows for which a condition is true: `where("price > 100")`.
+
+        The condition is in Spark's SQL, a `Column` of PySpark, or an expression of PyArrow.
+        """
+        return self._then(Selection(self._expression(condition, "where(…)")))
+
+    def _expression(self, given: "Expression", place: str) -> Any:
+        made = declared(given, self._job.expression_settings, place)
+        if isinstance(made, SqlExpression):
+            _ = made.tree  # a text that is no SQL is refused here, and not only at the start
+        return made
 
     def drop_duplicates(
         self, *columns: str, within: Duration | None = None, late: LatePolicy = "drop", name: str | None = None
@@ -273,25 +280,20 @@ class Stream:
             raise SettingsError(f"union_by_name(tag={tag!r}): expected the name of a column, or None")
         return Stream(self._job, united(self._node, other._node, by_name=True, tag=tag))
 
-    def key_by(self, *keys: str | AnyWindow | Sequence[str | AnyWindow]) -> "KeyedStream":
+    def key_by(self, *keys: str | AnyWindow | Sequence[str | AnyWindow], **computed: "Expression") -> "KeyedStream":
         """Group by the values of columns, and by a window of event time if the keys contain a window.
 
         `key_by("user", hf.window("at", "10min"))` has the output columns `user`, `window_start`, `window_end`. Rows
         with a null among the columns, or without a time for the window, are bad records. A list of them does as well.
+        `computed`: further keys that are expressions, by their names: `key_by("user", hour="hour(at)")`. They are
+        columns of the rows from here on.
         """
-        if len(keys) == 1 and isinstance(keys[0], list | tuple):
-            keys = tuple(keys[0])
-        if not keys or not all(isinstance(key, AnyWindow) or (isinstance(key, str) and key) for key in keys):
-            raise SettingsError(f"key_by{keys!r} is not allowed: name at least one column, and at most one hf.window")
-        columns = tuple(key for key in keys if isinstance(key, str))
-        windows = [place for place, key in enumerate(keys) if isinstance(key, AnyWindow)]
-        if len(set(columns)) < len(columns):
-            raise SettingsError(f"key_by{keys!r} names a column twice")
-        if len(windows) > 1:
-            raise SettingsError(f"key_by{keys!r} has {len(windows)} windows: give only a single window")
-        place = windows[0] if windows else 0
-        window = next((key for key in keys if isinstance(key, AnyWindow)), None)
-        return KeyedStream(self._job, InputDeclaration(self._node, columns, window, place))
+        if computed:
+            made = {name: self._expression(each, f"key_by({name}=…)") for name, each in computed.items()}
+            return self._then(Projection(made, added=True)).key_by(
+                *(keys[0] if len(keys) == 1 and isinstance(keys[0], list | tuple) else keys), *computed
+            )
+        return KeyedStream(self._job, keyed_by(self._node, keys))
 
     def write(self, sink: Sink) -> None:
         """Send the rows to a sink. A stream can be written to several."""
@@ -349,7 +351,7 @@ class KeyedStream:
             columns, aggregates, emit=emit, late=late, name=name, allowed_lateness=allowed_lateness
         )
         check_aggregates(aggregates, "changes")
-        plain, computed = without_conditions(aggregates)
+        plain, computed = without_conditions(aggregates, self._job.expression_settings)
         windows = WindowSettings(self._rows, emit, allowed_lateness, late)
         windows.check(self._declared.window, self._declared.key_columns)
         read = {each for one in plain.values() for each in (one.column, one.other) if each} - set(computed)

@@ -11,6 +11,7 @@ import pytest
 from job_kit import new_job, script
 
 import holdfast as hf
+from holdfast.graph.build import build_program, without_spark
 from holdfast.sources.files.parquet_format import ParquetFormat
 from holdfast.testing import run
 
@@ -102,11 +103,11 @@ def test_expressions_that_do_not_fit_are_refused_at_start(made: Any, reason: str
 
 def test_misuse_is_refused_when_declared() -> None:
     bids = new_job().read(script(ROWS, schema=BIDS))
-    for wrong in (lambda: bids.select(), lambda: bids.select("a", "a"), lambda: bids.where("price > 1")):  # type: ignore[arg-type]
+    for wrong in (lambda: bids.select(), lambda: bids.select("a", "a"), lambda: bids.where(3)):
         with pytest.raises(hf.SettingsError):
             wrong()
-    with pytest.raises(hf.SettingsError, match="boolean column, or an expression"):
-        hf.sum("price", where=3)  # type: ignore[arg-type]
+    with pytest.raises(hf.SettingsError, match="expected an expression in Spark's SQL"):
+        hf.sum("price", where=3)
 
 
 def test_change_data_is_refused_though_the_aggregate_does_not_read_its_column() -> None:
@@ -124,3 +125,69 @@ def test_a_row_whose_index_is_out_of_range_is_bad() -> None:
     job.read(script([{"n": 0}, {"n": 2}, {"n": 1}], schema="n BIGINT")).select("n", made=pc.choose(n, n, n)).write(sink)
     assert run(job).totals.bad_rows == 1
     assert [row["n"] for row in sink.rows()] == [0, 1]
+
+
+def test_expressions_in_sql_choose_rows_and_make_columns() -> None:
+    def made(bids: hf.Stream) -> hf.Stream:
+        chosen = bids.where("price > 10").with_column("half", "price / 2")
+        return chosen.select("auction", "half * 2 as whole", up="auction + 1L")
+
+    assert result(made) == [{"auction": 2, "whole": 20.0, "up": 3}, {"auction": 1, "whole": 30.0, "up": 2}]
+
+
+def test_all_columns_and_a_column_of_a_struct_are_selected() -> None:
+    rows = [{"r": {"x": 1}, "a-b": 5}] * 3
+    schema = pa.schema({"r": pa.struct({"x": pa.int64()}), "a-b": pa.int64()})
+    assert result(lambda some: some.select("r.x", "a-b"), rows, schema)[0] == {"x": 1, "a-b": 5}
+    assert result(lambda some: some.select("*", "`a-b` + 1 as more"), rows, schema)[0] == {**rows[0], "more": 6}
+
+
+def test_conditions_in_sql_and_computed_keys_reach_the_operator() -> None:
+    def made(bids: hf.Stream) -> hf.Stream:
+        keyed = bids.key_by(big="coalesce(price, 0) >= 20")
+        return keyed.aggregate(n=hf.count(where="good or price > 15"), total=hf.sum("price", where="auction = 1"))
+
+    found = {row["big"]: (row["n"], row["total"]) for row in result(made)}
+    assert found == {False: (2, 10), True: (2, 30)}
+
+
+def test_a_row_for_which_an_expression_in_sql_fails_is_bad() -> None:
+    sink, job = hf.MemorySink(), new_job(bad_records="dead_letter", dead_letters="memory://letters")
+    rows = [{"k": 0, "v": 1}, {"k": 2, "v": 1}, {"k": 0, "v": None}]
+    job.read(script(rows)).select("k", "v / k as made").write(sink)
+    assert run(job).totals.bad_rows == 1
+    assert sink.rows() == [{"k": 2, "made": 0.5}, {"k": 0, "made": None}]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda bids: bids.where("prise > 1"), "there is no column 'prise'; the nearest are price"),
+        (lambda bids: bids.where("price >"), "is not Spark SQL"),
+        (lambda bids: bids.where("price"), "the condition is of type int64; expected a boolean"),
+        (lambda bids: bids.select("price * 2"), "an expression needs a name"),
+        (lambda bids: bids.select(x="uper(price)"), "the function uper is not supported .* upper"),
+        (lambda bids: bids.key_by("price").aggregate(n=hf.sum("price", where="nope > 1")), "no column 'nope'"),
+    ],
+)
+def test_expressions_in_sql_that_do_not_fit_are_refused(made: Any, reason: str) -> None:
+    with pytest.raises(hf.JobRefused, match=reason):
+        result(made)
+
+
+def test_a_file_source_reads_only_the_columns_that_expressions_in_sql_need(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1, 2], "b": [3, 4], "c": [5, 6]}), tmp_path / "one.parquet")
+    job = new_job()
+    source = hf.FileSource(str(tmp_path), format="parquet", schema="a BIGINT, b BIGINT, c BIGINT")
+    job.read(source).where("a > 1").select("b + 1 as d").write(hf.NoopSink())
+    program = build_program(job.declared, without_spark, None)
+    assert program.legs[0].columns == ("a", "b")
+
+
+def test_explain_says_which_engine_runs_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    job = new_job()
+    job.read(script(ROWS, schema=BIDS)).where("price > 1").map_batches(lambda rows: rows, BIDS).write(hf.NoopSink())
+    job.explain()
+    said = capsys.readouterr().out
+    assert "where('price > 1'): PyArrow in the sender" in said
+    assert "map_batches(<lambda>): Python in the sender" in said

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.arrays import plain_schema
 from holdfast.errors import JobRefused
@@ -150,7 +149,7 @@ class _Builder:
             if not declared.computed:
                 return rows
             return rows.then(Projection(dict(declared.computed), added=True), self._analyse)
-        kept: dict[str, pc.Expression | None] = {name: None for name in names if name in wanted or name in times}
+        kept: dict[str, Any] = {name: None for name in names if name in wanted or name in times}
         return rows.then(Projection({**kept, **declared.computed}), self._analyse)
 
     def _behind_windows(self, operator: str, declared: InputDeclaration, reads: Sequence[ReadNode]) -> InputDeclaration:

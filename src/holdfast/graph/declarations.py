@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-
-import pyarrow.compute as pc
+from typing import Any
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.operator import OperatorInput, OperatorSpec
@@ -33,7 +32,7 @@ class InputDeclaration:
     """True if `window_start` among the keys is a column like any other, and not the previous window."""
     reads: tuple[str, ...] | None = None
     """The columns that the operator reads besides its keys, so that others need not reach it; None: all of them."""
-    computed: dict[str, pc.Expression] = field(default_factory=dict)
+    computed: dict[str, Any] = field(default_factory=dict)
     """Columns that are made of others on their way to the operator."""
     broadcast: str = ""
     """Name of the broadcast state that the rows make in every subtask; empty: rows are divided by key."""
@@ -52,6 +51,23 @@ class InputDeclaration:
                 f"process(broadcast={{{name!r}: …}}) is keyed by {self.window}; key it by columns alone"
             )
         return replace(self, broadcast=name, plain=True)
+
+
+def keyed_by(node: Node, keys: tuple[Any, ...]) -> InputDeclaration:
+    """Return the input of an operator that is keyed by columns, and by at most one window. Raises `SettingsError`."""
+    if len(keys) == 1 and isinstance(keys[0], list | tuple):
+        keys = tuple(keys[0])
+    if not keys or not all(isinstance(key, AnyWindow) or (isinstance(key, str) and key) for key in keys):
+        raise SettingsError(f"key_by{keys!r} is not allowed: name at least one column, and at most one hf.window")
+    columns = tuple(key for key in keys if isinstance(key, str))
+    windows = [place for place, key in enumerate(keys) if isinstance(key, AnyWindow)]
+    if len(set(columns)) < len(columns):
+        raise SettingsError(f"key_by{keys!r} names a column twice")
+    if len(windows) > 1:
+        raise SettingsError(f"key_by{keys!r} has {len(windows)} windows: give only a single window")
+    place = windows[0] if windows else 0
+    window = next((key for key in keys if isinstance(key, AnyWindow)), None)
+    return InputDeclaration(node, columns, window, place)
 
 
 @dataclass(frozen=True)

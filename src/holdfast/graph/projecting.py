@@ -4,23 +4,35 @@ where(e) … select(…)            the source reads the columns that these need
 … key_by(k).aggregate(…)        so is it where an aggregate is the first to say which columns it reads
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused
-from holdfast.functions.rows.expressions import VALUE_ERRORS, evaluated, needed_columns, types_of
+from holdfast.expressions.declared import MaskedColumn, SqlExpression
+from holdfast.expressions.nodes import ExpressionRefused
+from holdfast.functions.rows.expressions import VALUE_ERRORS, Expression, evaluated, needed_columns, types_of
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
     """`Stream.where`: keeps the rows for which the condition is true."""
 
-    condition: pc.Expression
+    condition: Expression
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return rows.filter(self.condition)
+        is_arrow = isinstance(self.condition, pc.Expression)
+        return rows.filter(self.condition if is_arrow else self.condition(rows))
+
+    def bound(self, schema: pa.Schema) -> "Selection":
+        """Return the step over rows of a schema. Raises `JobRefused`."""
+        return Selection(_bound(self, self.condition, schema))
+
+    @property
+    def in_sql(self) -> bool:
+        """True if the condition is in Spark's SQL."""
+        return not isinstance(self.condition, pc.Expression)
 
     def schema_of(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the rows that are kept. Raises `JobRefused`."""
@@ -44,8 +56,16 @@ class Projection:
     `added`: all columns of the input come first.
     """
 
-    columns: dict[str, pc.Expression | None]
+    columns: dict[str, Expression | None]
     added: bool = False
+
+    def bound(self, schema: pa.Schema) -> "Projection":
+        """Return the step over rows of a schema. A text that is a column's name is that column. Raises `JobRefused`."""
+        made: dict[str, Expression | None] = {}
+        for name, each in self.columns.items():
+            is_column = isinstance(each, SqlExpression) and each.text in schema.names and each.name == name
+            made[getattr(each, "text", name) if is_column else name] = None if is_column else _bound(self, each, schema)
+        return replace(self, columns=made)
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         made = dict(zip(self._computed, self._values(rows), strict=True))
@@ -54,11 +74,19 @@ class Projection:
         fields = [pa.field(name, made[name].type) if name in made else rows.schema.field(name) for name in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
+    @property
+    def in_sql(self) -> bool:
+        """True if an expression is in Spark's SQL."""
+        return any(not isinstance(each, pc.Expression) for each in self._computed.values())
+
     def schema_of(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the rows that come out. Raises `JobRefused`."""
         missing = self.missing_from(schema)
         if missing:
-            raise JobRefused(f"{self}: there is no column {missing[0]!r} in its input ({', '.join(schema.names)})")
+            raise JobRefused(
+                f"{self}: there is no column {missing[0]!r} in its input ({', '.join(schema.names)}); an expression "
+                "needs a name, such as 'price * 2 as price'"
+            )
         kinds = dict(zip(self._computed, _types(self, schema, self._computed), strict=True))
         columns = self._all(schema)
         return pa.schema([pa.field(name, kinds[name]) if name in kinds else schema.field(name) for name in columns])
@@ -82,15 +110,15 @@ class Projection:
             raise error
 
     @property
-    def _computed(self) -> dict[str, pc.Expression]:
+    def _computed(self) -> dict[str, Expression]:
         return {name: made for name, made in self.columns.items() if made is not None}
 
-    def _all(self, schema: pa.Schema) -> dict[str, pc.Expression | None]:
+    def _all(self, schema: pa.Schema) -> dict[str, Expression | None]:
         return {**dict.fromkeys(schema.names), **self.columns} if self.added else self.columns
 
     def __str__(self) -> str:
         shown = [repr(name) if made is None else f"{name}={made}" for name, made in self.columns.items()]
-        return f"select({', '.join(shown)})"
+        return f"select({', '.join([*([repr('*')] if self.added else []), *shown])})"
 
 
 @dataclass(frozen=True)
@@ -107,7 +135,16 @@ class Omission:
         return pa.schema([field for field in schema if field.name not in self.columns])
 
 
-def _check(row: pa.RecordBatch, name: str, made: pc.Expression) -> None:
+def _bound(step: object, made: Expression | None, schema: pa.Schema) -> Expression | None:
+    if not isinstance(made, SqlExpression | MaskedColumn):
+        return made
+    try:
+        return made.bound(schema)
+    except ExpressionRefused as error:
+        raise JobRefused(f"{step}: {error}") from error
+
+
+def _check(row: pa.RecordBatch, name: str, made: Expression) -> None:
     """Raise `pa.ArrowInvalid` with the expression if it fails for the row."""
     try:
         evaluated(row, {name: made})
@@ -115,7 +152,7 @@ def _check(row: pa.RecordBatch, name: str, made: pc.Expression) -> None:
         raise pa.ArrowInvalid(f"{name}={made}: {error}") from error
 
 
-def _types(step: object, schema: pa.Schema, expressions: dict[str, pc.Expression]) -> list[pa.DataType]:
+def _types(step: object, schema: pa.Schema, expressions: dict[str, Expression]) -> list[pa.DataType]:
     try:
         return types_of(schema, expressions)
     except pa.ArrowException as error:

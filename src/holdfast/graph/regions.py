@@ -17,12 +17,16 @@ from holdfast.graph.nodes import WAYS_SHOWN_MAX
 from holdfast.graph.program import (
     Leg,
     LegOutput,
+    LegStep,
     OperatorOrigin,
     OperatorTarget,
     Program,
     SinkTarget,
     SourceOrigin,
+    Transform,
 )
+from holdfast.graph.projecting import Omission, Projection, Selection
+from holdfast.graph.uniting import Conforming
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,24 @@ def explained(program: Program) -> str:
     legs = [f"  level {leg.level}: {way}" for leg in program.legs for way in _shown_leg(program, leg)]
     alone = [f"  source {name!r}: each split is a region" for name in regions.by_split]
     joined = [f"  {reason}" for reason in regions.joined]
-    return "\n".join(["legs", *legs, "regions", *alone, *joined])
+    return "\n".join(["legs", *legs, *_engines(program), "regions", *alone, *joined])
+
+
+def _engines(program: Program) -> list[str]:
+    """Say which engine runs which step, a line for each step."""
+    steps = [node.step for leg in program.legs for node in leg.nodes if node.step is not None]
+    lines = dict.fromkeys(f"  {step}: {engine}" for step in steps if (engine := engine_of(step)))
+    return ["engines", *lines] if lines else []
+
+
+def engine_of(step: LegStep) -> str:
+    """Return the engine that runs a step that a user wrote, and why; empty for other steps."""
+    if isinstance(step, Transform):
+        return "Spark SQL, a Spark job for each batch, because it is a function over a DataFrame"
+    if isinstance(step.fn, Selection | Projection):
+        is_sql = step.fn.in_sql
+        return "PyArrow in the sender, because all of it is supported there" if is_sql else "PyArrow in the sender"
+    return "" if isinstance(step.fn, Omission | Conforming) else "Python in the sender"
 
 
 def _shown_leg(program: Program, leg: Leg) -> list[str]:

@@ -43,6 +43,8 @@ class Resolved:
             schema = analyse(declared.fn, self.schema)
             return Resolved(schema, (self,), Transform(declared.fn, schema))
         assert isinstance(declared, Projection | Selection | Omission)
+        if isinstance(declared, Projection | Selection):
+            declared = declared.bound(self.schema)
         schema = declared.schema_of(self.schema)
         keeps_rows = not isinstance(declared, Selection)
         return Resolved(schema, (self,), MapBatches(declared, schema, str(declared), keeps_rows, by_row=True))

@@ -31,6 +31,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import SettingsError
+from holdfast.expressions.declared import SPARK_4, MaskedColumn, SqlExpression, declared
+from holdfast.expressions.nodes import SqlSettings
 from holdfast.functions.aggregates.precision import precision_for
 from holdfast.functions.rows.columns import RESERVED_PREFIX, has_kernels
 
@@ -70,7 +72,7 @@ class Aggregate:
     function: AggregateFunction
     column: str | None
     other: str | None = None
-    where: pc.Expression | None = None
+    where: pc.Expression | SqlExpression | None = None
     rsd: float | None = None
     """Relative standard deviation that results of `approx_count_distinct` may have."""
 
@@ -96,13 +98,14 @@ class Aggregate:
         return f"{self.function}({', '.join(each for each in given if each)})"
 
 
-Condition: TypeAlias = str | pc.Expression
-"""The name of a boolean column, or an expression, for example `pc.field("price") < 10_000`."""
+Condition: TypeAlias = Any
+"""The name of a boolean column, an expression in Spark's SQL such as `"price < 10000"`, a `Column` of PySpark, or an
+expression of PyArrow such as `pc.field("price") < 10_000`."""
 
 
 def count(column: str | None = None, *, where: Condition | None = None) -> Aggregate:
     """The number of rows, or of values of `column` that are not null; of those where the condition is true."""
-    if isinstance(where, str):
+    if isinstance(where, str) and where.isidentifier():
         return Aggregate("count", column, where)
     return Aggregate("count", column, None, _condition(where))
 
@@ -172,28 +175,24 @@ def mean(column: str, *, where: Condition | None = None) -> Aggregate:
     return Aggregate("mean", column, None, _condition(where))
 
 
-def _condition(where: Condition | None) -> pc.Expression | None:
-    if where is None or isinstance(where, pc.Expression):
-        return where
-    if not isinstance(where, str) or not where:
-        raise SettingsError(
-            f"where={where!r}: expected the name of a boolean column, or an expression such as pc.field('price') < 100"
-        )
-    return pc.field(where)
+def _condition(where: Condition | None) -> Any:
+    if where is None:
+        return None
+    return pc.field(where) if isinstance(where, str) and where.isidentifier() else declared(where, SPARK_4, "where")
 
 
 def without_conditions(
-    aggregates: Mapping[str, Aggregate],
-) -> tuple[dict[str, Aggregate], dict[str, pc.Expression]]:
+    aggregates: Mapping[str, Aggregate], settings: SqlSettings
+) -> tuple[dict[str, Aggregate], dict[str, Any]]:
     """Replace conditions by columns that are computed on the way to the operator; these columns come second.
 
     A condition of `count` is a column itself. For other aggregates, which skip nulls, the column that they read is
     null where the condition is not true.
     """
     plain: dict[str, Aggregate] = {}
-    computed: dict[str, pc.Expression] = {}
+    computed: dict[str, Any] = {}
     for name, aggregate in aggregates.items():
-        where = aggregate.where
+        where = None if aggregate.where is None else declared(aggregate.where, settings, "where")
         if where is None:
             plain[name] = aggregate
         elif aggregate.function == "count":
@@ -202,7 +201,11 @@ def without_conditions(
         else:
             read = aggregate.other or aggregate.column
             masked = f"{read} where {where}"
-            computed[masked] = pc.if_else(where, pc.field(read), pc.scalar(None))
+            computed[masked] = (
+                MaskedColumn(where, str(read))
+                if isinstance(where, SqlExpression)
+                else pc.if_else(where, pc.field(read), pc.scalar(None))
+            )
             changed: dict[str, Any] = {"other" if aggregate.other else "column": masked, "where": None}
             plain[name] = replace(aggregate, **changed)
     return plain, computed

@@ -1,14 +1,18 @@
-"""Expressions of PyArrow (`pc.field("price") < 10_000`) over batches of rows: columns that they need, types, values.
+"""Expressions over batches of rows: columns that they need, types, values.
 
-An expression is bound to a schema when it runs. A check on an empty batch says at `start()` whether it can be.
+An expression of PyArrow (`pc.field("price") < 10_000`) is bound to a schema when it runs; a check on an empty batch
+says at `start()` whether it can be. An expression in Spark's SQL (`holdfast.expressions`) is bound before, and once.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Expressions = Mapping[str, pc.Expression]
+Expression = Any
+"""An expression of PyArrow, or one in Spark's SQL: as given, as declared, or bound, when it is called with batches."""
+Expressions = Mapping[str, Expression]
 """Expressions by the names of the columns that they make."""
 
 VALUE_ERRORS = (pa.ArrowInvalid, pa.lib.ArrowIndexError, pa.ArrowCapacityError)
@@ -17,6 +21,12 @@ VALUE_ERRORS = (pa.ArrowInvalid, pa.lib.ArrowIndexError, pa.ArrowCapacityError)
 
 def evaluated(rows: pa.RecordBatch, expressions: Expressions) -> list[pa.Array]:
     """Return the value of each expression for each row; raises `pa.ArrowException` if any does not fit the rows."""
+    of_arrow = {name: each for name, each in expressions.items() if isinstance(each, pc.Expression)}
+    made = dict(zip(of_arrow, _evaluated_by_arrow(rows, of_arrow), strict=True))
+    return [made[name] if name in made else each(rows) for name, each in expressions.items()]
+
+
+def _evaluated_by_arrow(rows: pa.RecordBatch, expressions: Mapping[str, pc.Expression]) -> list[pa.Array]:
     if not expressions:
         return []
     import pyarrow.acero as acero  # loads pandas, which jobs without expressions do without
@@ -30,13 +40,21 @@ def evaluated(rows: pa.RecordBatch, expressions: Expressions) -> list[pa.Array]:
 
 def types_of(schema: pa.Schema, expressions: Expressions) -> list[pa.DataType]:
     """Return the type of each expression over rows of this schema. Raises `pa.ArrowException`."""
-    return [array.type for array in evaluated(pa.RecordBatch.from_pylist([], schema=schema), expressions)]
+    of_arrow = {name: each for name, each in expressions.items() if isinstance(each, pc.Expression)}
+    empty = pa.RecordBatch.from_pylist([], schema=schema) if of_arrow else None
+    made = dict(zip(of_arrow, _evaluated_by_arrow(empty, of_arrow), strict=True))
+    return [made[name].type if name in made else each.type for name, each in expressions.items()]
 
 
-def needed_columns(schema: pa.Schema, expressions: Sequence[pc.Expression]) -> list[str]:
-    """Return the columns that the expressions read: those without which they can't be bound."""
-    wanted = {str(place): expression for place, expression in enumerate(expressions)}
-    return [name for place, name in enumerate(schema.names) if not _fits(schema.remove(place), wanted)]
+def needed_columns(schema: pa.Schema, expressions: Sequence[Expression]) -> list[str]:
+    """Return the columns that the expressions read; of PyArrow's those without which they can't be bound."""
+    wanted = {str(place): each for place, each in enumerate(expressions) if isinstance(each, pc.Expression)}
+    read = {name for each in expressions if not isinstance(each, pc.Expression) for name in each.reads}
+    return [
+        name
+        for place, name in enumerate(schema.names)
+        if name in read or (wanted and not _fits(schema.remove(place), wanted))
+    ]
 
 
 def _fits(schema: pa.Schema, expressions: Expressions) -> bool:

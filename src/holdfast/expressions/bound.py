@@ -1,0 +1,54 @@
+"""An expression bound to a schema, ready to run over batches."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.expressions import digests, formats, lambdas, mathematics, patterns, texts
+from holdfast.expressions.binding import Binder
+from holdfast.expressions.nodes import ExpressionRefused, Scope, SqlSettings, Term, array_of
+from holdfast.expressions.parse import parsed
+from holdfast.expressions.table import FUNCTIONS
+
+_LOADED = (digests, formats, lambdas, mathematics, patterns, texts)
+"""Modules whose functions are in the table because they are loaded."""
+
+
+class BoundExpression:
+    """An expression over rows of a schema. Processes that get it bind it once more, when they load it."""
+
+    def __init__(self, text: str, settings: SqlSettings, schema: pa.Schema) -> None:
+        self.text = text
+        self._settings = settings
+        self._schema = schema
+        binder = Binder(schema, settings)
+        self._node = self._bound(binder)
+        self.reads = [name for name in schema.names if name in binder.reads]
+        """The columns that it reads."""
+
+    def _bound(self, binder: Binder) -> Term:
+        if self.text in self._schema.names:
+            return binder.column([self.text])
+        try:
+            return binder.bound(parsed(self.text))
+        except pa.ArrowNotImplementedError as error:
+            raise ExpressionRefused(f"{self}: {error}; use transform(…)") from error
+
+    @property
+    def type(self) -> pa.DataType:
+        return self._node.type
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return the value for each row. Raises `pa.ArrowInvalid` if there is a row for which it fails."""
+        return array_of(self._node.run(Scope(rows.column, rows.num_rows)), rows.num_rows)
+
+    def __reduce__(self) -> "tuple[Any, tuple[str, SqlSettings, pa.Schema]]":
+        return BoundExpression, (self.text, self._settings, self._schema)
+
+    def __str__(self) -> str:
+        return repr(self.text)
+
+
+def function_names() -> list[str]:
+    """Return the names of all functions in the table."""
+    return sorted(name for name in FUNCTIONS if not name.endswith(("trim_of", "_unit")))

@@ -1,0 +1,148 @@
+"""PySpark's `Column` as a text in Spark's SQL: its tree in the JVM is read node by node. PySpark is not imported."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.expressions.nodes import ExpressionRefused
+
+_INFIX = {
+    "+",
+    "-",
+    "*",
+    "/",
+    "%",
+    "div",
+    "=",
+    "==",
+    "<",
+    "<=",
+    ">",
+    ">=",
+    "<=>",
+    "!=",
+    "and",
+    "or",
+    "&",
+    "|",
+    "^",
+    "like",
+    "ilike",
+    "rlike",
+}
+_PREFIX = {"!": "NOT ", "not": "NOT ", "~": "~", "negative": "-"}
+_REFUSED = "is not supported in expressions; use transform(…)"
+
+
+def text_of(column: Any) -> str:
+    """Return the text of a column. Raises `ExpressionRefused` for parts that have none, such as functions of Python."""
+    classic = getattr(column, "_jc", None)
+    if classic is None:
+        raise ExpressionRefused(
+            "a Column of Spark Connect is not supported in expressions; write its text, such as 'a > 1'"
+        )
+    return _classic(classic.node())
+
+
+def _call(name: str, given: Sequence[str]) -> str:
+    lowered = name.lower()
+    if lowered in _INFIX and len(given) == 2:
+        return f"({given[0]} {lowered.upper()} {given[1]})"
+    if lowered in _PREFIX and len(given) == 1:
+        return f"({_PREFIX[lowered]}{given[0]})"
+    if lowered == "in":
+        return f"({given[0]} IN ({', '.join(given[1:])}))"
+    if lowered in ("when", "case"):
+        return _case(list(zip(given[::2], given[1::2], strict=False)), given[-1] if len(given) % 2 else None)
+    return f"{name}({', '.join(given)})"
+
+
+def _case(branches: Sequence[tuple[str, str]], otherwise: str | None) -> str:
+    made = "".join(f" WHEN {condition} THEN {value}" for condition, value in branches)
+    return f"CASE{made}{'' if otherwise is None else f' ELSE {otherwise}'} END"
+
+
+def _quoted(parts: Sequence[str]) -> str:
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+
+
+def text_literal(value: str) -> str:
+    escaped = (
+        value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    )
+    return f"'{escaped}'"
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(place) for place in range(sequence.size())]
+
+
+def _classic(node: Any) -> str:
+    kind = node.getClass().getSimpleName()
+    made = _CLASSIC.get(kind)
+    if made is None:
+        raise ExpressionRefused(f"the Column {node.sql()[:100]} ({kind}) {_REFUSED}")
+    return made(node)
+
+
+def _classic_literal(node: Any) -> str:
+    value = node.value()
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return text_literal(value)
+    name = "" if not hasattr(value, "getClass") else value.getClass().getName()
+    if name == "java.sql.Date":
+        return f"date '{value.toString()}'"
+    if name == "java.sql.Timestamp":
+        return f"timestamp_micros({value.getTime() // 1000 * 1_000_000 + value.getNanos() // 1000})"
+    declared = node.sql()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return (
+            f"CAST({text_literal(repr(value))} AS DOUBLE)"
+            if value != value or abs(value) == float("inf")
+            else f"{value!r}D"
+        )
+    if isinstance(value, int):
+        return f"{value}L" if str(declared).endswith("L") else str(value)
+    if name == "java.math.BigDecimal" or type(value).__name__ == "Decimal":
+        return f"{value}BD"
+    raise ExpressionRefused(f"the literal {declared} of a Column {_REFUSED}")
+
+
+def _classic_case(node: Any) -> str:
+    branches = [(_classic(each._1()), _classic(each._2())) for each in _items(node.branches())]
+    otherwise = node.otherwise()
+    return _case(branches, _classic(otherwise.get()) if otherwise.isDefined() else None)
+
+
+def _classic_cast(node: Any) -> str:
+    mode = node.evalMode()
+    name = "TRY_CAST" if mode.isDefined() and "try" in mode.get().toString().lower() else "CAST"
+    return f"{name}({_classic(node.child())} AS {node.dataType().sql()})"
+
+
+def _classic_lambda(node: Any) -> str:
+    names = [each.name() for each in _items(node.arguments())]
+    return (
+        f"({', '.join(names)}) -> {_classic(node.function())}"
+        if len(names) > 1
+        else f"{names[0]} -> {_classic(node.function())}"
+    )
+
+
+_CLASSIC: dict[str, Callable[[Any], str]] = {
+    "UnresolvedAttribute": lambda node: _quoted(_items(node.nameParts())),
+    "Literal": _classic_literal,
+    "UnresolvedFunction": lambda node: _call(
+        node.functionName(), [_classic(each) for each in _items(node.arguments())]
+    ),
+    "Cast": _classic_cast,
+    "Alias": lambda node: f"{_classic(node.child())} AS {_quoted(_items(node.name()))}",
+    "SqlExpression": lambda node: str(node.expression()),
+    "CaseWhenOtherwise": _classic_case,
+    "UnresolvedExtractValue": lambda node: f"{_classic(node.child())}[{_classic(node.extraction())}]",
+    "LambdaFunction": _classic_lambda,
+    "UnresolvedNamedLambdaVariable": lambda node: str(node.name()),
+}

@@ -1,0 +1,173 @@
+"""Typed expressions: a tree of nodes, each with its type and the way to its values over rows.
+
+A node is prepared once, when an expression meets a schema; only `run` is called for each batch. Values are an array
+with a value for each row, or a scalar where all rows have the same value.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import JobRefused
+
+Kernel = Callable[..., pa.Array]
+"""Makes the values of a term from those of others."""
+Value = Any
+"""An array with a value for each row, or a scalar."""
+
+
+class ExpressionRefused(JobRefused):
+    """An expression that cannot be run: its message names the part, and says what to do."""
+
+
+@dataclass(frozen=True)
+class SqlSettings:
+    """The settings of Spark on which answers depend: `spark.sql.ansi.enabled`, `spark.sql.session.timeZone`."""
+
+    ansi: bool = True
+    zone: str = "UTC"
+
+
+class Scope:
+    """Scope over which nodes run: columns by name, taken from a batch only when a node asks for them."""
+
+    def __init__(self, column: Callable[[str], pa.Array], count: int) -> None:
+        self._column = column
+        self._known: dict[str, pa.Array] = {}
+        self.count = count
+
+    def column(self, name: str) -> pa.Array:
+        if name not in self._known:
+            self._known[name] = self._column(name)
+        return self._known[name]
+
+    def taken(self, places: pa.Array) -> "Scope":
+        """Return the rows at these places."""
+        return Scope(lambda name: self.column(name).take(places), len(places))
+
+    def with_columns(self, columns: Mapping[str, pa.Array]) -> "Scope":
+        """Return these rows with further columns: the parameters of a lambda."""
+        made = Scope(self.column, self.count)
+        made._known.update(columns)
+        return made
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of an expression.
+
+    `fails`: there are rows for which it raises `pa.ArrowInvalid`, so that it runs only over the rows that need it.
+    `constant`: its value, where it is the same for all rows.
+    """
+
+    type: pa.DataType
+    run: Callable[[Scope], Value]
+    fails: bool = False
+    constant: pa.Scalar | None = None
+    name: str | None = None
+    """The name that Spark gives to it within `struct(…)`: a column, a field, or an alias."""
+    digits: int | None = None
+    """The digits of a literal of a whole number: Spark takes them for its precision beside decimals."""
+
+    @property
+    def is_constant(self) -> bool:
+        return self.constant is not None
+
+
+class Binding(Protocol):
+    """The surroundings in which functions make their terms."""
+
+    settings: SqlSettings
+    parameters: dict[str, Term]
+
+    def bound(self, tree: Any) -> Term:
+        """Return the term of a tree."""
+
+    def fitted(self, node: Term, kind: str, place: str) -> Term:
+        """Cast an argument to the type that a function takes."""
+
+    def together(self, nodes: Sequence[Term], place: str) -> list[Term]:
+        """Cast terms to their common type."""
+
+
+def constant(value: pa.Scalar, digits: int | None = None) -> Term:
+    return Term(value.type, lambda _: value, constant=value, digits=digits)
+
+
+def null_of(kind: pa.DataType) -> Term:
+    return constant(pa.scalar(None, kind))
+
+
+def array_of(value: Value, count: int) -> pa.Array:
+    """Return the value as an array with a value for each row."""
+    if isinstance(value, pa.Scalar):
+        return (
+            pa.repeat(value, count)
+            if value.is_valid or not pa.types.is_nested(value.type)
+            else nulls(value.type, count)
+        )
+    return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+
+
+def nulls(kind: pa.DataType, count: int) -> pa.Array:
+    return pa.nulls(count, kind)
+
+
+_ONE = Scope(lambda name: nulls(pa.null(), 1), 1)
+
+
+def applied(kind: pa.DataType, kernel: Callable[..., pa.Array], *inputs: Term, fails: bool = False) -> Term:
+    """Make the node that applies a kernel to the values of nodes. A kernel gets at least one array among scalars."""
+    over_constants = all(each.is_constant for each in inputs)
+    failing = fails or any(each.fails for each in inputs)
+
+    def run(rows: Scope) -> Value:
+        values = [each.run(rows) for each in inputs]
+        if over_constants:
+            values = [array_of(each, rows.count) for each in values]
+        return kernel(*values)
+
+    if over_constants:
+        try:
+            value = array_of(run(_ONE), 1)[0]
+        except pa.ArrowInvalid:
+            return Term(kind, run, True)
+        return constant(value)
+    return Term(kind, run, failing)
+
+
+def with_arrays(kernel: Callable[..., pa.Array]) -> Callable[..., pa.Array]:
+    """Make a kernel that gets arrays alone, also where values are the same for all rows."""
+
+    def run(*values: Value) -> pa.Array:
+        count = max(len(each) for each in values if not isinstance(each, pa.Scalar))
+        return kernel(*(array_of(each, count) for each in values))
+
+    return run
+
+
+def failed_where(wrong: Value, message: str, *shown: Value) -> None:
+    """Raise `pa.ArrowInvalid` if a row is wrong, with the values of the first such row."""
+    if not isinstance(wrong, pa.Scalar) and pc.any(wrong).as_py():
+        place = pc.index(wrong, True).as_py()
+        values = [each if isinstance(each, pa.Scalar) else each[place] for each in shown]
+        raise pa.ArrowInvalid(message.format(*(repr(each.as_py()) for each in values)))
+
+
+__all__ = [
+    "ExpressionRefused",
+    "Scope",
+    "SqlSettings",
+    "Term",
+    "Value",
+    "applied",
+    "array_of",
+    "constant",
+    "failed_where",
+    "null_of",
+    "nulls",
+    "with_arrays",
+]

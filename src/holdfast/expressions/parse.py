@@ -1,0 +1,63 @@
+"""Texts in Spark's SQL, parsed by sqlglot into a tree that keeps Spark's own names of functions.
+
+sqlglot turns calls into functions that it knows from all dialects, and forgets in which they were written. Here calls
+stay calls, `Anonymous(name, arguments)`, but those with a syntax of their own (`CAST`, `EXTRACT`, `TRIM`, …).
+"""
+
+from typing import Any, ClassVar
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
+
+from holdfast.expressions.nodes import ExpressionRefused
+
+TEXT_BYTES_MAX = 1_000_000
+"""Length of a text in SQL. A longer one takes the parser long."""
+
+_WITH_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "SUBSTRING", "SUBSTR", "TRIM", "POSITION", "OVERLAY")
+
+
+class _Parser(SparkParser):
+    FUNCTIONS: ClassVar[dict[str, Any]] = {}
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {name: SparkParser.FUNCTION_PARSERS[name] for name in _WITH_SYNTAX}
+    NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
+
+
+class SparkCalls(Spark):
+    """Spark's dialect, in which calls of functions keep the names that they have in the text."""
+
+    Parser = _Parser
+
+
+def name_of(tree: Any) -> str | None:
+    """Return the name that a text gives to its value: an alias, or the last part of `a.b`."""
+    if isinstance(tree, exp.Alias):
+        return str(tree.alias)
+    if isinstance(tree, exp.Column):
+        return str(tree.name)
+    return str(tree.expression.name) if isinstance(tree, exp.Dot) else None
+
+
+def parsed(text: str) -> Any:
+    """Parse an expression, or a query. Raises `ExpressionRefused` with the place in the text."""
+    if len(text) > TEXT_BYTES_MAX:
+        raise ExpressionRefused(f"the text has {len(text):,} characters; at most {TEXT_BYTES_MAX:,} are read")
+    try:
+        trees = sqlglot.parse(text, dialect=SparkCalls)
+    except SqlglotError as error:
+        found = getattr(error, "errors", None)
+        if found:
+            first = found[0]
+            raise ExpressionRefused(
+                f"{text!r} is not Spark SQL: {first['description']} at line {first['line']}, column {first['col']}"
+            ) from error
+        raise ExpressionRefused(f"{text!r} is not Spark SQL: {error}") from error
+    except RecursionError as error:
+        raise ExpressionRefused(f"{text[:80]!r}… is nested too deeply to be parsed") from error
+    made = [tree for tree in trees if tree is not None]
+    if len(made) != 1:
+        raise ExpressionRefused(f"{text!r}: expected a single expression, found {len(made)}")
+    return made[0]

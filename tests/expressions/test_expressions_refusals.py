@@ -1,0 +1,84 @@
+"""Expressions that cannot run are refused by name; parts that fail run over the rows alone that need them."""
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from expression_cases_kit import cases
+
+from holdfast.expressions.bound import function_names
+from holdfast.expressions.declared import SqlExpression
+from holdfast.expressions.nodes import ExpressionRefused, SqlSettings
+
+ROWS = pa.RecordBatch.from_pydict(
+    {
+        "price": [10, 0, None],
+        "text": ["7", "x", None],
+        "items": [[1, 2], [], None],
+        "at": pa.array([0, 1, 2], pa.timestamp("us", "UTC")),
+    }
+)
+
+
+def values(text: str, settings: SqlSettings | None = None) -> list[object]:
+    return list(SqlExpression(text, settings or SqlSettings()).bound(ROWS.schema)(ROWS).to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("pric > 1", "there is no column 'pric'; the nearest are price"),
+        ("uper(text)", "the function uper is not supported in expressions; the nearest are upper"),
+        ("price +", "is not Spark SQL: .* line 1, column"),
+        ("price > items", "BIGINT, ARRAY<BIGINT>, which have no common type"),
+        ("upper(items)", "argument 1 of upper is ARRAY<BIGINT>; expected string"),
+        ("substring(text)", r"substring got 1 arguments; expected substring\(string, int, int\?\)"),
+        ("price.x", "BIGINT has no field 'x'"),
+        ("rand()", "the function rand is not supported"),
+        ("current_timestamp()", "the function current_timestamp is not supported"),
+        ("text rlike '(?=a)'", "'.*' in the regular expression .* is not supported"),
+        ("date_format(at, 'G')", "in the pattern 'G' of a time is not supported"),
+        ("sum(price) over ()", "is not supported in expressions"),
+        ("price in (select 1)", "IN takes a list here"),
+        ("cast(price as interval)", "not supported"),
+        ("aggregate(items, 0, (a, b) -> a + b)", "the function aggregate is not supported"),
+        ("price; text", "expected a single expression"),
+        ("text = 1", "have no common type"),
+    ],
+)
+def test_a_text_that_cannot_run_is_refused_by_name(text: str, reason: str) -> None:
+    settings = SqlSettings(ansi=text != "text = 1")
+    with pytest.raises(ExpressionRefused, match=reason):
+        values(text, settings)
+
+
+def test_a_part_that_may_fail_runs_over_the_rows_that_need_it() -> None:
+    assert values("case when price <> 0 then 100 / price end") == [10.0, None, None]
+    assert values("price <> 0 and 100 / price > 1") == [True, False, None]
+    assert values("price = 0 or 100 / price > 1") == [True, True, None]
+    assert values("if(text = 'x', 0, cast(text as int))") == [7, 0, None]
+    assert values("coalesce(price, cast(text as bigint), 3)") == [10, 0, 3]
+
+
+def test_division_by_zero_fails_in_ansi_mode_and_is_null_else() -> None:
+    with pytest.raises(pa.ArrowInvalid, match="division by zero"):
+        values("100 / price")
+    assert values("100 / price", SqlSettings(ansi=False)) == [10.0, None, None]
+
+
+def test_an_expression_is_bound_again_where_it_is_loaded() -> None:
+    bound = SqlExpression("price * 2 + size(items)").bound(ROWS.schema)
+    loaded = pickle.loads(pickle.dumps(bound))
+    assert loaded(ROWS).equals(bound(ROWS))
+    assert loaded.reads == ["price", "items"]
+
+
+def test_a_text_that_is_the_name_of_a_column_is_that_column() -> None:
+    rows = pa.RecordBatch.from_pydict({"a-b": [1, 2]})
+    assert SqlExpression("a-b").bound(rows.schema)(rows).to_pylist() == [1, 2]
+
+
+def test_each_function_is_compared_with_spark() -> None:
+    shown = {name for name, _ in cases()}
+    assert set(function_names()) - shown == set()
+    assert len(shown) >= 150
