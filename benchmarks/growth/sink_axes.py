@@ -23,6 +23,7 @@ from holdfast.journal.fence import read_retained, take_over
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
+from holdfast.storage.names import manifest
 from holdfast.storage.store import open_store
 
 ROWS = pa.RecordBatch.from_pydict({"k": list(range(10)), "n": [1] * 10})
@@ -102,7 +103,7 @@ def _nothing(*given: Any) -> None:
 
 def _record(epoch: Epoch, number: int, retains: list[int]) -> CheckpointRecord:
     checkpoint = CheckpointId(number)
-    manifests = [f"manifests/{number}"]
+    manifests = [manifest(epoch, number, 0)]
     return CheckpointRecord(
         epoch, checkpoint, BatchNumber(number), RunNumber(1), number, {}, {}, manifests, {}, {}, 1, 128, retains=retains
     )
