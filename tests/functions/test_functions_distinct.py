@@ -13,10 +13,12 @@ from functions_windows_kit import commit, restored
 
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.aggregates import large_sets
 from holdfast.functions.aggregates.declared import Aggregate
 from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import BatchContext, EventTime, Operator, OperatorInput
 from holdfast.functions.windows.aggregate import WindowSpec
+from holdfast.state.table import StateTable
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -167,3 +169,80 @@ def test_windows_put_distinct_values_together_from_their_panes(size: str, slide:
         for start in range(at // step * step, at - width, -step):
             wanted.setdefault((key, start), set()).add(value)
     assert found == {place: (len(values), len(values)) for place, values in wanted.items()}
+
+
+KINDS = {"integers": pa.int64(), "texts": pa.string(), "floats": pa.float64()}
+ODD = {"integers": [None, -1, 2**40], "texts": [None, "", "é"], "floats": [None, float("nan"), -0.0, 0.0]}
+
+
+@pytest.mark.parametrize("emit", ["changes", "every"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sets_that_outgrow_a_cell_count_as_before(kind: str, emit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_sets, "SET_MAX", 5)
+    seed = random.randrange(1_000_000)
+    print("seed", seed)
+    chance = random.Random(seed)
+    schema = pa.schema([("k", pa.int64()), ("v", KINDS[kind])])
+    spec = spec_of(schema, emit, n=hf.count_distinct("v"), few=hf.count_distinct("v"))
+    operator: Operator = spec.create(0, 128)
+    seen: dict[int, set[Any]] = {}
+    values = [*ODD[kind], *(pa.array(range(20), pa.int64()).cast(KINDS[kind]).to_pylist())]
+    for number in range(1, 40):
+        rows = [(chance.randrange(4), chance.choice(values)) for _ in range(chance.choice([1, 5, 20]))]
+        if chance.random() < 0.2:
+            for table in operator.tables.values():
+                table.begin(number)
+            operator.process([(0, batch_of(rows, schema))], BatchContext(number, 0, "distinct", 0))
+            windows.undo(operator)
+        inputs = [(0, batch_of(rows, schema))]
+        if emit == "changes" and chance.random() < 0.5:
+            inputs = combined(spec, batch_of(rows * 1_000, schema))
+        found = ran(operator, number, inputs)
+        for key, value in rows:
+            seen.setdefault(key, set()).update([] if value is None else ["nan" if value != value else value])
+        assert {key: (row["n"], row["few"]) for key, row in found.items()} == {
+            key: (len(seen[key]), len(seen[key])) for key, _ in rows
+        }
+        if chance.random() < 0.2:
+            operator = restored(operator, spec, StateTable)
+    table = operator.tables["n.count_distinct.values"]
+    assert len(table) == sum(len(each) for each in seen.values() if len(each) > 5)
+
+
+def test_a_running_count_grows_with_each_new_value_of_a_large_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_sets, "SET_MAX", 2)
+    operator = spec_of(emit="every", n=hf.count_distinct("v")).create(0, 128)
+    ran(operator, 1, [(0, batch_of([(1, value) for value in range(5)]))])
+    for table in operator.tables.values():
+        table.begin(2)
+    rows = batch_of([(1, 4), (2, 7), (1, 9), (1, None), (2, 8), (1, 9), (1, 10)])
+    (output,) = operator.process([(0, rows)], BatchContext(2, 0, "distinct", 0)).output
+    assert output["n"].to_pylist() == [5, 1, 6, 6, 2, 6, 7]
+
+
+def test_a_state_that_was_stored_with_a_large_set_is_read_and_its_values_become_rows() -> None:
+    spec = spec_of(n=hf.count_distinct("v"))
+    before = StateTable(spec.key_schema, pa.schema([spec.value_schema.field(0)]), 128)
+    before.begin(1)
+    slots = before.lookup(batch_of([(1, 0)]))
+    column = before.column("n.count_distinct")
+    column.scatter(slots, *column.from_arrow(pa.array([list(range(5_000))], column.field.type)))
+    before.present[slots] = True
+    before.commit()
+    operator = spec.create(0, 128)
+    operator.tables["state"].apply(before.snapshot(), 0, 128)
+    assert ran(operator, 1, [(0, batch_of([(1, 7), (1, 5_001)]))])[1]["n"] == 5_001
+    assert len(operator.tables["n.count_distinct.values"]) == 5_001
+    assert ran(operator, 2, [(0, batch_of([(1, 8), (1, 5_002)]))])[1]["n"] == 5_002
+
+
+@pytest.mark.parametrize("values", [8_000, 32_000])
+def test_a_row_touches_its_own_value_however_many_its_key_has(values: int) -> None:
+    operator = spec_of(n=hf.count_distinct("v")).create(0, 128)
+    ran(operator, 1, [(0, batch_of([(1, value) for value in range(values)]))])
+    for table in operator.tables.values():
+        table.begin(2)
+    operator.process([(0, batch_of([(1, values)]))], BatchContext(2, 0, "distinct", 0))
+    state, rows = operator.tables["state"], operator.tables["n.count_distinct.values"]
+    assert (len(rows.touched()), len(state.touched())) == (1, 1)
+    assert sum(table.changes().nbytes for table in operator.tables.values()) < 1_000

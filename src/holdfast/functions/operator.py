@@ -299,6 +299,10 @@ class OperatorSpec(ABC):
     def table_schemas(self) -> dict[str, TableSchema]:
         """Schema of each table; known at `start()`, compared with the stored schema."""
 
+    def described_tables(self) -> dict[str, TableSchema]:
+        """The tables by which a restart tells an unnamed operator from others: in each version the same."""
+        return self.table_schemas()
+
     @abstractmethod
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
         """A fresh instance with empty tables, made by `new_table`: the state backend decides where rows are."""

@@ -51,7 +51,7 @@ def _operator(declared: OperatorDeclaration, spec: OperatorSpec) -> str:
     inputs = [f"{given} → {by}" for given, by in zip(rows, keys, strict=True)]
     function = getattr(spec, "function", None)
     made_by = "" if function is None else f"{type(function).__name__} "
-    tables = [f"{name} ({_columns(table.values)})" for name, table in sorted(spec.table_schemas().items())]
+    tables = [f"{name} ({_columns(table.values)})" for name, table in sorted(spec.described_tables().items())]
     return f"{made_by}of {' with '.join(inputs)}, giving {_columns(spec.output_schema)}; state {', '.join(tables)}"
 
 

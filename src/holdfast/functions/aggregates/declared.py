@@ -141,7 +141,8 @@ def collect_set(column: str, *, where: Condition | None = None) -> Aggregate:
 
 
 def count_distinct(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The number of distinct values that are not null. The values are kept, as those of `collect_set` are."""
+    """The number of distinct values that are not null. The values are kept: many values of a key as rows of their own,
+    except in windows."""
     return Aggregate("count_distinct", column, None, _condition(where))
 
 

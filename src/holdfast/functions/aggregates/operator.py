@@ -36,7 +36,9 @@ class AggregateOperator(Operator):
         self._spec = spec
         self._table = new_table(spec.key_schema, spec.value_schema, max_parallelism)
         self.tables = {"state": self._table}
-        self.aggregates = AggregateTable(spec.bound, self._table)
+        values = {name: schema for name, schema in spec.table_schemas().items() if name != "state"}
+        self.tables |= {name: new_table(*schema, max_parallelism) for name, schema in values.items()}
+        self.aggregates = AggregateTable(spec.bound, self._table, self.tables)
         self._schema = spec.output_schema
         self._running_bytes = 0  # of all running rows so far
         self._applied: BoolArray | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from holdfast.functions.aggregates.declared import (
     fits,
     is_plain,
 )
+from holdfast.functions.aggregates.large_sets import count_column, values_table
 from holdfast.functions.aggregates.operator import AggregateOperator
 from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
 from holdfast.functions.rows.policies import BadRecords
@@ -44,6 +46,9 @@ class AggregateSpec(OperatorSpec):
     emit: Emit = "changes"
     bad_records: BadRecords = "fail"
     combine: bool = True
+
+    spreads: ClassVar[bool] = True
+    """True if large sets are rows of their own; sets that are merged with each other, of windows, stay whole."""
 
     def __post_init__(self) -> None:
         check_aggregates(self.aggregates, self.emit)
@@ -76,7 +81,9 @@ class AggregateSpec(OperatorSpec):
                 )
         if aggregate.other is not None:
             self._check_other(name, aggregate, self._field(aggregate.other, f"aggregate {name!r}").type)
-        for field in self._bind(name, aggregate).state_fields():
+        bound = self._bind(name, aggregate)
+        counts = [count_column(bound)] if aggregate.function == "count_distinct" else []
+        for field in [*bound.state_fields(), *counts]:
             if field.name in self.key_columns:
                 raise JobRefused(
                     f"operator {self.name!r}: aggregate {name!r} keeps state named {field.name!r}, which is also a key "
@@ -112,7 +119,17 @@ class AggregateSpec(OperatorSpec):
 
     @property
     def value_schema(self) -> pa.Schema:
-        return pa.schema([field for bound in self.bound for field in bound.state_fields()])
+        return pa.schema([*self._state_fields, *(count_column(bound) for bound, _ in self._large_sets)])
+
+    @property
+    def _state_fields(self) -> list[pa.Field]:
+        return [field for bound in self.bound for field in bound.state_fields()]
+
+    @property
+    def _large_sets(self) -> list[tuple[BoundAggregate, tuple[str, TableSchema]]]:
+        """The aggregates whose large sets have a table each, and these tables."""
+        found = ((bound, values_table(bound, self.key_schema)) for bound in self.bound if self.spreads)
+        return [(bound, table) for bound, table in found if table is not None]
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -122,7 +139,7 @@ class AggregateSpec(OperatorSpec):
     def combined_schema(self) -> pa.Schema:
         """Columns of combined rows besides the key columns: all state, and the extremes of sums."""
         extremes = [each for bound in self.bound for each in bound.running_extremes]
-        return pa.schema([*self.value_schema, *(field for bound in extremes for field in bound.state_fields())])
+        return pa.schema([*self._state_fields, *(field for bound in extremes for field in bound.state_fields())])
 
     def combiner(self, combine: bool = True, closed_us: int | None = None) -> Combiner | None:
         if (
@@ -139,7 +156,13 @@ class AggregateSpec(OperatorSpec):
         return True
 
     def table_schemas(self) -> dict[str, TableSchema]:
-        return {"state": TableSchema(self.key_schema, self.value_schema)}
+        return {
+            "state": TableSchema(self.key_schema, self.value_schema),
+            **dict(table for _, table in self._large_sets),
+        }
+
+    def described_tables(self) -> dict[str, TableSchema]:
+        return {"state": TableSchema(self.key_schema, pa.schema(self._state_fields))}
 
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
         return AggregateOperator(self, max_parallelism, new_table)

@@ -3,7 +3,8 @@
 Invariant: a key becomes present when the first row is applied to it, with counters that count from 0.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -23,6 +24,7 @@ from holdfast.functions.aggregates.accumulators import (
 from holdfast.functions.aggregates.checked_sums import CheckedSum, DecimalSum, IntegerSum
 from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.aggregates.distinct import DistinctValues, GatheredValues
+from holdfast.functions.aggregates.large_sets import CountedValues
 from holdfast.functions.aggregates.more_accumulators import By, Collection, Moments
 from holdfast.functions.aggregates.sketches import Sketch
 from holdfast.functions.rows.columns import has_kernels
@@ -38,8 +40,20 @@ MORE: dict[str, type[Accumulator]] = {
 _FIXED: dict[str, type[Accumulator]] = {"min": Extreme, "max": Extreme, "first": First, "last": Last}
 
 
-def accumulator(bound: BoundAggregate, table: StateTable, combined: bool = False, sending: bool = False) -> Accumulator:
-    """The accumulator for an aggregate and the type of its column; `sending`: of a sender."""
+NO_TABLES: Mapping[str, StateTable] = MappingProxyType({})
+
+
+def accumulator(
+    bound: BoundAggregate,
+    table: StateTable,
+    combined: bool = False,
+    sending: bool = False,
+    values: StateTable | None = None,
+) -> Accumulator:
+    """The accumulator for an aggregate and the type of its column; `sending`: of a sender. `values`: the table for the
+    values of large sets."""
+    if values is not None:
+        return CountedValues(bound, table, accumulator(bound, table, combined, sending), values)
     function = bound.aggregate.function
     if function in ("collect_set", "count_distinct") and has_kernels(bound.input_type):
         return (GatheredValues if sending else DistinctValues)(bound, table, combined)
@@ -64,9 +78,16 @@ class Accumulators:
     """The accumulators of several aggregates over a table, for input rows or for combined rows."""
 
     def __init__(
-        self, bounds: Sequence[BoundAggregate], table: StateTable, combined: bool = False, sending: bool = False
+        self,
+        bounds: Sequence[BoundAggregate],
+        table: StateTable,
+        combined: bool = False,
+        sending: bool = False,
+        values: Mapping[str, StateTable] = NO_TABLES,
     ) -> None:
-        self._all = [accumulator(bound, table, combined, sending) for bound in bounds]
+        self._all = [
+            accumulator(bound, table, combined, sending, values.get(f"{bound.state_column}.values")) for bound in bounds
+        ]
         self.sums = [one for one in self._all if isinstance(one, CheckedSum)]
         self.gathering = [one.name for one in self._all if isinstance(one, Collection)]
         """State columns of lists and sets."""
@@ -114,13 +135,15 @@ RUNNING_BYTES = 8 << 20
 class AggregateTable:
     """A state table with the accumulators of some aggregates. The caller begins, commits and undoes the table."""
 
-    def __init__(self, bounds: Sequence[BoundAggregate], table: StateTable) -> None:
+    def __init__(
+        self, bounds: Sequence[BoundAggregate], table: StateTable, values: Mapping[str, StateTable] = NO_TABLES
+    ) -> None:
         self.table = table
         self.gathers = any(pa.types.is_nested(bound.result_type) for bound in bounds)
         """True if results are lists, whose sizes nothing bounds."""
         self._at_once = LISTS_AT_ONCE_MAX if self.gathers else RESULTS_AT_ONCE_MAX
-        self.of_rows = Accumulators(bounds, table)
-        self.of_combined = Accumulators(bounds, table, combined=True)
+        self.of_rows = Accumulators(bounds, table, values=values)
+        self.of_combined = Accumulators(bounds, table, combined=True, values=values)
 
     def look_up(self, rows: pa.RecordBatch, running: bool) -> tuple[Chunk, Slots]:
         """Rows with the slots of their keys, ready for the checked sums; and the new slots among these."""

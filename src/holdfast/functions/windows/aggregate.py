@@ -26,6 +26,8 @@ from holdfast.state.table import StateTable
 class PaneSpec(AggregateSpec):
     """The aggregates of each key and pane."""
 
+    spreads = False
+
     @property
     def key_schema(self) -> pa.Schema:
         keys = self.input.key_schema

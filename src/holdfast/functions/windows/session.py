@@ -20,6 +20,8 @@ from holdfast.state.table import StateTable
 class SessionAggregates(AggregateSpec):
     """The aggregates of each key and session, beside the session's end and the link to the session before."""
 
+    spreads = False
+
     @property
     def key_schema(self) -> pa.Schema:
         keys = self.input.key_schema
