@@ -190,7 +190,7 @@ class TaskManagerConfig:
         True: copies of stored state are kept below `local_dir`, up to `local_recovery_max` bytes, and a replacement on
         the same machine restores from them.
     heartbeat_timeout
-        Silence after which it is taken for dead and ended; at least `"2s"`, since a heartbeat comes every second. A
+        Silence after which it is taken for dead and ended; at least `"2s"`, with a heartbeat each second then. A
         lower value notices a hanging machine sooner; a higher value spares a function that holds the interpreter in a
         long call. A sender that is silent for that time is given up, and its work goes to another sender.
     """

@@ -1,10 +1,11 @@
 """How a process that stays belongs to its JobMaster: a TaskManager or a sender, from its registration to its end.
 
-serve ──► register ──► heartbeat every second ──► end: the process was told to stop, or
-              │                                    the JobMaster does not want this incarnation, or
-              └── refused: end at once             the JobMaster is gone (refused twice running; silent too long)
+serve ──► register ──► heartbeats, now and then ──► end: the process was told to stop, or
+              │                                     the JobMaster does not want this incarnation, or
+              └── refused: end at once              the JobMaster is gone (refused twice running; silent too long)
 """
 
+import math
 import os
 import socket
 import threading
@@ -22,6 +23,9 @@ from holdfast.taskmanager.settings import ProcessSettings
 _log = logger(__name__)
 
 REFUSED_IN_A_ROW_MAX = 2
+RETRY_S = 1.0
+"""Time until the next heartbeat after one that was not answered. A lower value finds out sooner that a JobMaster is
+gone, and may take one that is slow for gone."""
 
 
 class Membership:
@@ -45,6 +49,7 @@ class Membership:
         self._upkeep = upkeep
         self._answered_s = clock.monotonic()
         self._refused = 0
+        self._pause_s_max = RETRY_S
 
     def keep(self, reachable_at: str) -> str:
         """Block until the process has to end; returns the reason."""
@@ -67,15 +72,17 @@ class Membership:
                     return "the JobMaster does not want this incarnation"
                 self._answered_s = self._clock.monotonic()
                 self._refused = 0
+                self._pause_s_max = math.inf
             except (HoldfastError, OSError) as error:
                 gone = self._gone(error)
                 if gone is not None:
                     return gone
             self._upkeep()
-            self._stopped.wait(self._settings.heartbeat_interval_s)
+            self._stopped.wait(min(self._settings.heartbeat_interval_s, self._pause_s_max))
         return "stopped"
 
     def _gone(self, error: Exception) -> str | None:
+        self._pause_s_max = RETRY_S
         self._refused = self._refused + 1 if isinstance(error, ConnectionRefusedError) else 0
         if self._refused >= REFUSED_IN_A_ROW_MAX:
             return f"nobody listens at the JobMaster's address any more ({error})"

@@ -15,6 +15,8 @@ megabytes (a DataFrame is a cycle), however few objects they consist of, so allo
 import ctypes
 import gc
 import resource
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +46,10 @@ PAUSE_RATIO = 100.0
 """Pause between two searches at least, as a multiple of the time that a search takes: 100 is a hundredth of the
 time."""
 
+WORK_S_MIN = 0.5
+"""Processor time of the process between two searches at least: a process without work makes no garbage, and its
+searches took more than all else. A higher value keeps the garbage of a last batch for longer."""
+
 SETTLE_GROWTH = 10
 """Searches 1, 10, 100 … go through all objects; the objects left then stay out of the searches between. These are
 mostly compiled kernels, which are loaded with the first batches and took 25 ms a search. They include objects that a
@@ -71,8 +77,10 @@ def keep_freed_memory(memory_bytes: int = KEPT_SHARE * KEPT_BYTES_MAX) -> None:
 class GarbageCollection(AbstractContextManager["GarbageCollection"]):
     """The process's garbage collection while it is entered; `tick` now and then. Not for two at once."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, worked_s: Callable[[], float] = time.process_time) -> None:
         self._clock = clock
+        self._worked_s = worked_s
+        self._looked_at_work_s = worked_s()
         self._usual = gc.get_threshold()
         self._next_s = 0.0
         self._looks = 0
@@ -94,9 +102,10 @@ class GarbageCollection(AbstractContextManager["GarbageCollection"]):
     def tick(self) -> None:
         """Look, if it is time."""
         began_s = self._clock.monotonic()
-        if began_s < self._next_s:
+        if began_s < self._next_s or self._worked_s() - self._looked_at_work_s < WORK_S_MIN:
             return
         self._look()
+        self._looked_at_work_s = self._worked_s()
         ended_s = self._clock.monotonic()
         self._next_s = ended_s + max(PAUSE_S_MIN, PAUSE_RATIO * (ended_s - began_s))
 

@@ -9,6 +9,18 @@ EXCHANGE_SHARE = 4
 """Divisor of the memory: a share of 1/4 is for exchanged rows. A higher value leaves more memory to state."""
 
 
+HEARTBEAT_S = 1.0
+HEARTBEAT_S_MAX = 4.0
+HEARTBEATS_IN_TIMEOUT = 6
+"""Heartbeats that a process sends in the time after which its silence means its end, within the bounds above. A higher
+value costs a quiet job more: of a process without work, its heartbeats took the most."""
+
+
+def heartbeat_interval_s(timeout_s: float) -> float:
+    """Return the time between two heartbeats of a process that is ended after a silence of `timeout_s`."""
+    return min(HEARTBEAT_S_MAX, max(HEARTBEAT_S, timeout_s / HEARTBEATS_IN_TIMEOUT))
+
+
 class ProcessSettings(msgspec.Struct, frozen=True):
     """A start of a TaskManager or of a sender. Its incarnation is fresh: the JobMaster refuses others.
 
@@ -28,7 +40,8 @@ class ProcessSettings(msgspec.Struct, frozen=True):
     advertised_host: str | None = None
     port_range: tuple[int, int] | None = None
     local_dir: str | None = None
-    heartbeat_interval_s: float = 1.0
+    heartbeat_interval_s: float = HEARTBEAT_S
+    """Time between two heartbeats; `membership.RETRY_S` at most after one that was not answered."""
     job_master_silence_s_max: float = 30.0
 
     def __repr__(self) -> str:

@@ -32,6 +32,9 @@ STRANGERS_MAX = 256
 """Bound on connections that have not shown the secret. A higher value takes more files while somebody floods a port."""
 LOOK_S = 1.0
 """Time in seconds between two looks at the connections."""
+RESTING_LOOK_S = 4.0
+"""Time in seconds between two looks at connections that stay the same. A higher value finds a flood later, and costs a
+quiet process less."""
 LOOKS_MAX = 10
 """Bound on the looks that see a connection without a call; then it is shut down. Processes of a job connect with their
 first call. Looks are counted instead of seconds, so that a process that was suspended cuts nobody off."""
@@ -66,9 +69,13 @@ class StrangerGuard:
         self._closed.set()
 
     def _watch(self) -> None:
-        while not self._closed.wait(LOOK_S):
+        pause_s = LOOK_S
+        while not self._closed.wait(pause_s):
+            before = self._sockets
             try:
                 self.look()
+                rests = self._sockets == before and not self._looks
+                pause_s = min(RESTING_LOOK_S, 2 * pause_s) if rests else LOOK_S
             except Exception:
                 log.exception("the connections to port %d could not be looked at; they are looked at again", self._port)
 

@@ -21,7 +21,7 @@ from holdfast.printable import logger
 
 log = logger(__name__)
 
-TICK_S = 0.05
+TICK_S = 0.1
 """Bound in seconds on the delay of the machine's timers; a lower value costs more wake-ups. Losses and answers wait for
 no tick."""
 

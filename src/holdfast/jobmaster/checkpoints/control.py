@@ -56,7 +56,7 @@ from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
 
-TICK_S = 0.1
+TICK_S = 0.2
 """Bound in seconds on the delay of the coordinator's timers, but for its trigger. A lower value costs more wake-ups."""
 Requested = events.ConfigChanged | events.TriggerRequested | events.CloseRequested | SavepointRequested | HoldNewest
 

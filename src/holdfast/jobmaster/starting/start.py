@@ -68,7 +68,7 @@ from holdfast.sinks.targets import refuse_shared_targets
 from holdfast.storage.store import ObjectStore
 from holdfast.stored_state.initial import InitialRows, initial_tables, store_initial
 from holdfast.taskmanager.security import new_secret
-from holdfast.taskmanager.settings import TaskManagerSettings
+from holdfast.taskmanager.settings import TaskManagerSettings, heartbeat_interval_s
 from holdfast.ui.site import HttpUrls, serve_http
 
 log = logger(__name__)
@@ -103,6 +103,7 @@ def task_manager_settings(
         local_dir=config.local_dir,
         memory_bytes=config.memory_bytes,
         local_copies_bytes_max=config.local_copies_bytes_max,
+        heartbeat_interval_s=heartbeat_interval_s(config.heartbeat_timeout_s),
     )
 
 
