@@ -1,5 +1,6 @@
 """Waiting for slots: executors that are on their way, and those that come only when they are asked for."""
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,19 @@ def slots(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(waiting, "slots", lambda _: numbers.pop(0) if len(numbers) > 1 else numbers[0])
     monkeypatch.setattr(waiting, "_POLL_S", 0.001)
     return numbers
+
+
+def test_under_dynamic_allocation_all_slots_are_asked_for_and_those_beyond_the_least_awaited_for_a_while(
+    slots, monkeypatch
+):
+    monkeypatch.setattr(waiting, "MORE_S_MAX", 0.02)
+    asked: list[int] = []
+    monkeypatch.setattr(waiting, "_asking", lambda _, tasks, __: asked.append(tasks) or contextlib.nullcontext())
+    slots += [1, 2, 4]
+    assert waiting.await_slots(session("yarn", dynamicAllocation__enabled="true"), 2, 4) == 4
+    slots[:] = [1, 2]
+    assert waiting.await_slots(session("yarn", dynamicAllocation__enabled="true"), 2, 4) == 2
+    assert asked == [4, 4]
 
 
 def test_in_local_mode_there_is_nothing_to_wait_for(slots):

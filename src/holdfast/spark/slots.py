@@ -21,6 +21,8 @@ from holdfast.spark.session import spark_settings
 log = logger(__name__)
 
 WAIT_S_MAX = 60.0
+MORE_S_MAX = 20.0
+"""Seconds for which slots are awaited that the job can do without."""
 _POLL_S = 0.1
 _PROGRESS_EVERY_S = 5.0
 _GROUP = "holdfast-slots"
@@ -63,26 +65,29 @@ def resident_senders(wanted: int | None, left: int, program: Program) -> Residen
     return Residents(count, f"{count} senders stay in the {left} slots that TaskManagers leave")
 
 
-def slots_beside_others(spark: SparkSession, needed: int, held: int) -> int:
+def slots_beside_others(spark: SparkSession, needed: int, asked: int, held: int) -> int:
     """Wait for `needed` slots, and return the number of slots, as `await_slots` does.
 
     Where other queries hold some and Spark asks for no more executors, slots beyond those promised are not awaited.
     """
-    return await_slots(spark, needed if not held or _dynamic(spark) else 1)
+    return await_slots(spark, needed if not held or _dynamic(spark) else 1, asked)
 
 
-def await_slots(spark: SparkSession, needed: int, wait_s_max: float = WAIT_S_MAX) -> int:
+def await_slots(spark: SparkSession, needed: int, asked: int = 0, wait_s_max: float = WAIT_S_MAX) -> int:
     """Wait until there are `needed` slots, and as many as the settings promise; return the number of slots.
 
-    The result may be below `needed` after `wait_s_max` seconds; the caller refuses then.
+    Under dynamic allocation Spark is asked for `asked` slots, and those beyond `needed` are awaited for a while. The
+    result may be below `needed` after `wait_s_max` seconds; the caller refuses then.
     """
     found = slots(spark)
-    wanted = max(needed, _promised(spark))
+    wanted = max(needed, asked if _dynamic(spark) else 0, _promised(spark))
     if found >= wanted or spark.sparkContext.master.partition("[")[0] == "local":
         return found
     started_s = reported_s = time.monotonic()
-    with _asking(spark, needed, wait_s_max):
-        while found < wanted and time.monotonic() - started_s < wait_s_max:
+    with _asking(spark, wanted, wait_s_max):
+        while found < (wanted if time.monotonic() - started_s < MORE_S_MAX or not asked else needed):
+            if time.monotonic() - started_s >= wait_s_max:
+                break
             if time.monotonic() - reported_s >= _PROGRESS_EVERY_S:
                 reported_s = time.monotonic()
                 log.warning("waiting for executors: Spark has %d slots, %d are needed", found, wanted)

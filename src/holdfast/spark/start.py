@@ -24,7 +24,8 @@ from holdfast.query import Query
 from holdfast.settings import QueryTrigger
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
-from holdfast.spark.claims import Claim, SlotClaims, claims_of
+from holdfast.spark.advice import advice
+from holdfast.spark.claims import SHARED, Claim, SlotClaims, claims_of
 from holdfast.spark.cluster import SparkCluster
 from holdfast.spark.memory import check_memory
 from holdfast.spark.probing import begin_probe, facts_of, is_there
@@ -34,6 +35,7 @@ from holdfast.spark.session import (
     driver_host,
     end_progress_bar,
     has_ended,
+    spark_settings,
     use_drivers_python,
     use_warm_daemon,
 )
@@ -120,6 +122,7 @@ def _start_claimed(
     shipped, facts = _ship(job, program)
     store = RetryingStore(open_store(job.storage, job.storage_options))
     storage, tasks = (job.storage, dict(job.storage_options)), partial(_slots_for_probes, job, session, found)
+    tasks()  # also where nothing has to be probed: the executors may have been lost meanwhile
     probing = begin_probe(session, shipped, facts, store, storage, tasks)
     if probing.running:
         say("starting Python on the executors, and probing them")
@@ -185,7 +188,8 @@ def _layout(job: "Job", program: Program, session: SparkSession, claims: SlotCla
     standby = job.standby_task_managers if task_managers else 0
     processes = task_managers + standby
     needed = claims.firm() + processes + max(1, job.senders or 0)
-    available = slots_beside_others(session, needed, claims.held())
+    asked = claims.held() + processes + (0 if job.senders == 0 else (job.senders or 1) + SHARED)
+    available = slots_beside_others(session, needed, asked, claims.held())
 
     def senders_of(left: int) -> int:
         residents = resident_senders(job.senders, left, program)
@@ -193,6 +197,9 @@ def _layout(job: "Job", program: Program, session: SparkSession, claims: SlotCla
         return residents.count
 
     claim = claims.claim(job.name, available, processes, job.senders, senders_of)
+    settings = spark_settings(session)
+    for line in advice(session.sparkContext.master, settings.get, processes, claim.senders):
+        log.warning("%s: %s", job.name, line)
     parallelism = job.parallelism or max(task_managers, available - processes)
     layout = Layout(parallelism, job.max_parallelism or 0, task_managers, standby, bool(standby and job.standby_state))
     return layout, claim, available
