@@ -138,6 +138,7 @@ bench-kafka: setup  ## JSON messages from a local Kafka broker into a keyed coun
 	@$(RUN) python -m benchmarks.kafka --json $(BENCH)
 
 pictures: setup  ## Pictures of a running job's page anew, and the README's from docs/measurements/peers.json
+	mkdir -p build/pictures
 	HOLDFAST_SCREENSHOTS=build/pictures $(PYTEST) -q tests/ui/test_ui_browser.py
 	for each in docs/pictures/page-*.png; do cp build/pictures/$${each##*/} docs/pictures/; done
 	$(RUN) python -m benchmarks.picture docs/measurements/peers.json docs/pictures/figures.svg
