@@ -3,7 +3,8 @@
 import subprocess
 import sys
 
-from holdfast.spark.daemon import installed_first
+from holdfast.spark.daemon import without_archives
+from holdfast.taskmanager.warming import warm_kernels
 
 NOT_NEEDED = ("pandas", "deltalake", "holdfast.job", "holdfast.query", "holdfast.ui", "holdfast.jobmaster.master")
 
@@ -38,14 +39,18 @@ print(sorted(name for name in ("holdfast.jobmaster.master", "holdfast.query", "n
 
 
 def test_holdfasts_daemon_loads_what_its_workers_need_but_no_compiler_and_no_drivers_side_and_starts_no_thread():
+    warm_kernels()  # so that they are kept on this machine: the daemon compiles none
     run = subprocess.run([sys.executable, "-c", WORKER_OF_THE_DAEMON], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines() == ["['holdfast.api', 'holdfast.sources.sequence'] 1", "[]"]
 
 
-def test_the_daemon_takes_pyspark_from_its_installation_instead_of_from_the_archives_inside():
-    spark, own = "/env/site-packages", "/opt/spark/python/lib/pyspark.zip"
-    archives = [f"{spark}/pyspark/python/lib/{name}" for name in ("pyspark.zip", "py4j-0.10-src.zip")]
-    jar = f"{spark}/pyspark/jars/spark-core.jar"
-    assert installed_first([*archives, jar, "/env", spark]) == [jar, "/env", spark, *archives]
-    for path in ([*archives, jar, "/env"], [own, jar, spark]):
-        assert installed_first(path) == path
+def test_the_daemon_takes_pyspark_from_its_installation_instead_of_from_the_archives_inside(tmp_path):
+    site, elsewhere = str(tmp_path / "site-packages"), "/opt/spark/python/lib/pyspark.zip"
+    (tmp_path / "site-packages" / "py4j").mkdir(parents=True)
+    inside = [f"{site}/pyspark/python/lib/pyspark.zip", f"{site}/pyspark/python/lib/py4j-0.10-src.zip"]
+    inside.append(f"{site}/pyspark/jars/spark-core.jar")
+    assert without_archives([*inside, "/own.zip", site]) == ["/own.zip", site]
+    for path in ([*inside, "/env"], [elsewhere, site], [*inside, str(tmp_path)]):
+        assert without_archives(path) == path
+    (tmp_path / "site-packages" / "py4j").rmdir()
+    assert without_archives([*inside, site]) == [*inside, site]  # py4j would be found nowhere else
