@@ -119,6 +119,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", action="store_true", help="print each sample, with the names of threads")
     parser.add_argument("--plot", type=Path, help="an SVG file to write")
     parser.add_argument("--json", action="store_true", help="one line")
+    parser.set_defaults(storage="", storage_options={})  # a folder beside the samples
     return parser.parse_args(given)
 
 

@@ -389,5 +389,5 @@ def _restored(
         follower.close()
         raise
     own = next(iter(operator.tables.values()), None)
-    skew = None if own is None else KeyGroupSkew(own, stop - start, deployment.max_parallelism)
+    skew = None if own is None else KeyGroupSkew(own, stop - start, deployment.max_parallelism, clock.monotonic)
     return Subtask(subtask.operator, subtask.subtask, operator, states, skew, range(start, stop))
