@@ -39,7 +39,7 @@ class KeyGroupSkew:
         self._counts = np.zeros(max_parallelism, np.int64)
         """Rows by key group, as far as the walk has come."""
         self._place = START
-        """Where the walk goes on; `START`: none is under way."""
+        """The place where the walk goes on; `START`: none is under way."""
         self._next_s = 0.0
         self.value: float | None = None
         """Rows of the fullest key group by the mean of all; None while there are too few rows to say, and until the
