@@ -4,6 +4,7 @@
 
 The file has the output of `benchmarks.count`, `benchmarks.latency` and `benchmarks.failover`, and the figures of other
 engines on the same machine: {"rows_per_s": {name: [1,000 keys, 1,000,000 keys]}, "latency_ms": {…}, "recovery_s": {…}}.
+`not_measured` says in the picture which figures are missing, and why.
 """
 
 import json
@@ -27,9 +28,10 @@ def main(figures: Path, picture: Path) -> None:
     made, (rates, latency, recovery) = plt.subplots(1, 3, figsize=(11, 3.4), width_ratios=(2, 1.3, 1.2))
     _draw_rates(rates, found["rows_per_s"])
     _draw_bars(latency, "Latency of Holdfast, ms", found["latency_ms"])
-    _draw_bars(recovery, "Until all subtasks work again, s", found["recovery_s"])
-    made.text(0.01, 0.01, f"{found['machine']}; {found['day']}", fontsize=7, color="#607d8b")
-    made.tight_layout(rect=(0, 0.03, 1, 1))
+    _draw_bars(recovery, "Holdfast, until all subtasks work again, s", found["recovery_s"])
+    notes = [f"{found['machine']}; {found['day']}", *filter(None, [found.get("not_measured")])]
+    made.text(0.01, 0.01, "\n".join(notes), fontsize=7, color="#607d8b")
+    made.tight_layout(rect=(0, 0.03 * len(notes), 1, 1))
     made.savefig(picture, metadata={"Date": None})
 
 
