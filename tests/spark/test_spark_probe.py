@@ -128,3 +128,19 @@ def test_the_names_that_a_program_needs_are_found_and_none_of_modules_that_trave
             cloudpickle.unregister_pickle_by_value(own)
     assert "sys" in probing.facts_of(cloudpickle.dumps(lambda: sys.path))
     assert probing.facts_of(bytes(probing.PROGRAM_BYTES_MAX + 1)) is None
+
+
+def test_a_check_beside_the_start_gives_its_error_where_the_start_waits_for_it():
+    going = threading.Event()
+
+    def check():
+        going.wait(30)
+        raise JobRefused("the storage cannot be reached")
+
+    with mock.patch.object(probing, "InheritableThread", threading.Thread):
+        beside = probing.Beside(check)
+    assert beside.running
+    going.set()
+    with pytest.raises(JobRefused, match="the storage cannot be reached"):
+        beside.result()
+    assert not probing.Beside(None).running

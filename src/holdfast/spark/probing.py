@@ -113,19 +113,19 @@ def executors_of(spark: SparkSession) -> frozenset[str]:
     return frozenset(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ").split())
 
 
-class Probing:
-    """A probe that may run, in a thread of its own. `result` waits for it."""
+class Beside:
+    """A check that runs beside the start, in a thread of its own; None: all is known. `result` waits for it."""
 
-    def __init__(self, probe: Callable[[], None] | None) -> None:
+    def __init__(self, check: Callable[[], None] | None) -> None:
         self._ended: Future[None] = Future()
-        if probe is None:
+        if check is None:
             self._ended.set_result(None)
         else:
-            InheritableThread(target=self._run, args=(probe,), name="holdfast-probe", daemon=True).start()
+            InheritableThread(target=self._run, args=(check,), name="holdfast-check", daemon=True).start()
 
-    def _run(self, probe: Callable[[], None]) -> None:
+    def _run(self, check: Callable[[], None]) -> None:
         try:
-            probe()
+            check()
             self._ended.set_result(None)
         except BaseException as error:
             self._ended.set_exception(error)
@@ -135,7 +135,7 @@ class Probing:
         return not self._ended.done()
 
     def result(self) -> None:
-        """Wait for the probe. Raises `JobRefused` naming the lack of an executor."""
+        """Wait for the check, and raise the error that it ended with."""
         self._ended.result()
 
 
@@ -146,21 +146,21 @@ def begin_probe(
     store: ObjectStore,
     storage: tuple[str, dict[str, str]],
     tasks: Callable[[], int],
-) -> Probing:
+) -> Beside:
     """Probe the executors unless all is known of them."""
     context = spark.sparkContext
     is_local = context.master.partition("[")[0] == "local"
     probed, executors = probed_in(context.applicationId), executors_of(spark)
     facts = None if facts is None else facts | {storage_fact(*storage, is_local)}
     if facts is not None and probed.knows(executors, facts):
-        return Probing(None)
+        return Beside(None)
 
     def probe() -> None:
         _probe(spark, program, storage, store, 1 if is_local else tasks())
         if facts is not None:
             probed.note(executors, facts)
 
-    return Probing(probe)
+    return Beside(probe)
 
 
 def _probe(

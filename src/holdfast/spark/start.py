@@ -28,7 +28,7 @@ from holdfast.spark.advice import advice
 from holdfast.spark.claims import SHARED, Claim, SlotClaims, claims_of
 from holdfast.spark.cluster import SparkCluster
 from holdfast.spark.memory import check_memory
-from holdfast.spark.probing import begin_probe, facts_of, is_there
+from holdfast.spark.probing import Beside, begin_probe, facts_of, is_there
 from holdfast.spark.savepoint_copies import copy_on_executors
 from holdfast.spark.session import (
     clone_session,
@@ -45,7 +45,7 @@ from holdfast.spark.tasks import Shipment
 from holdfast.spark.transforms import analyse_transform
 from holdfast.standby_query import wait_to_lead
 from holdfast.storage import names
-from holdfast.storage.reach import check_reachable
+from holdfast.storage.reach import LOCAL, check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import open_store
 
@@ -86,11 +86,14 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger, say: Say) -> 
     use_drivers_python(spark)
     use_warm_daemon(spark)
     end_progress_bar(spark)
-    say("checking the storage")
-    check_reachable(job.storage, job.storage_options)
+    is_here = job.storage.startswith(LOCAL)
+    reaching = Beside(None if is_here else partial(check_reachable, job.storage, job.storage_options))
     session = clone_session(spark)
     say("analysing the job")
     program = _program(job, session)
+    if reaching.running:
+        say("checking the storage")
+    reaching.result()
     claims = claims_of(session.sparkContext.applicationId)
     say("waiting for executors")
     layout, claim, available = _layout(job, program, session, claims)
