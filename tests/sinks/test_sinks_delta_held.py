@@ -12,6 +12,7 @@ from sinks_delta_kit import JOB, SCHEMA, Target, row
 
 from holdfast.errors import PublishFailed
 from holdfast.sinks.base import PublishContext, SinkContext
+from holdfast.sinks.delta import merging
 from holdfast.sinks.delta.delta_sink import DeltaSink
 
 
@@ -76,3 +77,21 @@ def test_a_sink_that_has_published_can_be_shipped(tmp_path: Path) -> None:
     assert copy == target.sink
     copy.publish(2, target.stage(row(2, "b")), PublishContext(JOB, target.name, target.store, target.schema))
     assert target.pairs() == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_expired_entries_of_the_log_are_removed_now_and_then(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "CLEANUP_COMMITS", 8)
+    target = Target(tmp_path, mode=mode)
+    target.table.alter.set_table_properties(
+        {"delta.logRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "2"}
+    )
+    entries = []
+    for number in range(1, 10):
+        publish(target, number, row(number, "a"))
+        entries.append(len(list((tmp_path / "_delta_log").glob("*.json"))))
+    assert entries[:5] == list(range(entries[0], entries[0] + 5)), "no commit looks for expired entries"
+    assert min(entries[5:]) < entries[4], "the eighth commit has removed them"
+    assert target.pairs() == [(number, "a") for number in range(1, 10)]

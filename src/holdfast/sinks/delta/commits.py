@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 
 from holdfast.sinks import staging
 from holdfast.sinks.base import PublishContext
-from holdfast.sinks.delta.merging import changes_of, last_per_key, merge
+from holdfast.sinks.delta.merging import after_commit, changes_of, last_per_key, merge
 from holdfast.sinks.delta.table_files import add_action, require_files, write_files
 from holdfast.sinks.staging import StagedDeltaFile, StagedRows, portions, read_rows
 from holdfast.storage.store import ObjectStore
@@ -162,6 +162,7 @@ def _commit_files(
             schema=table.schema(),
             partition_by=list(partition_by),
             commit_properties=commit,
+            post_commithook_properties=after_commit(table),
         )
     except CommitFailedError as conflict:
         return conflict

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 
 from holdfast.equality import normalised_keys
 from holdfast.errors import BadRecord
@@ -63,6 +63,18 @@ def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     return rows.take(pc.take(last, pc.sort_indices(last)).combine_chunks())
 
 
+CLEANUP_COMMITS = 100
+"""Commits between two removals of expired entries of the log, for which delta-rs lists all of it several times. A
+higher value keeps expired entries longer; a lower value makes commits to a long log slower."""
+
+
+def after_commit(table: DeltaTable) -> PostCommitHookProperties:
+    """The work that follows the table's next commit: a checkpoint as the table says, and now and then the removal of
+    expired entries of the log, if the table allows it."""
+    removes = (table.version() + 1) % CLEANUP_COMMITS == 0
+    return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if removes else False)
+
+
 def merge(table: DeltaTable, changes: pa.Table, keys: Sequence[str], commit: CommitProperties) -> None:
     """Merge the changes from `last_per_key` as a single commit. Raises the errors of delta-rs."""
     columns = [name for name in changes.schema.names if name != _DELETED]
@@ -77,6 +89,7 @@ def merge(table: DeltaTable, changes: pa.Table, keys: Sequence[str], commit: Com
         # The rows are in memory anyway, and this way delta-rs skips files by their key range.
         streamed_exec=False,
         commit_properties=commit,
+        post_commithook_properties=after_commit(table),
     )
     values = {_quoted(name): f"s.{_quoted(name)}" for name in columns}
     updates = {_quoted(name): f"s.{_quoted(name)}" for name in columns if name not in keys}
