@@ -7,6 +7,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from holdfast.errors import SettingsError
 from holdfast.sources.kafka.avro import AvroSchema
 from holdfast.sources.kafka.avro_varints import check_integers
 from holdfast.sources.kafka.values import AvroValues
@@ -98,3 +99,11 @@ def test_a_value_of_every_type_is_followed_to_its_end():
     for integer in BEYOND.values():
         with pytest.raises(ValueError, match=f"beyond 64 bits, at byte {len(value) - 1}"):
             check_integers([value[:-1] + integer], expanded)
+
+
+@pytest.mark.parametrize("fields", [[], [{"name": "x", "type": {"type": "record", "name": "i", "fields": []}}]])
+def test_an_array_whose_items_take_no_bytes_is_refused_since_a_short_value_could_keep_a_reader_for_years(fields):
+    items = {"type": "record", "name": "e", "fields": fields}
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": {"type": "array", "items": items}}]}
+    with pytest.raises(SettingsError, match="field 'a': an item of .* takes no bytes"):
+        AvroSchema(schema)

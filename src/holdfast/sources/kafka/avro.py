@@ -115,6 +115,11 @@ class AvroSchema:
             case "record":
                 return pa.struct([pa.field(one["name"], self._below(one["type"], whose)) for one in declared["fields"]])
             case "array":
+                if takes_no_bytes(declared["items"]):
+                    raise SettingsError(
+                        f"{whose}: an item of {json.dumps(declared)[:200]} takes no bytes, so that a short value could "
+                        "have any number of items; leave the field out"
+                    )
                 return pa.list_(pa.field("element", self._below(declared["items"], whose)))
             case "map":
                 return pa.map_(pa.string(), self._below(declared["values"], whose))
@@ -139,6 +144,15 @@ def kind_of(declared: Any) -> Any:
     if logical in PLAIN or logical == "decimal" or str(logical).startswith(REFUSED):
         return logical
     return kind_of(declared["type"])
+
+
+def takes_no_bytes(declared: Any) -> bool:
+    """Return whether values of a type have no bytes: null, and records of nothing else. A union has its branch."""
+    if isinstance(declared, Mapping) and "fields" in declared:
+        return all(takes_no_bytes(field["type"]) for field in declared["fields"])
+    if isinstance(declared, Mapping) and declared["type"] == "fixed":
+        return not declared["size"]
+    return bool(takes_no_bytes(declared["type"])) if isinstance(declared, Mapping) else declared == "null"
 
 
 def without_null(declared: Any) -> tuple[Any, bool]:
