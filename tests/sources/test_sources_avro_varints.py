@@ -105,5 +105,5 @@ def test_a_value_of_every_type_is_followed_to_its_end():
 def test_an_array_whose_items_take_no_bytes_is_refused_since_a_short_value_could_keep_a_reader_for_years(fields):
     items = {"type": "record", "name": "e", "fields": fields}
     schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": {"type": "array", "items": items}}]}
-    with pytest.raises(SettingsError, match="field 'a': an item of .* takes no bytes"):
+    with pytest.raises(SettingsError, match=r"field 'a': an item of .* takes no bytes"):
         AvroSchema(schema)
