@@ -18,7 +18,8 @@ MAY_IMPORT: dict[str, str] = {
     "api": "calls functions job query settings sinks sources stored_state streams",
     "testing": "__init__ exchange functions graph job job_settings jobmaster journal protocol query schema settings "
     "sinks sources standby_query start_options storage taskmanager uploads",
-    "job": "functions graph schema settings sinks sources spark start_options stored_state streams ui",
+    "job": "functions graph schema settings sinks sources spark sql start_options stored_state streams ui",
+    "sql": "functions graph",
     "start_options": "settings stored_state",
     "streams": "calls functions graph schema sinks sources ui",
     "spark": "__init__ calls exchange graph job_settings jobmaster journal protocol query settings sources "

@@ -40,7 +40,7 @@ from holdfast.sources.base import Source, SourceOutput
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.sources.truncations import PART
 from holdfast.start_options import StartKeywords, StartOptions, check_port
-from holdfast.streams import Stream
+from holdfast.streams import EmitMode, Stream
 from holdfast.ui.notebook import html_table
 from holdfast.ui.progress_line import starting
 
@@ -324,6 +324,20 @@ class Job:
         name = known[0] if known else self.declared.name_for(source.name, source.kind)
         self.declared.sources[name] = source
         return name
+
+    def sql(self, text: str, /, *, emit: EmitMode | None = None, **streams: "Stream") -> "Stream":
+        """Make a stream of a query in SQL over streams of this job: `job.sql("SELECT auction FROM bids", bids=bids)`.
+
+        A query declares the same operators as the methods of streams do, and what these cannot do is refused with the
+        place in the text. `emit`: of its aggregates, as in `aggregate`. Watermarks are those of the streams.
+        """
+        from holdfast.sql.queries import query
+
+        for name, stream in streams.items():
+            if not isinstance(stream, Stream) or stream._job is not self:
+                raise SettingsError(f"sql({name}={stream!r}): expected a stream of this job")
+        made: Stream = query(text, streams, emit)
+        return made
 
     def start(self, trigger: QueryTrigger | None = None, **options: Unpack[StartKeywords]) -> "Query":
         """Check the job, deploy it, and run it in the background.

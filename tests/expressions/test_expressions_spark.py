@@ -14,6 +14,8 @@ from holdfast.expressions.nodes import SqlSettings
 pytestmark = pytest.mark.spark
 ROWS = 60
 ROWS_QUICK = 24
+FAILED_ROWS = 3
+"""Rows that fail, of an expression, for which Spark is asked, each by a query of its own."""
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """SqlSettings with which Spark does not compile hundreds of expressions, which takes it longer than all the rest."""
 
@@ -64,15 +66,16 @@ def test_rows_that_fail_here_fail_in_spark(session: Any) -> None:
     wrong = []
     for _, text in cases():
         failed = here(text, table, settings).failed
-        if not failed or "y" in text.replace("year", "").replace("try", ""):
+        # Bytes that are no UTF-8 fail here; Spark keeps them, and writes them as they are.
+        if text == "cast(g as string)" or "y" in text.replace("year", "").replace("try", ""):
             continue
-        row = min(failed)
-        try:
-            given = frame.where(f"id = {row}").selectExpr(f"{text} as made").collect()
-            wrong.append(f"{text}: {failed[row]} here, {given} in Spark")
-        except Exception as error:
-            assert "PARSE" not in str(error), text
-    assert wrong == []
+        for row in sorted(failed)[:FAILED_ROWS]:
+            try:
+                given = frame.where(f"id = {row}").selectExpr(f"{text} as made").collect()
+                wrong.append(f"{text}: {failed[row]} here, {given} in Spark")
+            except Exception as error:
+                assert "PARSE" not in str(error), text
+    assert "\n".join(wrong) == ""
 
 
 def test_a_column_of_pyspark_is_the_same_expression(spark: Any) -> None:

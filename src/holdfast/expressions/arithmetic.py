@@ -93,6 +93,14 @@ def _decimals(binder: Binding, sign: str, left: Term, right: Term, mode: str) ->
     else:
         kind = bounded(max(one.precision - one.scale, other.precision - other.scale) + scale + 1, scale)
 
+    def long_product(first: pa.Array, second: pa.Array) -> pa.Array:
+        pairs = zip(first.to_pylist(), second.to_pylist(), strict=True)
+        made = [None if a is None or b is None else _EXACT.multiply(a, b) for a, b in pairs]
+        return fitted_decimal(pa.array(made, pa.decimal256(76, one.scale + other.scale)), kind, mode)  # type: ignore[arg-type]
+
+    if sign == "*" and one.precision + other.precision + 1 > 76:
+        return applied(kind, with_arrays(long_product), left, right, fails=mode == "ansi")
+
     def kernel(first: Value, second: Value) -> pa.Array:
         wide = [each.cast(pa.decimal256(each.type.precision, each.type.scale)) for each in (first, second)]
         return fitted_decimal(_WRAPPING[sign](*wide), kind, mode)  # type: ignore[arg-type]
@@ -106,7 +114,8 @@ def _decimals(binder: Binding, sign: str, left: Term, right: Term, mode: str) ->
 
 def _without_zero(divisor: Value, mode: str) -> Value:
     """Return divisors without zeros, which fail in ANSI mode and give null else."""
-    zero = pc.equal(divisor, pa.scalar(0, pa.int8()).cast(divisor.type))
+    is_decimal = pa.types.is_decimal(divisor.type)
+    zero = pc.equal(divisor, pa.scalar(Decimal(0) if is_decimal else 0, divisor.type))
     if mode == "ansi":
         if isinstance(zero, pa.Scalar):
             zero = pa.array([zero.as_py()])

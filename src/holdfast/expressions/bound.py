@@ -17,10 +17,11 @@ _LOADED = (digests, formats, lambdas, mathematics, patterns, texts)
 class BoundExpression:
     """An expression over rows of a schema. Processes that get it bind it once more, when they load it."""
 
-    def __init__(self, text: str, settings: SqlSettings, schema: pa.Schema) -> None:
+    def __init__(self, text: str, settings: SqlSettings, schema: pa.Schema, tree: Any = None) -> None:
         self.text = text
         self._settings = settings
         self._schema = schema
+        self._tree = tree
         binder = Binder(schema, settings)
         self._node = self._bound(binder)
         self.reads = [name for name in schema.names if name in binder.reads]
@@ -30,7 +31,7 @@ class BoundExpression:
         if self.text in self._schema.names:
             return binder.column([self.text])
         try:
-            return binder.bound(parsed(self.text))
+            return binder.bound(parsed(self.text) if self._tree is None else self._tree)
         except pa.ArrowNotImplementedError as error:
             raise ExpressionRefused(f"{self}: {error}; use transform(…)") from error
 
@@ -42,8 +43,8 @@ class BoundExpression:
         """Return the value for each row. Raises `pa.ArrowInvalid` if there is a row for which it fails."""
         return array_of(self._node.run(Scope(rows.column, rows.num_rows)), rows.num_rows)
 
-    def __reduce__(self) -> "tuple[Any, tuple[str, SqlSettings, pa.Schema]]":
-        return BoundExpression, (self.text, self._settings, self._schema)
+    def __reduce__(self) -> "tuple[Any, tuple[str, SqlSettings, pa.Schema, Any]]":
+        return BoundExpression, (self.text, self._settings, self._schema, self._tree)
 
     def __str__(self) -> str:
         return repr(self.text)

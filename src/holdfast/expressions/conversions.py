@@ -172,7 +172,8 @@ def to_decimal(found: pa.DataType, wanted: pa.DataType, mode: CastMode) -> Kerne
 
     def kernel(array: pa.Array) -> pa.Array:
         if pa.types.is_floating(array.type):
-            return reading_texts.read_decimals(writing_texts.written_floats(array), wanted, mode)
+            finite = pc.if_else(pc.is_finite(array), array, None)  # NaN and infinity are null in ANSI mode, too
+            return reading_texts.read_decimals(writing_texts.written_floats(finite), wanted, mode)
         scale = array.type.scale if pa.types.is_decimal(array.type) else 0
         room = max(wanted.scale, scale)
         precision = array.type.precision if pa.types.is_decimal(array.type) else 20

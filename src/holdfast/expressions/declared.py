@@ -1,6 +1,6 @@
 """Expressions as a user declares them. Jobs without expressions load no parser: a text is parsed when it is needed."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +20,14 @@ class SqlExpression:
 
     text: str
     settings: SqlSettings = SPARK_4
+    given: Any = field(default=None, compare=False)
+    """The tree of the text where it is known already: a part of a query."""
 
     @cached_property
     def tree(self) -> Any:
         """The tree of sqlglot. Raises `ExpressionRefused`."""
+        if self.given is not None:
+            return self.given
         from holdfast.expressions.parse import parsed
 
         return parsed(self.text)
@@ -42,7 +46,7 @@ class SqlExpression:
         """Return the expression over rows of a schema. Raises `ExpressionRefused`."""
         from holdfast.expressions.bound import BoundExpression
 
-        return BoundExpression(self.text, self.settings, schema)
+        return BoundExpression(self.text, self.settings, schema, self.given)
 
     def __str__(self) -> str:
         return repr(self.text)

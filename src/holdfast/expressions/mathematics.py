@@ -119,7 +119,7 @@ def _to_whole(names: str, kernel: Callable[..., Any]) -> None:
         def of_floats(array: pa.Array) -> pa.Array:
             found = kernel(pc.fill_null(array, 0.0).to_numpy(zero_copy_only=False).astype(np.float64))
             top = 2.0**63
-            if ansi and not ((found >= -top) & (found < top)).all():
+            if ansi and ((found < -top) | (found >= top)).any():
                 raise pa.ArrowInvalid(f"{names.split()[0]}: a number is out of the range of BIGINT")
             inside = np.clip(np.nan_to_num(found, nan=0.0), -top, np.nextafter(top, 0)).astype(np.int64)
             return pa.array(

@@ -29,6 +29,12 @@ class _Parser(SparkParser):
 class SparkCalls(Spark):
     """Spark's dialect, in which calls of functions keep the names that they have in the text."""
 
+    class Tokenizer(Spark.Tokenizer):
+        KEYWORDS: ClassVar[dict[str, Any]] = {
+            name: token for name, token in Spark.Tokenizer.KEYWORDS.items() if name != "WINDOW"
+        }
+        """Key words but WINDOW, whose clause is not supported: `window(…)` is a call wherever it stands."""
+
     Parser = _Parser
 
 

@@ -174,7 +174,8 @@ def days_of(year: pa.Array, month: pa.Array, day: pa.Array) -> pa.Array:
     longest = pc.if_else(
         pc.equal(month, 2), pc.if_else(is_leap, 29, 28), pc.if_else(pc.is_in(month, pa.array([4, 6, 9, 11])), 30, 31)
     )
-    return pc.if_else(pc.and_(valid, pc.less_equal(day, longest)), number, None).cast(pa.int32())
+    within = pc.and_(pc.greater(number, -(2**31)), pc.less(number, 2**31))
+    return pc.if_else(pc.and_(pc.and_(valid, pc.less_equal(day, longest)), within), number, None).cast(pa.int32())
 
 
 def _mod(array: pa.Array, by: int) -> pa.Array:
@@ -208,7 +209,7 @@ def _in_zone(local: pa.Array, given: pa.Array, zone: str) -> pa.Array:
     made = zones.to_instant(local, zone)
     if not pc.any(has_zone).as_py():
         return made
-    parts = pc.extract_regex(given, r"^(?P<g>[+-])?(?P<h>[0-9]{1,2})?(:(?P<n>[0-9]{1,2}))?")
+    parts = pc.extract_regex(given, r"^(?P<g>[+-])?(?P<h>[0-9]{1,2})?(?::(?P<n>[0-9]{1,2}))?")
     hours, minutes = (_number(pc.struct_field(parts, name), 0) for name in "hn")
     valid = pc.and_(pc.less_equal(hours, 18), pc.less(minutes, 60))
     ahead = pc.multiply(pc.add(pc.multiply(hours, 60), minutes), 60_000_000)

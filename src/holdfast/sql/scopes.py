@@ -1,0 +1,114 @@
+"""Parts of queries: tables with the names by which they are known, changes of trees, and refusals with their place."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+
+from holdfast.errors import JobRefused
+from holdfast.expressions.declared import SqlExpression
+
+Tree = Any
+"""A node of sqlglot's trees."""
+AGGREGATES = {
+    "count": "count", "sum": "sum", "min": "min", "max": "max", "avg": "mean", "mean": "mean", "stddev": "stddev",
+    "stddev_samp": "stddev", "variance": "variance", "var_samp": "variance", "max_by": "max_by", "min_by": "min_by",
+    "collect_list": "collect_list", "array_agg": "collect_list", "collect_set": "collect_set", "first": "first",
+    "last": "last", "approx_count_distinct": "approx_count_distinct", "count_if": "count",
+}  # fmt: skip
+"""Aggregates of SQL, and the names that Holdfast has for them."""
+WINDOWS = {"window", "session_window", "tumble", "hop", "session"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a part of a query. `names`: its columns in order, where they are known.
+
+    `ranked`: makes the first rows of each group, for `ROW_NUMBER() … AS rank_name` that waits for its condition.
+    """
+
+    stream: Any
+    names: tuple[str, ...] | None = None
+    rank_name: str = ""
+    ranked: Callable[[int], Any] | None = None
+
+
+def refused(tree: Tree, reason: str) -> JobRefused:
+    """Return the refusal of a part, with its place in the text."""
+    places = [each.meta for each in tree.walk() if each.meta.get("line")] if isinstance(tree, exp.Expression) else []
+    place = min(((each["line"], each["col"]) for each in places), default=None)
+    shown = tree.sql("spark") if isinstance(tree, exp.Expression) else str(tree)
+    at = "" if place is None else f" at line {place[0]}, column {place[1]}"
+    return JobRefused(f"sql: {shown[:120]}{at}: {reason}")
+
+
+def expression(tree: Tree) -> SqlExpression:
+    """Return a tree as an expression."""
+    return SqlExpression(tree.sql("spark"), given=tree)
+
+
+def conditions(tree: Tree | None) -> Iterator[Tree]:
+    """Yield the conditions that AND joins."""
+    if tree is None:
+        return
+    if isinstance(tree, exp.And):
+        yield from conditions(tree.left)
+        yield from conditions(tree.right)
+    elif isinstance(tree, exp.Paren):
+        yield from conditions(tree.this)
+    else:
+        yield tree
+
+
+def all_of(trees: list[Tree]) -> Tree | None:
+    """Join conditions by AND."""
+    made: Tree | None = None
+    for each in trees:
+        made = each.copy() if made is None else exp.And(this=made, expression=each.copy())
+    return made
+
+
+def qualifier(column: Tree) -> str:
+    return str(column.table).lower()
+
+
+def without_alias(tree: Tree, alias: str) -> Tree:
+    """Return a tree whose columns do not name the only table: `b.price` is `price`."""
+
+    def change(node: Tree) -> Tree:
+        if isinstance(node, exp.Column) and node.table and not node.args.get("db") and qualifier(node) == alias:
+            return exp.Column(this=node.this.copy())
+        return node
+
+    return tree.copy().transform(change)
+
+
+def replaced(tree: Tree, known: list[tuple[Tree, Tree]]) -> Tree:
+    """Return a tree in which each of the known parts is replaced by another."""
+
+    def change(node: Tree) -> Tree:
+        for before, after in known:
+            if node == before:
+                return after.copy()
+        return node
+
+    return tree.copy().transform(change)
+
+
+def column(name: str) -> Tree:
+    return exp.Column(this=exp.to_identifier(name, quoted=True))
+
+
+def call_name(tree: Tree) -> str:
+    """Return the name of a call in small letters; empty for other trees."""
+    return str(tree.this).lower() if isinstance(tree, exp.Anonymous) else ""
+
+
+def output_name(item: Tree) -> str:
+    """Return the name of a column of SELECT: its alias, the column's own, or its text."""
+    return str(item.alias or (item.name if isinstance(item, exp.Column) else "") or item.sql("spark"))
+
+
+def value_of(item: Tree) -> Tree:
+    return item.this if isinstance(item, exp.Alias) else item

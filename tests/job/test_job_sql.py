@@ -1,0 +1,204 @@
+"""Queries in SQL give the rows that they would give over tables; what is not supported is refused with its place."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from job_kit import new_job, script
+
+import holdfast as hf
+from holdfast.testing import run
+
+
+def second(number: int) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
+
+
+BIDS = [
+    {"auction": 1, "bidder": 7, "price": 10, "at": second(1)},
+    {"auction": 1, "bidder": 8, "price": 30, "at": second(5)},
+    {"auction": 2, "bidder": 7, "price": 20, "at": second(7)},
+    {"auction": 2, "bidder": 9, "price": 5, "at": second(15)},
+    {"auction": 1, "bidder": 7, "price": 50, "at": second(40)},
+]
+PEOPLE = [{"id": 7, "name": "ann", "at": second(0)}, {"id": 9, "name": "bob", "at": second(14)}]
+END = 10_000
+"""Time of the last rows, which close all windows; they are in no result, for `auction` and `id` are below nothing."""
+
+
+def rows_of(text: str, emit: Any = None) -> list[tuple[Any, ...]]:
+    """The rows of a query over bids and people, without those of the last rows."""
+    job, sink = new_job(), hf.MemorySink()
+    last = [{"auction": -1, "bidder": -1, "price": -1, "at": second(END)}]
+    bids = script(BIDS, last, schema="auction BIGINT, bidder BIGINT, price BIGINT, at TIMESTAMP", name="bids")
+    streams = {"bids": job.read(bids).with_watermark("at", "0s")}
+    if "people" in text:
+        ends = [{"id": -2, "name": "end", "at": second(END)}]
+        people = script(PEOPLE, ends, schema="id BIGINT, name STRING, at TIMESTAMP", name="people")
+        streams["people"] = job.read(people).with_watermark("at", "0s")
+    job.sql(text, emit=emit, **streams).write(sink)
+    run(job)
+    kept = [tuple(row.values()) for row in sink.rows()]
+    return sorted((row for row in kept if not {-1, -2, "end"} & set(row) and not _late(row)), key=_order)
+
+
+def _order(row: tuple[Any, ...]) -> list[str]:
+    return [str(each) for each in row]
+
+
+def _late(row: tuple[Any, ...]) -> bool:
+    return any(isinstance(each, datetime) and each > second(END // 2) for each in row)
+
+
+WITHIN = "p.at BETWEEN b.at - INTERVAL 10 SECONDS AND b.at"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT auction, price * 2 AS twice FROM bids WHERE price > 15", [(1, 100), (1, 60), (2, 40)]),
+        (
+            "WITH x AS (SELECT price FROM bids WHERE auction = 1) SELECT b.price AS p FROM x b",
+            [(10,), (30,), (50,)],
+        ),
+        ("SELECT t.price FROM (SELECT * FROM bids WHERE bidder = 8) AS t", [(30,)]),
+        ("SELECT auction AS k FROM bids WHERE price < 10 UNION ALL SELECT id FROM people", [(2,), (7,), (9,)]),
+        (
+            "SELECT auction, count(*) AS n, sum(price) FILTER (WHERE price > 10) s, count(DISTINCT bidder) d, "
+            "avg(price) + 1 a FROM bids GROUP BY auction",
+            [(1, 3, 80, 2, 31.0), (2, 2, 20, 2, 13.5)],
+        ),
+        (
+            "SELECT auction, window(at, '10 seconds').end AS e, count(*) n FROM bids "
+            "GROUP BY auction, window(at, '10 seconds') HAVING max(price) > 25",
+            [(1, second(10), 2), (1, second(50), 1)],
+        ),
+        (
+            "SELECT window.start AS s, max(price) FROM bids GROUP BY window(at, '10 seconds')",
+            [(second(0), 30), (second(10), 5), (second(40), 50)],
+        ),
+        (
+            "SELECT HOP_START(at, INTERVAL '20' SECONDS, INTERVAL '40' SECONDS) s, count(*) c FROM bids "
+            "GROUP BY HOP(at, INTERVAL '20' SECONDS, INTERVAL '40' SECONDS)",
+            [(second(-20), 4), (second(0), 4), (second(20), 1), (second(40), 1)],
+        ),
+        (
+            "SELECT bidder, TUMBLE_START(at, INTERVAL '1' MINUTE) s, min(price) FROM bids "
+            "GROUP BY bidder, TUMBLE(at, INTERVAL '1' MINUTE)",
+            [(7, second(0), 10), (8, second(0), 30), (9, second(0), 5)],
+        ),
+        (
+            "SELECT bidder, session_window.start s, count(*) FROM bids "
+            "GROUP BY bidder, session_window(at, '6 seconds')",
+            [(7, second(1), 2), (7, second(40), 1), (8, second(5), 1), (9, second(15), 1)],
+        ),
+        ("SELECT upper(name) u, count(*) c FROM people, bids", None),
+        (
+            "SELECT price % 3 AS r, count_if(auction = 1) FROM bids WHERE auction > 0 GROUP BY 1",
+            [(0, 1), (1, 1), (2, 1)],
+        ),
+        ("SELECT DISTINCT bidder FROM bids", [(7,), (8,), (9,)]),
+        (
+            "SELECT auction, price, rn FROM "
+            "(SELECT *, ROW_NUMBER() OVER (PARTITION BY auction ORDER BY price DESC) AS rn FROM bids) WHERE rn <= 2",
+            [(1, 30, 2), (1, 50, 1), (2, 20, 1), (2, 5, 2)],
+        ),
+        (
+            "SELECT t.auction, price FROM "
+            "(SELECT *, ROW_NUMBER() OVER (PARTITION BY auction ORDER BY at) n FROM bids) t "
+            "WHERE t.n = 1",
+            [(1, 10), (2, 20)],
+        ),
+        (
+            f"SELECT b.auction, p.name, b.at, p.at AS t FROM bids b JOIN people p ON b.bidder = p.id AND {WITHIN}",
+            [(1, "ann", second(1), second(0)), (2, "ann", second(7), second(0)), (2, "bob", second(15), second(14))],
+        ),
+        (
+            f"SELECT b.price, p.name FROM bids b LEFT JOIN people p ON b.bidder = p.id AND {WITHIN} "
+            "WHERE b.auction = 1",
+            [(10, "ann"), (30, None), (50, None)],
+        ),
+        (
+            "SELECT p.name, count(*) n FROM bids b JOIN people p ON b.bidder = p.id AND b.at >= p.at "
+            "AND b.at < p.at + INTERVAL 7 SECONDS GROUP BY p.name",
+            [("ann", 1), ("bob", 1)],
+        ),
+        (
+            f"SELECT b.price FROM bids b JOIN people p ON b.bidder = p.id AND {WITHIN} AND b.price > p.id AND p.id < 9",
+            [(10,), (20,)],
+        ),
+        (
+            f"SELECT b.price FROM bids b WHERE EXISTS (SELECT 1 FROM people p WHERE p.id = b.bidder AND {WITHIN})",
+            [(10,), (20,), (5,)],
+        ),
+        (
+            f"SELECT b.price FROM bids b WHERE NOT EXISTS (SELECT 1 FROM people p WHERE p.id = b.bidder "
+            f"AND {WITHIN}) AND b.auction = 1",
+            [(30,), (50,)],
+        ),
+        (
+            "SELECT max(n) m, window_start s FROM (SELECT auction, window_start, window_end, count(*) n FROM bids "
+            "GROUP BY auction, window(at, '10 seconds')) GROUP BY window_start",
+            [(1, second(10)), (1, second(40)), (2, second(0))],
+        ),
+    ],
+)
+def test_a_query_gives_its_rows(text: str, expected: Any) -> None:
+    if expected is None:
+        with pytest.raises(hf.JobRefused, match=r"CROSS JOIN|expected"):
+            rows_of(text)
+        return
+    assert rows_of(text) == sorted(expected, key=_order)
+
+
+def test_groups_give_what_emit_says() -> None:
+    text = "SELECT auction, count(*) n FROM bids GROUP BY auction"
+    assert rows_of(text, emit="every") == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]
+    kept = f"{text} HAVING count(*) > 2"
+    assert rows_of(kept, emit="every") == [(1, 3)]
+    with pytest.raises(hf.JobRefused, match=r"HAVING .* line 1, column"):
+        rows_of(kept)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("SELECT auction FROM bids ORDER BY auction", "ORDER BY auction at line 1, column 41: ORDER is not supported"),
+        ("SELECT auction FROM bids LIMIT 3", "LIMIT is not supported"),
+        ("SELECT a FROM nope", "there is no stream 'nope'; there are bids"),
+        ("SELECT b.price FROM bids b JOIN people p ON b.bidder = p.id", "a join needs a bound of event time"),
+        (f"SELECT b.price FROM bids b JOIN people p ON {WITHIN}", "a join needs an equality"),
+        (f"SELECT price FROM bids b JOIN people p ON b.bidder = p.id AND {WITHIN}", "name the table of each column"),
+        (
+            "SELECT b.price FROM bids b JOIN people p ON b.bidder = p.id AND p.id BETWEEN b.price - INTERVAL 1 DAY "
+            "AND b.price",
+            "expected the columns of with_watermark",
+        ),
+        ("SELECT rank() OVER (PARTITION BY auction ORDER BY price) FROM bids", "a single ROW_NUMBER is supported"),
+        ("SELECT *, ROW_NUMBER() OVER (PARTITION BY auction ORDER BY price) AS n FROM bids", "needs a query around it"),
+        ("SELECT auction FROM bids UNION SELECT id FROM people", "UNION ALL is supported"),
+        ("INSERT INTO x SELECT 1", "expected SELECT"),
+        ("SELECT sum(DISTINCT price) FROM bids", "DISTINCT is supported in count"),
+        ("SELECT auction FROM bids WHERE bidder IN (SELECT id FROM people)", "line 1, column 51: of queries in WHERE"),
+        ("SELECT auction, count(*) FROM bids GROUP BY CUBE (auction)", "CUBE"),
+        ("SELECT count(*) FROM bids GROUP BY window(at, '1 month')", "months and years have no fixed length"),
+        ("SELECT auction FROM", "is not Spark SQL"),
+        ("SELECT nope FROM bids", "there is no column 'nope'"),
+    ],
+)
+def test_a_query_that_cannot_run_is_refused_with_its_place(text: str, reason: str) -> None:
+    with pytest.raises(hf.JobRefused, match=reason):
+        rows_of(text)
+
+
+def test_misuse_is_refused_when_declared() -> None:
+    job = new_job()
+    bids = job.read(script(BIDS, schema="auction BIGINT, bidder BIGINT, price BIGINT, at TIMESTAMP"))
+    for wrong in (
+        lambda: job.sql("", bids=bids),
+        lambda: job.sql("SELECT 1 FROM bids", bids=3),  # type: ignore[arg-type]
+        lambda: job.sql("SELECT 1 FROM bids", emit="no", bids=bids),  # type: ignore[arg-type]
+        lambda: new_job().sql("SELECT 1 FROM bids", bids=bids),
+    ):
+        with pytest.raises(hf.SettingsError):
+            wrong()
