@@ -1,6 +1,7 @@
 """How long a job stands still when a TaskManager with much state is killed, with and without local copies.
 
     python -m benchmarks.restore_sizes --state-mb 200 --state-mb 2000 --json
+    python -m benchmarks.restore_sizes --standby-state --json
 
 A TaskManager with four subtasks holds all the state, values of 1,000 incompressible bytes in RocksDB. After it was
 killed the replacement restores all of it, from a folder on this machine's disk, or from local copies on the same disk.
@@ -8,6 +9,11 @@ killed the replacement restores all of it, from a folder on this machine's disk,
     seconds         from the kill to the first committed batch after it
     restore_s       part of it: the replacement restores its subtasks
     from_store_mb, from_local_mb   bytes read by the replacement
+
+With `--standby-state` a standby follows, and takes the place. `standby` has for each size the median and the longest
+time from a kill to the first committed batch, the part of it in which the standby catches up, and the most that it read
+for that; `owner_rate_ratio` compares the rows that the owner processes in a second
+of its processor time with and without a follower, since a follower has a machine of its own.
 """
 
 import argparse
@@ -21,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 
 import holdfast as hf
@@ -31,6 +38,8 @@ VALUE_BYTES = 1000
 ROWS_PER_S = 2000
 ROWS_PER_BATCH = 50_000
 SUBTASKS = 4
+RATE_S = 15.0
+"""Seconds for which the owner's rate is measured."""
 
 
 class Keep(hf.BatchFunction):
@@ -61,17 +70,19 @@ class RandomValues:
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--state-mb", type=int, action="append", help="by default 200")
+    parser.add_argument("--state-mb", type=int, action="append", help="by default 200; with a standby 200 and 2000")
+    parser.add_argument("--standby-state", action="store_true", help="with a standby that follows, and takes over")
     parser.add_argument("--copies", choices=["with", "without", "both"], default="both")
-    parser.add_argument("--kills", type=int, default=1, help="for each size, with and without copies")
+    parser.add_argument("--kills", type=int, help="for each size; by default 1, with a standby 5")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     options = parser.parse_args(argv)
-    options.state_mb = options.state_mb or [200]
+    options.state_mb = options.state_mb or ([200, 2000] if options.standby_state else [200])
+    options.kills = options.kills or (5 if options.standby_state else 1)
     return options
 
 
-def measure(spark: Any, state_mb: int, copies: bool, kills: int, folder: Path) -> list[dict[str, float]]:
-    """Load the state, then kill its TaskManager again and again while some rows come."""
+def started(spark: Any, state_mb: int, copies: bool, folder: Path, **settings: Any) -> Query:
+    """A query that has loaded the state, while some rows go on coming."""
     keys = state_mb * 1_000_000 // VALUE_BYTES
     job = hf.Job(
         spark,
@@ -86,35 +97,88 @@ def measure(spark: Any, state_mb: int, copies: bool, kills: int, folder: Path) -
         max_rows_per_batch=ROWS_PER_BATCH,
         checkpoint=hf.CheckpointConfig(trigger=hf.every("1s")),
         failover=hf.FailoverConfig(restarts_max=1000, losses_max=1000),
+        **settings,
     )
     load = job.read(hf.SequenceSource(keys, splits=4, name="load"))
     steady = job.read(hf.SequenceSource(rows_per_second=ROWS_PER_S, splits=4, name="steady"))
     rows = load.union(steady).map_batches(RandomValues(keys), "k BIGINT, v BINARY")
     rows.key_by("k").process(Keep(), "k BIGINT", name="keep").write(hf.NoopSink())
     query = job.start(hf.processing_time("0s"))
+    until(lambda: query.totals.rows >= keys, 3600.0)
+    query.trigger_checkpoint(600)
+    return query
+
+
+def measure(spark: Any, state_mb: int, copies: bool, kills: int, folder: Path) -> list[dict[str, float]]:
+    """Load the state, then kill its TaskManager again and again while some rows come."""
+    query = started(spark, state_mb, copies, folder)
     try:
-        until(lambda: query.totals.rows >= keys, 3600.0)
-        query.trigger_checkpoint(600)
         return [_kill(query) for _ in range(kills)]
     finally:
         query.stop()
 
 
+def measure_standby(spark: Any, state_mb: int, kills: int, folder: Path) -> tuple[dict[str, float], float]:
+    """The times of kills with a standby that follows, and the owner's rows in a second of its processor time."""
+    query = started(spark, state_mb, False, folder, standby_task_managers=1, standby_state=True)
+    try:
+        until(lambda: _follows(query), 600.0)
+        rate = _rate(query)
+        runs = []
+        for _ in range(kills):
+            until(lambda: _follows(query), 600.0)
+            runs.append(_kill(query))
+        times = [each["seconds"] for each in runs]
+        found = {
+            "state_mb": state_mb,
+            "p50_s": float(np.median(times)),
+            "max_s": max(times),
+            "restore_p50_s": float(np.median([each["restore_s"] for each in runs])),
+            "read_max_mb": max(each["from_store_mb"] + each["from_local_mb"] for each in runs),
+        }
+        return found, rate
+    finally:
+        query.stop()
+
+
+def rate_alone(spark: Any, state_mb: int, folder: Path) -> float:
+    """The owner's rows in a second of its processor time, without a follower."""
+    query = started(spark, state_mb, False, folder)
+    try:
+        return _rate(query)
+    finally:
+        query.stop()
+
+
+def _follows(query: Query) -> bool:
+    """True if the standby holds the state of all places, and is behind by a checkpoint at most."""
+    found = [each.follower for each in query.view().processes if each.follower is not None]
+    return any(each.followed == len(each.places) and each.checkpoints_behind <= 1 for each in found)
+
+
+def _holder(query: Query) -> psutil.Process:
+    [holder] = [each for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
+    return listening_at(int(holder.address.rpartition(":")[2]))
+
+
+def _rate(query: Query) -> float:
+    owner, rows = _holder(query), query.totals.rows
+    before = owner.cpu_times()
+    time.sleep(RATE_S)
+    after = owner.cpu_times()
+    return (query.totals.rows - rows) / (after.user + after.system - before.user - before.system)
+
+
 def _kill(query: Query) -> dict[str, float]:
     completed = query.totals.completed_checkpoints
     until(lambda: query.totals.completed_checkpoints > completed + 2, 600.0)
-    [route] = query.taskManagers
-    victim, before, killed_s = (
-        listening_at(int(route["address"].rpartition(":")[2])),
-        len(query.restarts),
-        time.monotonic(),
-    )
+    victim, before, killed_s = _holder(query), len(query.restarts), time.monotonic()
     victim.send_signal(signal.SIGKILL)
     until(lambda: len(query.restarts) > before, 600.0)
     committed = query.totals.batches
     until(lambda: query.totals.batches > committed, 600.0)
     seconds = time.monotonic() - killed_s
-    [holder] = [each for each in query.view().processes if each.role == "TaskManager"]
+    [holder] = [each for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
     return {
         "seconds": round(seconds, 2),
         "restore_s": round(holder.metrics["recoveryMs"] / 1000, 2),
@@ -123,9 +187,26 @@ def _kill(query: Query) -> dict[str, float]:
     }
 
 
+def standby_state(spark: Any, options: argparse.Namespace) -> None:
+    found, rates = [], {}
+    for state_mb in options.state_mb:
+        with tempfile.TemporaryDirectory(prefix="holdfast-standby-", ignore_cleanup_errors=True) as folder:
+            measured, rates[state_mb] = measure_standby(spark, state_mb, options.kills, Path(folder))
+        found.append(measured)
+        if not options.json:
+            print(measured, flush=True)
+    smallest = min(options.state_mb)
+    with tempfile.TemporaryDirectory(prefix="holdfast-standby-", ignore_cleanup_errors=True) as folder:
+        alone = rate_alone(spark, smallest, Path(folder))
+    print(json.dumps({"standby": found, "owner_rate_ratio": round(rates[smallest] / alone, 3)}), flush=True)
+
+
 def main(argv: list[str]) -> None:
     options = arguments(argv)
     spark = session(LOCAL)
+    if options.standby_state:
+        standby_state(spark, options)
+        return
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     for state_mb in options.state_mb:
         for which in ("without", "with") if options.copies == "both" else (options.copies,):
