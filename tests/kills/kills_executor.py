@@ -1,6 +1,7 @@
 """A driver that kills the executor under its own TaskManager, while every other slot is taken by the user's own tasks.
 
     python kills_executor.py <folder>
+    python kills_executor.py <folder> followed       a standby on another executor has the state, and takes the place
 
 Writes `found.json`: when the loss was noticed, its reason, and the fate of the rows.
 """
@@ -45,8 +46,9 @@ def counts(spark, folder, sink):
 
 
 def executor_of(query):
-    """The executor's JVM: an ancestor of the process that listens where the TaskManager is."""
-    port = int(query.taskManagers[0]["address"].rpartition(":")[2])
+    """The executor's JVM: an ancestor of the process that listens where the TaskManager with the state is."""
+    found = [each for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
+    port = int(found[0].address.rpartition(":")[2])
     for process in psutil.Process().children(recursive=True):
         for each in process.net_connections("tcp"):
             if each.status == psutil.CONN_LISTEN and each.laddr.port == port:
@@ -77,6 +79,39 @@ def occupy(spark, folder, tasks):
     return thread
 
 
+def followed(folder):
+    """Kill the executor of a TaskManager that a standby on another executor follows."""
+    spark = session("local-cluster[3,2,1024]")
+    sink = hf.MemorySink()
+    job = hf.Job(
+        spark,
+        name="followed",
+        storage=(folder / "storage").as_uri(),
+        parallelism=4,
+        task_managers=1,
+        standby_task_managers=2,
+        standby_state=True,
+        senders=1,
+        max_rows_per_batch=200,
+        checkpoint=hf.CheckpointConfig(trigger=hf.every("200ms")),
+    )
+    read = job.read(hf.SequenceSource(ROWS, splits=2, rows_per_second=200)).map_batches(keys, "k BIGINT")
+    read.key_by("k").aggregate(n=hf.count()).write(sink)
+    query = job.start()
+    until(lambda: (query.view().metrics.values.get("followedPlaces") or 0) >= 1, timeout_s=WAIT_S)
+    executor_of(query).kill()
+    until(lambda: query.restarts, timeout_s=WAIT_S)
+
+    def counted():
+        return {row["k"]: row["n"] for row in sink.rows()}
+
+    until(lambda: sum(counted().values()) >= ROWS, timeout_s=WAIT_S)
+    newest = counted()
+    query.stop()
+    (folder / "found.json").write_text(json.dumps({"restarts": query.restarts, "counts": newest}))
+    spark.stop()
+
+
 def main(folder):
     spark = session("local-cluster[2,2,1024]")
     sink = hf.MemorySink()
@@ -100,4 +135,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    (followed if "followed" in sys.argv else main)(Path(sys.argv[1]))

@@ -13,11 +13,22 @@ SCRIPT = Path(__file__).parent / "kills_executor.py"
 NOTICED_S_MAX = 3.0
 
 
-def test_the_loss_of_an_executor_is_noticed_though_spark_has_no_slot_to_try_its_task_again(tmp_path):
-    command = [sys.executable, str(SCRIPT), str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+def run(folder, *words):
+    command = [sys.executable, str(SCRIPT), str(folder), *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads((tmp_path / "found.json").read_text())
+    return json.loads((folder / "found.json").read_text())
+
+
+@pytest.mark.long
+def test_a_standby_with_state_on_another_executor_takes_the_place_and_every_row_is_counted_once(tmp_path):
+    found = run(tmp_path, "followed")
+    assert len(found["restarts"]) >= 1
+    assert found["counts"] == {str(k): 500 for k in range(8)}
+
+
+def test_the_loss_of_an_executor_is_noticed_though_spark_has_no_slot_to_try_its_task_again(tmp_path):
+    found = run(tmp_path)
     assert found["noticed_s"] < NOTICED_S_MAX
     assert len(found["restarts"]) == 1
     assert "TaskManager 0 ended: executor" in found["restarts"][0]

@@ -44,6 +44,22 @@ def test_a_standby_takes_the_place_of_a_killed_task_manager_and_its_successor_st
     assert query.losses == ()
 
 
+def test_a_standby_with_state_takes_the_place_of_a_killed_task_manager_and_every_row_is_counted(spark, tmp_path):
+    job, query = started(spark, tmp_path, standby_task_managers=1, standby_state=True)
+    until(lambda: query.view().metrics.values.get("followedPlaces") == 2)
+    victim = next(each for each in query.view().processes if each.role == "TaskManager" and not each.is_standby)
+    worker_at(victim.address).kill()
+    until(lambda: len(query.restarts) == 1)
+    rows = query.totals.rows
+    until(lambda: query.totals.rows > rows)
+    query.trigger_checkpoint(60)
+    query.stop()
+    from holdfast.stored_state.opened import open_checkpoint, open_storage
+
+    [offsets] = open_checkpoint(open_storage(job.storage)).record.offsets.values()
+    assert counted(job) == sum(offsets.values())
+
+
 def test_the_others_go_on_without_a_killed_task_manager_and_every_row_is_counted_or_lost(spark, tmp_path):
     job, query = started(spark, tmp_path, on_loss="drop", failover=hf.FailoverConfig(drop_timeout="60s"))
     kill_task_manager(query, 1)
