@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from simulation_invariants import require_equal
+from simulation_invariants import Broken, require_equal
 
 from holdfast.errors import StorageError
 from holdfast.followers.follower import Follower
@@ -14,10 +14,12 @@ from holdfast.formats.handles import TableHandle
 from holdfast.recovery.downloads import ObjectCache
 
 _follow = Follower.follow
+_wrong: list[Broken] = []
+"""Findings in a standby, whose JobMaster takes errors of a follower as a reason to ask it again."""
 
 
 def _rows(subtask: SubtaskFollower) -> dict[str, Any]:
-    return {name: table.snapshot().to_pylist() for name, table in subtask.operator.tables.items()}
+    return {name: sorted(map(repr, table.snapshot().to_pylist())) for name, table in subtask.operator.tables.items()}
 
 
 def _checked_follow(self: Follower, number: Any, handles: Sequence[TableHandle], base: Any = None) -> Any:
@@ -31,6 +33,8 @@ def _checked_follow(self: Follower, number: Any, handles: Sequence[TableHandle],
                 require_equal(_rows(each), _rows(anew), f"tables of {each.subtask.operator} as of record {number}")
             except StorageError:
                 pass  # the store is away, or the pin has ended
+            except Broken as broken:
+                _wrong.append(broken)
             finally:
                 anew.close()
     return reached
@@ -38,6 +42,9 @@ def _checked_follow(self: Follower, number: Any, handles: Sequence[TableHandle],
 
 @contextmanager
 def followers_checked() -> Iterator[None]:
-    """Compare each follower, after each second checkpoint, with a restore."""
+    """Compare each follower, after each second checkpoint, with a restore. Raises `Broken` at the end."""
+    _wrong.clear()
     with mock.patch.object(Follower, "follow", _checked_follow):
         yield
+    if _wrong:
+        raise _wrong[0]

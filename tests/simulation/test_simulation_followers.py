@@ -6,13 +6,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from simulation_invariants import Broken
 from simulation_run import simulate
 from simulation_settings import following
 
 from holdfast.followers.follower import Follower
+from holdfast.recovery import restore
+from holdfast.recovery.continuation import continuation
 
 SEEDS_MAX = 30
-SEEDS = range(2) if "HOLDFAST_SEED" not in os.environ else [int(os.environ["HOLDFAST_SEED"])]
+SEEDS = range(1) if "HOLDFAST_SEED" not in os.environ else [int(os.environ["HOLDFAST_SEED"])]
 
 _take = Follower.take
 
@@ -46,3 +49,15 @@ def test_followers_hold_the_state_of_each_checkpoint_in_many_lives(first: int) -
     for seed in range(first, first + 50):
         _run(seed, seen)
     assert seen["took over"] > 5
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_follower_that_leaves_a_new_piece_out_is_found() -> None:
+    def leaves_out(held: Any, new: Any) -> Any:
+        found = continuation(held, new)
+        return found and found[1:]
+
+    with mock.patch.object(restore, "continuation", leaves_out), pytest.raises(Broken, match="as of record"):
+        for seed in range(SEEDS_MAX):
+            _run(seed, Counter())

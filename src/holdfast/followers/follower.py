@@ -54,8 +54,8 @@ class Follower:
     ----------
     subtasks
         The subtasks to follow; handles in them are not used.
-    state_bytes
-        Memory for state, of which RocksDB takes a share.
+    memory
+        The memory that RocksDB shares, also with tables of other followers. None: memory of its own.
     copies
         Local copies of objects, which are read in place of the store, and kept. None: nothing is kept.
     """
@@ -66,7 +66,7 @@ class Follower:
         subtasks: Sequence[SubtaskDeployment],
         max_parallelism: int,
         store: ObjectStore,
-        state_bytes: int = ALONE_BYTES,
+        memory: RocksDBMemory | None = None,
         local_dir: str | None = None,
         copies: LocalCopies | None = None,
         clock: Clock | None = None,
@@ -75,7 +75,7 @@ class Follower:
         self._store = RetryingStore(store)
         self._copies = copies
         self._clock = clock or SystemClock()
-        new_table = tables_of(program.state, local_dir, RocksDBMemory(state_bytes, len(subtasks)))
+        new_table = tables_of(program.state, local_dir, memory or RocksDBMemory(ALONE_BYTES, len(subtasks)))
         self._subtasks = [SubtaskFollower(program, each, max_parallelism, new_table, local_dir) for each in subtasks]
         self._groups = (
             min((each.key_group_start for each in subtasks), default=0),

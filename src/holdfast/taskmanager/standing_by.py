@@ -20,6 +20,7 @@ from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Deployment, FollowAnswer, FollowOrder, SubtaskDeployment
 from holdfast.recovery.local import LocalCopies
 from holdfast.settings import RocksDBState
+from holdfast.state.rocksdb_memory import RocksDBMemory
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.hosting import unpickled
@@ -45,6 +46,8 @@ class StandingBy:
         """Held while followers work."""
         self._shipped = b""
         self._program: Program | None = None
+        self._memory: RocksDBMemory | None = None
+        """The memory of RocksDB for all places: the place that is taken then has all of it."""
         self._followers: dict[SubtaskShares, Follower] = {}
         self._too_large: dict[SubtaskShares, int] = {}
         """The places that were given up for their memory, with the memory that all places took."""
@@ -90,6 +93,7 @@ class StandingBy:
         if order.program != self._shipped:
             self._let_go(list(self._followers))
             self._shipped, self._program = order.program, unpickled(order.program)
+            self._memory = RocksDBMemory(self._state_bytes, sum(len(subtasks) for subtasks in order.places))
 
     def _follow(
         self,
@@ -108,7 +112,7 @@ class StandingBy:
                 subtasks,
                 order.max_parallelism,
                 self._store,
-                self._state_bytes,
+                self._memory,
                 self._local_dir,
                 copies,
                 self._clock,
