@@ -47,7 +47,7 @@ class Running:
             gateway.process.return_value = ProcessResult([processed(number, rows_out=3 + number)])
             gateway.commit.return_value = CommitAnswer({"rows": float(number)})
         self.answer = answer
-        senders: Any = Mock(run_level=self._run_level)
+        senders: Any = Mock(run_level=self._run_level, side_by_side=2)
         managers: Any = self.task_managers
         routes = ExchangeRoutes("0" * 32, managers.deployed(), [0, 1], 128)
         store = open_store("memory://batches")
