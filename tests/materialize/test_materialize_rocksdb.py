@@ -62,9 +62,8 @@ class Subtask:
         slots = self.table.lookup(pa.record_batch({"k": [f"key {k}" for k in keys]}))
         count, last = self.table.column("n"), self.table.column("last")
         count.values[slots] = np.where(self.table.present[slots], count.values[slots] + 1, 1)
-        for slot in slots:
-            last.values[slot] = [self.batch]
-        count.valid[slots] = last.valid[slots] = True
+        last.put_objects(slots, [[self.batch]] * len(slots))
+        count.valid[slots] = True
         self.table.present[slots] = not delete
         for key in (f"key {k}" for k in keys):
             if delete:

@@ -220,6 +220,8 @@ VALUES: list[tuple[pa.Field, list[Any]]] = [
     (pa.field("v", pa.timestamp("us", "UTC")), [0, None, 10**15]),
     (pa.field("v", pa.list_(pa.int64())), [[1, None], [], None]),
     (pa.field("v", pa.struct([("a", pa.int64())])), [{"a": 1}, None, {"a": None}]),
+    (pa.field("v", pa.map_(pa.string(), pa.decimal128(9, 2))), [[("a", decimal.Decimal("1.10"))], None, []]),
+    (pa.field("v", pa.dictionary(pa.int8(), pa.string())), ["a", "", None]),
     (object_field("v"), [{"a": [1, "x", None]}, None, [1.5, {"b": True}]]),
 ]
 
@@ -267,12 +269,12 @@ def test_an_object_that_does_not_fit_its_state_is_reported_by_name() -> None:
     with pytest.raises(UserFunctionError, match=r"'v' is declared as string"):
         table.column("v").put_objects(slots, [5])
     table.undo()
-    table = StateTable(KEY, pa.schema([("v", pa.list_(pa.string()))]), 128)
+    table = StateTable(KEY, pa.schema([("v", pa.dictionary(pa.int8(), pa.string()))]), 128)
     table.begin(1)
     slots = table.lookup(pa.record_batch({"k": [1]}))
     table.present[slots] = True
     table.column("v").put_objects(slots, [5])
-    with pytest.raises(UserFunctionError, match=r"'v' is declared as list<.*string>"):
+    with pytest.raises(UserFunctionError, match=r"'v' is declared as dictionary<"):
         table.changes()
 
 

@@ -31,7 +31,11 @@ VALUES: dict[str, tuple[pa.Schema, list[Any]]] = {
     "strings": (pa.schema([("n", pa.int32()), ("s", pa.string())]), ["", "u", "v" * 70, "é" * 40_000]),
     "bytes": (pa.schema([("n", pa.int32()), ("s", pa.large_binary())]), [b"", b"\0", b"w" * 65_535]),
     "bytes of a width": (pa.schema([("n", pa.int32()), ("s", pa.binary(3))]), [b"\0\0\0", b"abc"]),
-    "objects": (pa.schema([("n", pa.int32()), ("s", pa.decimal128(9, 2))]), [Decimal("-0.01"), Decimal("1.10")]),
+    "decimals": (pa.schema([("n", pa.int32()), ("s", pa.decimal128(9, 2))]), [Decimal("-0.01"), Decimal("1.10")]),
+    "nested": (
+        pa.schema([("n", pa.int32()), ("s", pa.list_(pa.struct([("a", pa.string()), ("d", pa.decimal256(40, 1))])))]),
+        [[], [None], [{"a": "é" * 30, "d": None}, {"a": None, "d": Decimal("-0.5")}]],
+    ),
     "fixed width": (pa.schema([("n", pa.int32()), ("s", pa.int64())]), [0, 1, -(2**60)]),
 }
 

@@ -204,3 +204,24 @@ def replaced_bytes(handles: Handles, present: Bools, old: Handles) -> Any:
         if handles[i] != old[i] or not present[i]:
             total += np.int64(_length(old[i]))
     return total
+
+
+@kernel
+def write_spans(values: Bytes, begins: Integers, lengths: Integers, cursors: Integers, out: Bytes) -> None:
+    """Append bytes `[begin, begin + length)` of `values` to each row's bytes in `out`; cursors move past them."""
+    source, target = np.uint64(values.ctypes.data), np.uint64(out.ctypes.data)
+    for i in range(len(cursors)):
+        _copy(source + np.uint64(begins[i]), target + np.uint64(cursors[i]), np.uint64(lengths[i]))
+        cursors[i] += lengths[i]
+
+
+@kernel
+def read_spans(data: Bytes, cursors: Integers, lengths: Integers) -> Any:
+    """Return so many bytes of each row from its cursor on, laid end to end; cursors move past them."""
+    out = np.empty(lengths.sum(), np.uint8)
+    source, target = np.uint64(data.ctypes.data), np.uint64(out.ctypes.data)
+    for i in range(len(cursors)):
+        _copy(source + np.uint64(cursors[i]), target, np.uint64(lengths[i]))
+        target += np.uint64(lengths[i])
+        cursors[i] += lengths[i]
+    return out

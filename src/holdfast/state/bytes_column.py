@@ -1,4 +1,7 @@
-"""A value column of strings or bytes: `values` are handles of bytes in the table's arena (`arena_kernels`).
+"""A value column of variable width: `values` are handles of bytes in the table's arena (`arena_kernels`).
+
+    strings, bytes                          the bytes themselves
+    decimals, lists, maps, structs          blocks (`nested`)
 
 The bytes that a handle names never change: rows are saved, put back and compared by their handles, other values are
 compared byte by byte. Handles that a copy of a row has are good as long as the copy holds the arena's spaces; handles
@@ -12,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
+from holdfast.python_values import exact_values
 from holdfast.state import arena_kernels, kernels
 from holdfast.state.arena import Arena
-from holdfast.state.columns import Column, Values, is_object
+from holdfast.state.columns import Column, Values, is_object, row_array
+from holdfast.state.nested import array_of, blocks_of, has_blocks
 from holdfast.state.physical import (
     Bools,
     Bytes,
@@ -22,6 +27,7 @@ from holdfast.state.physical import (
     Slots,
     fixed_bytes_array,
     fixed_bytes_of,
+    physical_dtype,
     validity_of,
     variable_array,
     variable_bytes_of,
@@ -32,7 +38,10 @@ ARROW_MAX = int(np.iinfo(np.int32).max)
 
 
 class BytesColumn(Column):
-    """Strings or bytes. Written through the methods alone, except that `valid` may be set to False."""
+    """Strings or bytes, or, in a subclass, other values.
+
+    Written through the methods alone, except that `valid` may be set to False.
+    """
 
     def __init__(self, field: pa.Field, capacity: int, arena: Arena) -> None:
         super().__init__(field, capacity, np.dtype(np.uint64))
@@ -74,14 +83,16 @@ class BytesColumn(Column):
             array = array.cast(self.field.type)
         mask = validity_of(array)
         valid = np.ones(len(array), np.bool_) if mask is None else mask
+        return self._arena.append(*self._bytes_of(array), valid), valid
+
+    def _bytes_of(self, array: Any) -> tuple[Integers, Bytes]:
+        """Offsets and data of the bytes of each value."""
         if self._width is not None:
-            offsets = np.arange(len(array) + 1, dtype=np.int64) * self._width
-            return self._arena.append(offsets, fixed_bytes_of(array), valid), valid
-        return self._arena.append(*variable_bytes_of(array), valid), valid
+            return np.arange(len(array) + 1, dtype=np.int64) * self._width, fixed_bytes_of(array)
+        return variable_bytes_of(array)
 
     def objects(self, slots: Slots) -> list[Any]:
-        found: list[Any] = self.to_arrow(*self.gather(slots)).to_pylist()
-        return found
+        return exact_values(self.to_arrow(*self.gather(slots)))
 
     def put_objects(self, slots: Slots, objects: Sequence[Any]) -> None:
         self.scatter(slots, *self.from_arrow(self._array_of(objects)))
@@ -104,10 +115,37 @@ class BytesColumn(Column):
         return int(arena_kernels.replaced_bytes(kernels.gather(self.values, slots), present, old))
 
 
+class BlocksColumn(BytesColumn):
+    """Decimals and nested values. A base store has each as an Arrow stream of a row."""
+
+    def to_arrow(self, values: Values, valid: Bools) -> Any:
+        offsets = arena_kernels.offsets_of(values, valid)
+        try:
+            return array_of(offsets, arena_kernels.gather_bytes(values, offsets), valid, self.field.type)
+        except OverflowError as error:
+            raise UserFunctionError(f"state {self.field.name!r}: {error}") from error
+
+    def _bytes_of(self, array: Any) -> tuple[Integers, Bytes]:
+        return blocks_of(array)
+
+    def to_bytes(self, values: Values, valid: Bools) -> list[bytes | None]:
+        return Column.to_bytes(self, values, valid)
+
+    def from_bytes(self, stored: Sequence[bytes | None], arena: Arena) -> Values:
+        if not stored:
+            return np.zeros(0, np.uint64)
+        schema, null = pa.schema([self.field]), pa.nulls(1, self.field.type)
+        arrays = [null if each is None else row_array(each, schema) for each in stored]
+        valid = np.fromiter((each is not None for each in stored), np.bool_, len(stored))
+        return arena.append(*blocks_of(pa.concat_arrays(arrays)), valid)
+
+
 def new_column(field: pa.Field, capacity: int, arena: Arena) -> Column:
     """A column for values of a field, whose bytes, if they are of variable width, go to `arena`."""
     types = pa.types
     tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
     if not is_object(field) and field.type != pa.binary(0) and any(is_type(field.type) for is_type in tests):
         return BytesColumn(field, capacity, arena)
+    if physical_dtype(field.type) is None and not is_object(field) and has_blocks(field.type):
+        return BlocksColumn(field, capacity, arena)
     return Column(field, capacity)

@@ -1,8 +1,9 @@
 """A value column of a table: a NumPy array and a validity, by slot, with conversion to Arrow and back.
 
-Fixed-width Arrow types are kept as their physical values (see `physical`), strings and bytes in an arena
-(`bytes_column`), all others as Python objects: Decimal, lists, dicts; or, in a field made by `object_field`, anything
-msgpack can write, stored as msgpack binary. A blank row's values read 0 or None. Does not own which slots are in use.
+Fixed-width Arrow types are kept as their physical values (see `physical`), strings, bytes, decimals and nested values
+in an arena (`bytes_column`), all others as Python objects: dictionaries, views; or, in a field made by `object_field`,
+anything msgpack can write, stored as msgpack binary. A blank row's values read 0 or None. Does not own which slots are
+in use.
 """
 
 import ctypes
@@ -80,7 +81,7 @@ class Column:
     @property
     def comparable(self) -> bool:
         """True if old and new values can be compared: not if objects may have been changed in place."""
-        return not self.has_objects or pa.types.is_decimal(self.field.type)
+        return not self.has_objects
 
     def grow(self, capacity: int) -> None:
         enlarge(self, "values", capacity)
@@ -181,7 +182,8 @@ class Column:
             decode = msgspec.msgpack.Decoder().decode
             return _as_objects([None if each is None else decode(each) for each in stored])[0]
         schema = pa.schema([self.field])
-        return _as_objects([None if each is None else _row_value(each, schema) for each in stored])[0]
+        rows = (None if each is None else row_array(each, schema) for each in stored)
+        return _as_objects([None if row is None else exact_values(row)[0] for row in rows])[0]
 
     def object_sizes(self, slots: Slots) -> Integers:
         """The bytes of each object at `slots`; of containers estimated from their first elements."""
@@ -299,8 +301,9 @@ def _one_row(array: Any) -> bytes:
     return cast(bytes, pa.RecordBatch.from_arrays([array], names=["v"]).serialize().to_pybytes())
 
 
-def _row_value(stored: bytes, schema: pa.Schema) -> Any:
-    return exact_values(pa.ipc.read_record_batch(pa.py_buffer(stored), schema).column(0))[0]
+def row_array(stored: bytes, schema: pa.Schema) -> Any:
+    """The array of the only value in the stored form of a value."""
+    return pa.ipc.read_record_batch(pa.py_buffer(stored), schema).column(0)
 
 
 def _size(value: Any) -> int:

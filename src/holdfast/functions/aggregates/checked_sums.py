@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from holdfast.functions.aggregates import kernels
 from holdfast.functions.aggregates.accumulators import Accumulator, Chunk, room
 from holdfast.functions.aggregates.declared import BoundAggregate
-from holdfast.functions.rows.columns import AnyArray, BoolArray, IntArray, cells_at, fixed_array, object_array, validity
+from holdfast.functions.rows.columns import AnyArray, BoolArray, IntArray, cells_at, fixed_array, validity
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
@@ -93,7 +93,7 @@ def _numbers(chunk: Chunk, name: str) -> IntArray:
 
 
 class DecimalSum(CheckedSum):
-    """Decimals are Python objects in the table; added exactly, row by row."""
+    """Decimals are added exactly, row by row, as Python objects."""
 
     def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
@@ -104,10 +104,9 @@ class DecimalSum(CheckedSum):
         self._before: tuple[Slots, AnyArray, BoolArray] | None = None
 
     def try_add(self, chunk: Chunk) -> int:
-        values, valid = self.state()
-        distinct = np.unique(chunk.slots)
-        before = (distinct, values[distinct], valid[distinct])
-        cells = cells_at(distinct, self.table.column(self.name))
+        column, distinct = self.table.column(self.name), np.unique(chunk.slots)
+        before = (distinct, *column.gather(distinct))
+        cells = cells_at(distinct, column)
         self._out = []
         for row, (slot, value) in enumerate(zip(chunk.slots.tolist(), self.input(chunk).to_pylist(), strict=True)):
             total = cells[slot]
@@ -117,18 +116,15 @@ class DecimalSum(CheckedSum):
                     return row
                 cells[slot] = total
             self._out.append(total)
-        after = [cells[slot] for slot in distinct.tolist()]
-        values[distinct] = object_array(after)
-        valid[distinct] = [value is not None for value in after]
+        column.put_objects(distinct, [cells[slot] for slot in distinct.tolist()])
         self._before = before
         return -1
 
     def take_back(self, chunk: Chunk) -> None:
         if self._before is None:
             raise AssertionError("take_back without a try_add that took its chunk")
-        (slots, old, old_valid), self._before = self._before, None
-        values, valid = self.state()
-        values[slots], valid[slots] = old, old_valid
+        before, self._before = self._before, None
+        self.table.column(self.name).scatter(*before)
 
     def add(self, chunk: Chunk) -> pa.Array | None:
         out, self._out, self._before = self._out, [], None

@@ -3,11 +3,8 @@
     sender     rows ──► pairs (key, value) ──► a list for each key ──┐
     operator   rows, or these lists ──► pairs ◄── the keys' sets ────┴──► sets that grew are written anew
 
-A set is a NumPy array of physical values in the table, and a list in Arrow. A set that comes from a checkpoint is a
-Python list until a batch adds to it.
+A set is a list in the table; no set is a Python object.
 """
-
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +13,8 @@ from holdfast.functions.aggregates.accumulators import Chunk
 from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.aggregates.more_accumulators import Collection
 from holdfast.functions.aggregates.pair_set import PairSet
-from holdfast.functions.rows.columns import IntArray, object_array
+from holdfast.functions.rows.columns import IntArray
 from holdfast.functions.rows.grouping import distinct_slots
-from holdfast.state.columns import list_array
 from holdfast.state.keys import decode_integers, encode_columns
 from holdfast.state.physical import Slots, validity_of, values_of
 from holdfast.state.table import StateTable
@@ -37,31 +33,29 @@ class DistinctValues(Collection):
         slots, values = self._pairs_of(chunk)
         if not len(slots):
             return None
-        cells, cells_valid = self.state()
-        distinct, groups = distinct_slots(slots, len(cells))
+        column = self.table.column(self.name)
+        distinct, groups = distinct_slots(slots, len(column.values))
         pairs = PairSet()
-        there = np.flatnonzero(cells_valid[distinct])
+        there = np.flatnonzero(column.valid[distinct])
         if len(there):
-            sets = cells[distinct[there]].tolist()
-            sizes = np.fromiter(map(len, sets), np.int64, len(sets))
-            pairs.add(np.repeat(there, sizes), self._numbers_of_sets(sets))
+            sets = column.to_arrow(*column.gather(distinct[there]))
+            pairs.add(np.repeat(there, np.diff(sets.offsets.to_numpy())), self._numbers_of(sets.values))
         known = len(pairs)
         pairs.add(groups, values)
         self._write_those_that_grew(distinct, pairs, known)
         return None
 
     def _write_those_that_grew(self, distinct: Slots, pairs: PairSet, known: int) -> None:
-        cells, valid = self.state()
-        grown = np.unique(pairs.groups[known:])
+        column, grown = self.table.column(self.name), np.unique(pairs.groups[known:])
         starts, values = pairs.by_group(np.arange(len(distinct)), len(distinct))
-        physical = values_of(decode_integers(values, self._element)[0])
-        cells[distinct[grown]] = object_array(
-            [
-                physical[start:stop].copy()
-                for start, stop in zip(starts[grown].tolist(), starts[grown + 1].tolist(), strict=True)
-            ]
-        )
-        valid[distinct[grown]] = True
+        sets = self._lists(starts, values).take(pa.array(grown))
+        column.scatter(distinct[grown], *column.from_arrow(sets))
+
+    def _lists(self, starts: IntArray, values: IntArray) -> pa.Array:
+        """Lists of values that are integers, each list to the begin of the next."""
+        elements = decode_integers(values, self._element)[0]
+        kind = self.table.column(self.name).field.type
+        return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), elements, type=kind)
 
     def _pairs_of(self, chunk: Chunk) -> tuple[Slots, IntArray]:
         """The slots and values that the rows bring."""
@@ -78,17 +72,6 @@ class DistinctValues(Collection):
         numbers = encode_columns([array], ["element"]).values
         assert numbers is not None, "fixed-width"
         return numbers
-
-    def _numbers_of_sets(self, sets: list[Any]) -> IntArray:
-        """The values of all sets, one set after the other: a call for each set would cost more than its values."""
-        return self._numbers_of(list_array(sets, pa.list_(self._element.field(0))).flatten())
-
-    def results(self, slots: Slots) -> pa.Array:
-        values, valid = self.state()
-        kept = [value if ok else () for value, ok in zip(values[slots].tolist(), valid[slots].tolist(), strict=True)]
-        if self._counts:
-            return pa.array(np.fromiter(map(len, kept), np.int64, len(kept)))
-        return list_array(kept, self.type)
 
 
 class GatheredValues(DistinctValues):
@@ -108,10 +91,7 @@ class GatheredValues(DistinctValues):
     def held(self, slots: Slots) -> pa.Array:
         places = np.zeros(int(slots.max(initial=0)) + 1, np.int64)
         places[slots] = np.arange(len(slots))
-        starts, values = self._pairs.by_group(places, len(slots))
-        elements = decode_integers(values, self._element)[0]
-        kind = self.table.column(self.name).field.type
-        return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), elements, type=kind)
+        return self._lists(*self._pairs.by_group(places, len(slots)))
 
     def forget(self) -> None:
         self._pairs = PairSet()

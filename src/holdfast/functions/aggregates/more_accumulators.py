@@ -18,7 +18,6 @@ from holdfast.functions.rows.columns import (
     cells_at,
     fixed_array,
     has_kernels,
-    object_array,
     stored_values,
     validity,
 )
@@ -121,7 +120,6 @@ class Collection(Accumulator):
         self._counts = bound.aggregate.function == "count_distinct"
 
     def add(self, chunk: Chunk) -> pa.Array | None:
-        values, valid = self.state()
         distinct = np.unique(chunk.slots)
         column = self.table.column(self.name)
         cells = {slot: list(kept or ()) for slot, kept in cells_at(distinct, column).items()}
@@ -138,17 +136,15 @@ class Collection(Accumulator):
                 cells[slot].append(value)
             if chunk.running:
                 out.append(len(cells[slot]) if self._counts else list(cells[slot]))
-        after = [cells[slot] for slot in distinct.tolist()]
-        values[distinct] = object_array(after)
-        valid[distinct] = [bool(kept) for kept in after]
+        column.put_objects(distinct, [cells[slot] or None for slot in distinct.tolist()])
         return pa.array(out, type=self.type) if chunk.running else None
 
     def results(self, slots: Slots) -> pa.Array:
-        values, valid = self.state()
-        kept = [value if ok else [] for value, ok in zip(values[slots].tolist(), valid[slots].tolist(), strict=True)]
+        column = self.table.column(self.name)
+        lists = column.to_arrow(*column.gather(slots))
         if self._counts:
-            return fixed_array(np.array([len(each) for each in kept], np.int64), NO_MASK, self.type)
-        return pa.array(kept, type=self.type)
+            return fixed_array(np.diff(lists.offsets.to_numpy()).astype(np.int64), NO_MASK, self.type)
+        return pa.ListArray.from_arrays(lists.offsets, lists.values, type=self.type)
 
 
 def _identity(value: Any) -> Any:

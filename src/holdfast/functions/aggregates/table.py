@@ -163,12 +163,7 @@ class AggregateTable:
     def values_kept(self, slots: Slots) -> int:
         """The number of values that these keys keep in lists and sets."""
         columns = [self.table.column(name) for name in self.of_rows.gathering]
-        return sum(
-            len(kept)
-            for column in columns
-            for kept in column.values[slots[column.valid[slots]]].tolist()
-            if kept is not None
-        )
+        return sum(len(column.to_arrow(*column.gather(slots)).values) for column in columns)
 
     def pieces(self, slots: Slots) -> Iterator[Slots]:
         """Divide slots into those whose results are to be made together."""

@@ -69,7 +69,7 @@ class Cells:
         """Write all cells, loaded for `slots` in this order; returns which of them have a value."""
         column = table.column(self.name)
         kept = list(self.kept.values())
-        if column.has_objects:
+        if not column.fixed_width:
             column.put_objects(slots, kept)
             some = column.gather(slots)[1]
         else:
