@@ -33,9 +33,9 @@ from holdfast.state.physical import (
 
 _LENGTH = np.dtype(np.uint32)
 
-Span = tuple[Bytes, Integers, Integers]
+BytesOfRows = tuple[Bytes, Integers, Integers]
 """Bytes of an array, and begin and length in them for each row."""
-Read = Callable[[Integers], Bytes]
+ReadBytes = Callable[[Integers], Bytes]
 """Reads so many bytes of each row's block, and goes on behind them."""
 
 
@@ -53,7 +53,7 @@ def blocks_of(array: Any) -> tuple[Integers, Bytes]:
     """Offsets and data of the blocks of an array's rows, one after the other; a null row has no bytes."""
     valid = validity_of(array)
     counts = np.ones(len(array), np.int64) if valid is None else valid.astype(np.int64)
-    spans: list[Span] = []
+    spans: list[BytesOfRows] = []
     _add_values(array, np.arange(len(array)), counts, spans)
     offsets: Integers = np.zeros(len(array) + 1, np.int64)
     np.cumsum(sum((lengths for _, _, lengths in spans), np.zeros(len(array), np.int64)), out=offsets[1:])
@@ -91,7 +91,7 @@ def _entries(kind: pa.DataType) -> pa.Field:
     return pa.field("entries", pa.struct([kind.key_field, kind.item_field]), nullable=False)
 
 
-def _add_elements(array: Any, starts: Integers, counts: Integers, spans: list[Span]) -> None:
+def _add_elements(array: Any, starts: Integers, counts: Integers, spans: list[BytesOfRows]) -> None:
     """Add the spans of each row's elements `[start, start + count)` of an array."""
     valid = validity_of(array)
     flags = np.ones(len(array), np.uint8) if valid is None else valid.view(np.uint8)
@@ -99,7 +99,7 @@ def _add_elements(array: Any, starts: Integers, counts: Integers, spans: list[Sp
     _add_values(array, starts, counts, spans)
 
 
-def _add_values(array: Any, starts: Integers, counts: Integers, spans: list[Span]) -> None:
+def _add_values(array: Any, starts: Integers, counts: Integers, spans: list[BytesOfRows]) -> None:
     """`_add_elements` without their validity."""
     kind, width, stops = array.type, byte_width(array.type), starts + counts
     if width is not None:
@@ -142,11 +142,11 @@ def _with_empty_nulls(array: Any) -> Any:
     return array.take(pa.array(np.arange(len(array)), mask=~valid))
 
 
-def _read_elements(kind: pa.DataType, counts: Integers, read: Read) -> Any:
+def _read_elements(kind: pa.DataType, counts: Integers, read: ReadBytes) -> Any:
     return _read_values(kind, counts, read(counts).view(np.bool_), read)
 
 
-def _read_values(kind: pa.DataType, counts: Integers, valid: Bools | None, read: Read) -> Any:
+def _read_values(kind: pa.DataType, counts: Integers, valid: Bools | None, read: ReadBytes) -> Any:
     """The array of so many elements of each row."""
     width, total = byte_width(kind), int(counts.sum())
     bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))

@@ -82,6 +82,7 @@ class Accumulator(ABC):
 
     def state(self) -> tuple[AnyArray, BoolArray]:
         column = self.table.column(self.name)
+        assert column.fixed_width, f"{column.field} has handles for values"
         return column.values, column.valid
 
     @property

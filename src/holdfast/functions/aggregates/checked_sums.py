@@ -186,9 +186,8 @@ def _first_outside(sums: Sequence[CheckedSum], after: Sequence[int]) -> CheckedS
 
 
 def _totals(checked: CheckedSum, slots: Slots) -> dict[int, int]:
-    values, valid = checked.state()
-    pairs = zip(slots.tolist(), values[slots].tolist(), valid[slots].tolist(), strict=True)
-    return {slot: checked.exact(value) if ok else 0 for slot, value, ok in pairs}
+    totals = cells_at(slots, checked.table.column(checked.name))
+    return {slot: 0 if total is None else checked.exact(total) for slot, total in totals.items()}
 
 
 def _suspects(sums: Sequence[CheckedSum], chunk: Chunk) -> BoolArray:
@@ -196,9 +195,9 @@ def _suspects(sums: Sequence[CheckedSum], chunk: Chunk) -> BoolArray:
     distinct, groups = np.unique(chunk.slots, return_inverse=True)
     suspect = np.zeros(len(distinct), dtype=np.bool_)
     for checked in sums:
-        values, valid = checked.state()
+        totals = checked.table.column(checked.name).objects(distinct)
         unit = 10.0 ** (checked.type.scale if pa.types.is_decimal(checked.type) else 0)
-        state = np.where(valid[distinct], values[distinct], 0).astype(np.float64)
+        state = np.array([0 if total is None else total for total in totals], np.float64)
         added = pc.fill_null(pc.cast(checked.input(chunk), pa.float64(), safe=False), 0.0)
         weights = np.abs(added.to_numpy(zero_copy_only=False))
         reach = (np.abs(state) + np.bincount(groups, weights=weights, minlength=len(distinct))) * unit

@@ -137,7 +137,7 @@ class AggregateCombiner(Combiner):
             self._of_running.add(Chunk(of_sums, slots, False))
         self._of_rows.add(chunk, but_sums=True)
         self._rows += rows.num_rows
-        if not all(self._table.column(field.name).fixed_width for field in self._table.value_schema):
+        if any(self._table.column(field.name).has_objects for field in self._table.value_schema):
             self._objects_bytes += rows.nbytes
 
     def _combined(self) -> pa.RecordBatch:

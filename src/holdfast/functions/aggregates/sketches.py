@@ -29,7 +29,7 @@ class Sketch(Accumulator):
     def add(self, chunk: Chunk) -> pa.Array | None:
         if chunk.running:
             return self._add_one_by_one(chunk)
-        distinct, groups = distinct_slots(chunk.slots, len(self.state()[0]))
+        distinct, groups = distinct_slots(chunk.slots, len(self.table.present))
         for start in range(0, len(distinct), self._at_once):
             some = distinct[start : start + self._at_once]
             inside = (groups >= start) & (groups < start + len(some))

@@ -1,7 +1,7 @@
 """The way between Arrow columns, NumPy arrays and a table's columns, as keyed functions need it.
 
-`state.physical` rules which types are fixed-width and how they look; `state.bytes_column` holds strings and bytes, and
-a table holds everything else as Python objects, `None` or anything where it is null.
+`state.physical` rules which types are fixed-width and how they look; `state.bytes_column` holds strings, bytes,
+decimals and nested values. A table holds everything else as Python objects, `None` or anything where it is null.
 """
 
 from collections.abc import Sequence

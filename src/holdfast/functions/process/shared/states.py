@@ -5,7 +5,8 @@
         worst = hf.ReducingState(max, pa.float64())
 
 Each state is a column of the operator's table, under its attribute's name. Fixed-width Arrow types lie in NumPy
-columns, other Arrow types in object columns, and `type=None` (any msgpack-able object) as msgpack bytes; never pickle.
+columns, other Arrow types as bytes in an arena, and `type=None` (any msgpack-able object) as msgpack bytes; never
+pickle.
 
 Promises: a value that is read is a copy, and a value that is put is copied, so that changing an object in place never
 changes state. A value that does not fit its type is refused when it is put, naming operator, state, value and type. A
