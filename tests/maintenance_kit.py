@@ -52,7 +52,8 @@ def unreachable(table: pa.Table, number: int) -> None:
 def job_of_every_kind(folder: Path, **settings: Any) -> hf.Job:
     """Two backends would be two jobs: RocksDB's has files of its base, and parts of rows beside them."""
     settings.setdefault(
-        "checkpoint", hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=2))
+        "checkpoint",
+        hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=2, gathered_size_max=0)),
     )
     settings.setdefault("state", hf.RocksDBState(cache_max_entries=10))
     job = hf.Job(

@@ -205,7 +205,7 @@ class OneTaskManager:
             program=shipped or program(),
             max_parallelism=MAX_PARALLELISM,
             subtasks=more.pop("subtasks", None) or self.subtasks(more.pop("restore", [])),
-            changelog=ChangelogConfig(persist_delay=0).settings(),
+            changelog=ChangelogConfig(persist_delay=0, gathered_size_max=0).settings(),
             **more,
         )
 

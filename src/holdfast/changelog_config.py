@@ -80,6 +80,7 @@ class ChangelogSettings(msgspec.Struct, frozen=True, kw_only=True):
     preempt_bytes_max: int
     object_bytes_max: int
     in_flight_bytes_max: int
+    gathered_bytes_max: int
     upload_attempts_max: int
     attempt_timeout_s: float | None
     next_attempt_delay_s: float
@@ -110,6 +111,10 @@ class ChangelogConfig:
         A changelog object is split at this size.
     in_flight_max
         Bytes a TaskManager may have in upload; past it, batches wait.
+    gathered_size_max
+        Bytes of a TaskManager's new logs and manifest up to which they travel to the driver, which stores them in one
+        object for all TaskManagers. A higher value: fewer requests, and more bytes through the driver. 0: each
+        TaskManager stores its own.
     retries
         How uploads are retried: `RetryPolicy.none()` or `RetryPolicy.fixed(max_attempts, timeout, next_attempt_delay)`.
     """
@@ -123,6 +128,7 @@ class ChangelogConfig:
     preemptive_persist_threshold: Size = "5MB"
     object_size_max: Size = "8MB"
     in_flight_max: Size = "100MB"
+    gathered_size_max: Size = "64KB"
     retries: RetryPolicy = field(default_factory=RetryPolicy)
 
     def __post_init__(self) -> None:
@@ -159,6 +165,7 @@ class ChangelogConfig:
             preempt_bytes_max=size_bytes(self.preemptive_persist_threshold, "preemptive_persist_threshold"),
             object_bytes_max=size_bytes(self.object_size_max, "object_size_max"),
             in_flight_bytes_max=size_bytes(self.in_flight_max, "in_flight_max"),
+            gathered_bytes_max=size_bytes(self.gathered_size_max, "gathered_size_max"),
             upload_attempts_max=self.retries.max_attempts,
             attempt_timeout_s=self.retries.timeout_s,
             next_attempt_delay_s=self.retries.next_attempt_delay_s,

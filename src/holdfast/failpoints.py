@@ -84,7 +84,7 @@ KNOWN: Mapping[str, str] = {
     "jobmaster.acknowledged": "an acknowledgement has come; it is not noted",
     "jobmaster.gather.before": "committables that take too much memory are about to be stored",
     "jobmaster.gather.after": "they are stored; the coordinator does not know",
-    "jobmaster.record.stored": "the committables of a sink are stored",
+    "jobmaster.record.stored": "parts of TaskManagers and committables are stored",
     "jobmaster.record.before": "all are stored; there is no record",
     "jobmaster.record.after": "the record is written; nobody knows",
     "jobmaster.completed": "TaskManagers are about to be told that it completed",

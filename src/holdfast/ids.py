@@ -31,6 +31,9 @@ JournalNumber = NewType("JournalNumber", _Number)
 CheckpointId = NewType("CheckpointId", _NumberOrNone)
 """A triggered checkpoint, completed or not (not a journal number); scope: an epoch."""
 
+NO_CHECKPOINT = CheckpointId(-1)
+"""Id below those of all checkpoints."""
+
 BatchNumber = NewType("BatchNumber", _NumberOrNone)
 """A planned batch; scope: an epoch."""
 

@@ -99,7 +99,7 @@ class CheckpointsScenario(Scenario):
             stored = {sink: each for sink, each in named.items() if sink != "number"}
             return ev.RecordWritten(checkpoint_id, JournalNumber(int(named["number"])), stored)
         if name == "failed":
-            return ev.RecordFailed(checkpoint_id, "no storage", named)
+            return ev.RecordFailed(checkpoint_id, "no storage", frozenset(named.values()))
         task_manager, incarnation = (int(number) for number in named["tm"].split(":"))
         if name == "decline":
             soft = "soft" in plain

@@ -149,7 +149,7 @@ def test_every_event_may_come_unasked() -> None:
         ev.Declined(checkpoint_id, 5, Incarnation(7), "?"),
         ev.Acknowledged(checkpoint_id, 5, Incarnation(7), BatchNumber(3), "m", frozenset(), frozenset({"theirs"})),
         ev.RecordWritten(checkpoint_id, number, {}),
-        ev.RecordFailed(checkpoint_id, "?", {"out": "kept"}),
+        ev.RecordFailed(checkpoint_id, "?", frozenset(["kept"])),
         ev.RecordsExpired(frozenset([number])),
         ev.ExpireFailed(frozenset([number])),
         ev.Published("out", number),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from obstore.store import MemoryStore
 
 from holdfast.errors import CorruptObject, ObjectNotFound
-from holdfast.formats.handles import LogPiece, Manifest, MaterializedPart, TableHandle
+from holdfast.formats.handles import HERE, LogPiece, Manifest, MaterializedPart, TableHandle
 from holdfast.formats.manifests import VERSION, decode_manifest, encode_manifest, load_manifests
 from holdfast.storage import names
 from holdfast.storage.framing import frame
@@ -19,6 +19,18 @@ from holdfast.storage.obstore_store import ObstoreStore
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = "0123456789abcdef" * 2
+
+
+PLACE = "000000000001/000000000001/" + "0" * 32
+
+
+def travelling() -> Manifest:
+    """A manifest with a log beside it, 240 bytes before its start."""
+    made = manifest()
+    [handle] = made.tables
+    part = replace(handle.materialized[0], object=f"shared/{PLACE}")
+    log = [replace(handle.log[0], object=f"dstl/{PLACE}"), LogPiece(HERE, -240, 200, 5, 6, 0, 8, 19)]
+    return replace(made, tables=[replace(handle, materialized=[part], log=log)])
 
 
 def manifest(checkpoint_id: int = 4) -> Manifest:
@@ -85,10 +97,36 @@ def test_another_version_and_another_content_are_refused():
 
 def test_the_golden_manifest_is_read_as_it_was_written():
     """`REWRITE_GOLDEN=1` writes the golden file anew: only for a new version."""
-    golden = GOLDEN / "manifest-3.bin"
+    golden = GOLDEN / "manifest-4.bin"
+    beside = travelling()
     if os.environ.get("REWRITE_GOLDEN"):
-        golden.write_bytes(encode_manifest(manifest()))
-    assert decode_manifest("golden", golden.read_bytes()) == manifest()
+        golden.write_bytes(encode_manifest(beside))
+    place = names.manifest_part(names.gathered_object(1, 4), 900, 50, 2)
+    placed_beside = decode_manifest(place, encode_manifest(beside))
+    assert decode_manifest(place, golden.read_bytes()) == placed_beside
+    assert golden.read_bytes() == encode_manifest(beside)
+
+
+def test_a_manifest_of_version_3_is_read():
+    assert decode_manifest("golden", (GOLDEN / "manifest-3.bin").read_bytes()) == manifest()
+
+
+def test_a_manifest_in_a_gathered_object_says_where_the_logs_beside_it_lie():
+    gathered = names.gathered_object(1, 4)
+    [handle] = decode_manifest(names.manifest_part(gathered, 900, 50, 2), encode_manifest(travelling())).tables
+    assert [(each.object, each.offset) for each in handle.log] == [("dstl/" + PLACE, 16), (gathered, 660)]
+
+
+@pytest.mark.parametrize("place", [(names.gathered_object(1, 5), 900), (names.gathered_object(1, 4), 200)])
+def test_a_manifest_in_another_checkpoints_object_or_with_a_log_before_its_start_is_refused(place):
+    name, offset = place
+    with pytest.raises(CorruptObject, match=name):
+        decode_manifest(names.manifest_part(name, offset, 50, 2), encode_manifest(travelling()))
+
+
+def test_a_log_beside_the_manifest_is_refused_where_there_is_no_gathered_object():
+    with pytest.raises(CorruptObject, match="expected an object below"):
+        decode_manifest(names.manifest(1, 4, 2), encode_manifest(travelling()))
 
 
 def test_a_manifest_of_version_2_is_read_without_checksums_and_job():

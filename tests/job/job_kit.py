@@ -31,6 +31,11 @@ def new_storage() -> str:
     return f"memory://job-{next(_numbers)}"
 
 
+def own_logs(**changelog: Any) -> hf.CheckpointConfig:
+    """Checkpoints that somebody asks for, whose logs each TaskManager stores itself, however small."""
+    return hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(gathered_size_max=0, **changelog))
+
+
 def new_job(storage: str | None = None, **settings: Any) -> hf.Job:
     """A job without Spark; checkpoints only where somebody asks for one, unless `checkpoint` says otherwise."""
     settings.setdefault("checkpoint", hf.CheckpointConfig(trigger=hf.manual()))

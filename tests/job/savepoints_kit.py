@@ -22,7 +22,15 @@ class Folders:
         return (self.root / name).as_uri()
 
 
-def made(storage: str, feed: Feed, sink: hf.MemorySink, *, more: bool = False, changelog: bool = True, **settings: Any):
+def made(
+    storage: str,
+    feed: Feed,
+    sink: hf.MemorySink,
+    *,
+    more: bool = False,
+    changelog: bool | hf.ChangelogConfig = True,
+    **settings: Any,
+):
     config = hf.CheckpointConfig(trigger=hf.manual(), changelog=changelog)
     job = new_job(storage, checkpoint=config, **settings)
     rows = job.read(feed)

@@ -139,10 +139,10 @@ def test_a_refusal_is_named_once_and_nothing_is_stored_for_it(caplog: pytest.Log
     query = start(job, hf.processing_time())
     feed.put(pairs((1, 1)))
     until(lambda: query.totals.batches == 1)
-    stored = set(store_of(job).list("manifests/")) | set(store_of(job).list("dstl/"))
+    stored = set(store_of(job).list("gathered/")) | set(store_of(job).list("dstl/"))
     with pytest.raises(TimeoutError, match=r"operator 'op', subtask 0 \(soft\): not now"):
         query.trigger_checkpoint(timeout=0.05)
-    assert set(store_of(job).list("manifests/")) | set(store_of(job).list("dstl/")) == stored
+    assert set(store_of(job).list("gathered/")) | set(store_of(job).list("dstl/")) == stored
     until(lambda: query.totals.completed_checkpoints == 1)
     assert query.totals.batches == 4, "batches without rows asked again"
     assert query.totals.refused_checkpoints == 1

@@ -65,7 +65,7 @@ def test_a_failed_checkpoint_stands_in_the_history_with_its_cause_and_who_answer
         trigger=hf.manual(),
         tolerable_failed_checkpoints=5,
         timeout="20s",
-        changelog=hf.ChangelogConfig(retries=hf.RetryPolicy.none()),
+        changelog=hf.ChangelogConfig(retries=hf.RetryPolicy.none(), gathered_size_max=0),
     )
     job, feed = new_job(new_storage(), checkpoint=patient), Feed(name="rows")
     job.read(feed).key_by("k").aggregate(n=hf.count(), name="counts").write(hf.NoopSink())
@@ -92,7 +92,8 @@ def test_a_failed_checkpoint_stands_in_the_history_with_its_cause_and_who_answer
 
 def test_uploads_that_were_tried_again_are_counted_for_the_checkpoint_and_the_subtask_that_they_held_up() -> None:
     retries = hf.RetryPolicy.fixed(3, next_attempt_delay="1ms")
-    patient = hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(retries=retries))
+    changelog = hf.ChangelogConfig(retries=retries, gathered_size_max=0)
+    patient = hf.CheckpointConfig(trigger=hf.manual(), changelog=changelog)
     job, feed = new_job(new_storage(), checkpoint=patient), Feed(name="rows")
     job.read(feed).key_by("k").aggregate(n=hf.count(), name="counts").write(hf.NoopSink())
     failures = [Fault.FAIL, Fault.FAIL]

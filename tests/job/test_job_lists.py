@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from job_kit import Feed, new_job, new_storage, store_of
+from job_kit import Feed, new_job, new_storage, own_logs, store_of
 
 import holdfast as hf
 from holdfast import failpoints
@@ -179,7 +179,7 @@ def test_survivors_read_the_lists_only_and_each_object_once(jobs):
 
         return FaultyStore(store, note)
 
-    job = jobs(store=noting, task_manager=hf.TaskManagerConfig(local_recovery=False))
+    job = jobs(store=noting, task_manager=hf.TaskManagerConfig(local_recovery=False), checkpoint=own_logs())
     job.commit()
     job.checkpoint()
     job.commit()
@@ -223,7 +223,7 @@ def test_lists_are_shown_as_other_states_are(jobs):
 
 
 def test_a_list_whose_object_is_damaged_is_refused_by_name(jobs):
-    job = jobs()
+    job = jobs(checkpoint=own_logs())
     job.commit()
     job.checkpoint()
     job.query.processAllAvailable()

@@ -47,6 +47,7 @@ class Job:
         self.log_handles_max = log_handles_max
         self.cluster: LocalCluster | None = None
         self.fetched: Counter[str] = Counter()
+        self.gathered = 64_000
 
     def start(self, parallelism: int, local_recovery: bool = False, on_loss: str = "rewind") -> Query:
         job = new_job(
@@ -56,7 +57,8 @@ class Job:
             task_managers=min(2, parallelism),
             on_loss=on_loss,
             checkpoint=hf.CheckpointConfig(
-                trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=self.log_handles_max)
+                trigger=hf.manual(),
+                changelog=hf.ChangelogConfig(log_handles_max=self.log_handles_max, gathered_size_max=self.gathered),
             ),
             task_manager=hf.TaskManagerConfig(local_dir=str(self.tmp_path), local_recovery=local_recovery),
         )
@@ -181,8 +183,11 @@ def copied(job: Job) -> bool:
     return all(each.copies is not None and each.copies.names() >= set(each.held()) for each in job.hosted())
 
 
-def local_job(tmp_path: Path, state: hf.HashMapState | hf.RocksDBState, handles: int) -> tuple[Job, Query]:
+def local_job(
+    tmp_path: Path, state: hf.HashMapState | hf.RocksDBState, handles: int, gathered: int = 64_000
+) -> tuple[Job, Query]:
     job = Job(tmp_path, state, handles)
+    job.gathered = gathered
     query = job.start(3, local_recovery=True)
     job.work(query, 6)
     until(lambda: copied(job))
@@ -236,7 +241,8 @@ def test_damaged_copies_are_deleted_and_the_storage_is_asked(tmp_path, state):
 
 
 def test_a_rescaled_job_finds_the_copies_of_all_task_managers_of_the_machine(tmp_path):
-    job, query = local_job(tmp_path, hf.HashMapState(), LOG_ALONE)
+    # Of a gathered object, each TaskManager copies its own logs alone.
+    job, query = local_job(tmp_path, hf.HashMapState(), LOG_ALONE, gathered=0)
     assert job.cluster is not None
     for each in job.cluster._hosted.values():
         each.task_manager.stop = lambda: None  # type: ignore[method-assign]  # a driver that was killed asks nobody

@@ -65,7 +65,8 @@ def test_task_managers_copy_the_objects_and_the_driver_does_not(url: Folders) ->
             until(lambda: 1 in copied)
         return before(self, order)
 
-    job = made(url("one"), feed, hf.MemorySink(name="out"), parallelism=8, task_managers=2)
+    alone = hf.ChangelogConfig(gathered_size_max=0)
+    job = made(url("one"), feed, hf.MemorySink(name="out"), changelog=alone, parallelism=8, task_managers=2)
     with (
         mock.patch.object(TaskManager, "copy", copy),
         mock.patch.object(savepoints, "copy_objects", side_effect=AssertionError("the driver copies")),
@@ -333,7 +334,7 @@ def test_a_savepoint_is_verified_as_a_storage_is(url: Folders) -> None:
     report = verify(open_store(url("save")))
     assert report.ok and report.job == "test" and len(report.checkpoints) == 1
     assert report.read["changelog objects"].objects == 1
-    for folder in ("dstl", "manifests"):
+    for folder in ("gathered",):
         file = next(each for each in sorted((save / folder).rglob("*")) if each.is_file())
         whole = file.read_bytes()
         file.write_bytes(whole + b"more")
@@ -348,7 +349,7 @@ def test_a_savepoint_is_verified_as_a_storage_is(url: Folders) -> None:
 def test_a_damaged_object_is_found_before_the_job_begins(url: Folders) -> None:
     feed = Feed(name="feed")
     with_savepoint(url, feed)
-    damaged = next(each for each in sorted((url.root / "save" / "dstl").rglob("*")) if each.is_file())
+    damaged = next(each for each in sorted((url.root / "save" / "gathered").rglob("*")) if each.is_file())
     damaged.write_bytes(bytes(len(damaged.read_bytes())))
     with pytest.raises(hf.CorruptObject, match=f"{damaged.name}.*CRC"):
         start(made(url("two"), feed, hf.MemorySink(name="out"), start_from=url("save")), LIVE)

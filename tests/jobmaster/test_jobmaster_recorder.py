@@ -23,6 +23,8 @@ from waiting import until
 class Facts:
     """The facts of a job, as far as a record is made again."""
 
+    epoch = 1
+
     def again(self, record: object, command: object) -> object:
         return record
 

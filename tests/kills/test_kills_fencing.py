@@ -225,7 +225,7 @@ def test_a_takeover_that_lands_after_a_later_one_stops_nobody_and_changes_nothin
     check(SLOW, tmp_path)
 
 
-@pytest.mark.parametrize("folder", ["manifests/", "dstl/"])
+@pytest.mark.parametrize("folder", ["gathered/", "shared/"])
 def test_objects_that_land_late_are_named_by_nobody_and_change_nothing(folder, tmp_path):
     first, late = late_driver(tmp_path, 4, folder)
     Driver(SLOW, tmp_path).start().finish()

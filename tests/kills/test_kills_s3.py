@@ -58,4 +58,4 @@ def test_a_job_on_s3_outlives_its_task_manager_and_its_driver(tmp_path: Path, op
     assert report.ok, report.problems
     assert report.epoch > 1 and report.read["changelog objects"].objects + report.read["materialized objects"].objects
     left = [info.name for info in store.list("") if names.epoch_of(info.name) not in (None, report.epoch)]
-    assert {name.partition("/")[0] for name in left} <= {"dstl", "shared", "manifests"}, "an older epoch left more"
+    assert {name.partition("/")[0] for name in left} <= {"dstl", "shared", "gathered"}, "an older epoch left more"

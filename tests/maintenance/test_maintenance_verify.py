@@ -14,13 +14,15 @@ from holdfast.formats.manifests import decode_manifest
 from holdfast.journal.fence import journal_numbers, read_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.maintenance.verify import verify
+from holdfast.references import object_of
 from holdfast.storage import names
 from holdfast.storage.framing import HEADER_BYTES
+from holdfast.storage.reading import read
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import SlowStore, start
 from maintenance_kit import as_json, holdfast, job_of_every_kind, run_every_kind, stored, write_files
 
-AREAS = {"job", "journal", "manifests", "manifests/sink", "dstl", "shared", "sources", "staging"}
+AREAS = {"job", "journal", "gathered", "dstl", "shared", "sources", "staging"}
 """The kinds of objects that a storage may have."""
 
 
@@ -45,13 +47,20 @@ def needed(storage: Path) -> list[str]:
 
 
 def read_whole(storage: Path) -> list[str]:
-    """Names of objects of which every byte is read: an object of the changelog may hold parts that nobody names any
-    more.
+    """Names of objects of which every byte is read: an object of the changelog, or a gathered object, may hold parts
+    that nobody names any more.
     """
     named: dict[str, int] = {}
-    for name in needed(storage):
-        if "/tm-" in name:
-            for handle in decode_manifest(name, (storage / name).read_bytes()).tables:
+    store = open_store(storage.as_uri())
+    observed = observe(store)
+    assert observed is not None and observed.taken.base is not None
+    base = observed.taken.base
+    for reference in [*base.manifests, *(group.object for groups in base.groups.values() for group in groups)]:
+        part = names.part(reference)
+        assert part is not None
+        named[part.object] = named.get(part.object, HEADER_BYTES) + part.length
+        if isinstance(part.stands_for, names.ManifestName):
+            for handle in decode_manifest(reference, read(store, reference)).tables:
                 for piece in handle.log:
                     named[piece.object] = named.get(piece.object, HEADER_BYTES) + piece.length
     return [name for name in needed(storage) if named.get(name) in (None, (storage / name).stat().st_size)]
@@ -59,8 +68,7 @@ def read_whole(storage: Path) -> list[str]:
 
 def area(name: str) -> str:
     """Return the kind of an object."""
-    first = name.partition("/")[0]
-    return "manifests/sink" if "/sink-" in name else first
+    return name.partition("/")[0]
 
 
 def test_a_whole_storage_is_well_and_is_left_as_it_is(storage: Path) -> None:
@@ -81,7 +89,7 @@ def test_what_every_backend_stores_is_read(
 ) -> None:
     # With the default bounds no table is materialized here, so that logs are left to read.
     config = hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(enabled=changelog))
-    wanted = "dstl" if changelog else "shared"
+    wanted = "gathered" if changelog else "shared"
     run_every_kind(
         tmp_path, 3, lambda storage: wanted in {area(name) for name in needed(storage)}, state=state, checkpoint=config
     )
@@ -147,7 +155,9 @@ def test_what_no_checkpoint_refers_to_is_of_no_concern(storage: Path) -> None:
 
 
 def test_objects_of_the_same_size_that_changed_places_are_noticed(storage: Path) -> None:
-    one, other = [name for name in needed(storage) if name.startswith("manifests/") and "/tm-" in name][:2]
+    observed = observe(open_store(storage.as_uri()))
+    assert observed is not None and observed.taken.base is not None
+    one, other = map(object_of, observed.taken.base.manifests)
     first, second = (storage / one).read_bytes(), (storage / other).read_bytes()
     (storage / one).write_bytes(second)
     (storage / other).write_bytes(first)
@@ -181,15 +191,23 @@ class Overtaken(SlowStore):
         self._overtake: Callable[[], None] | None = overtake
 
     def get(self, name: str) -> bytes:
-        if "/tm-" in name and self._overtake is not None:
+        self._read(name)
+        return super().get(name)
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        self._read(name)
+        return super().get_range(name, offset, length)
+
+    def _read(self, name: str) -> None:
+        if name.startswith(names.GATHERED) and self._overtake is not None:
             overtake, self._overtake = self._overtake, None
             overtake()
-        return super().get(name)
 
 
 def test_a_running_job_that_subsumes_what_is_being_verified_has_lost_nothing(tmp_path: Path) -> None:
     write_files(tmp_path / "in", 1)
-    config = hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=1))
+    changelog = hf.ChangelogConfig(log_handles_max=1, gathered_size_max=0)
+    config = hf.CheckpointConfig(trigger=hf.manual(), changelog=changelog)
     job = job_of_every_kind(tmp_path, checkpoint=config)
     query = start(job, hf.processing_time())
     try:

@@ -102,13 +102,13 @@ def _believes_a_refusal() -> AbstractContextManager[Any]:
 def _gives_up_a_record_that_may_be_written() -> AbstractContextManager[Any]:
     before = Recorder.store_and_record
 
-    def store_and_record(self: Recorder, command: Any) -> None:
+    def store_and_record(self: Recorder, command: Any, parts: Any) -> None:
         self._append = self._journal.append  # type: ignore[method-assign]
         try:
-            before(self, command)
+            before(self, command, parts)
         except StorageError as error:
             self._journal._sent = None
-            self._post(events.RecordFailed(command.checkpoint_id, str(error), {}))
+            self._post(events.RecordFailed(command.checkpoint_id, str(error)))
 
     @contextmanager
     def both() -> Iterator[None]:

@@ -18,6 +18,7 @@ from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import restore_table, select
 from holdfast.sinks.gathered import Named
 from holdfast.storage import names
+from holdfast.storage.reading import read
 from holdfast.storage.store import ObjectStore, open_store
 
 Rows = list[dict[str, Any]]
@@ -77,11 +78,11 @@ def needed_by(store: ObjectStore, record: CheckpointRecord) -> set[str]:
     """Every object that a restart from the record needs; read, so that a missing object is an error."""
     needed = set(record.objects())
     for name in record.manifests:
-        for table in decode_manifest(name, store.get(name)).tables:
+        for table in decode_manifest(name, read(store, name)).tables:
             needed.update(table.objects())
     for sink, groups in record.groups.items():
         for group in groups:
-            stored = decode_committables(group.object, store.get(group.object))
+            stored = decode_committables(group.object, read(store, group.object))
             needed.update(Named(store, record.job).add(sink, stored.committables))
     for name in sorted(needed):
         store.get(name)

@@ -66,6 +66,7 @@ def checkpoints_of(life: Life) -> hf.CheckpointConfig:
             object_size_max=life.object_bytes_max,
             preemptive_persist_threshold=life.preempt_bytes_max,
             retries=RetryPolicy.fixed(life.upload_attempts_max, life.upload_timeout_s, "100ms"),
+            gathered_size_max=life.gathered_bytes,
             enabled=life.changelog,
         ),
     )

@@ -17,6 +17,7 @@ from simulation_oracle import referenced, stored_state
 import holdfast as hf
 from holdfast.errors import CheckpointFailed
 from holdfast.graph.build import build_program
+from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import Fault, FaultyStore, ManualClock, SlowStore, start
 
@@ -99,18 +100,18 @@ def checkpoints(query: hf.Query, clock: ManualClock) -> Iterator[int]:
         yield count
 
 
-def _no_manifest_of_the_first(operation: str, name: str) -> Fault | None:
+def _no_log_of_the_first(operation: str, name: str) -> Fault | None:
     """The first TaskManager declines each checkpoint, and the second acknowledges it."""
-    first = operation == "put" and name.startswith("manifests/") and int(name.rpartition("tm-")[2]) == 0
+    parsed = names.parse(name)
+    first = operation == "put" and isinstance(parsed, names.ChangelogName) and parsed.incarnation == 1
     return Fault.FAIL if first else None
 
 
 @pytest.mark.timeout(300)
 def test_checkpoints_that_fail_one_after_the_other_store_and_copy_no_more_and_more(tmp_path: Path) -> None:
     clock, store = ManualClock(), open_store("memory://bounded/incomplete")
-    config = hf.CheckpointConfig(
-        trigger=hf.manual(), tolerable_failed_checkpoints=1_000_000, changelog=hf.ChangelogConfig(log_handles_max=8)
-    )
+    changelog = hf.ChangelogConfig(log_handles_max=8, gathered_size_max=0)
+    config = hf.CheckpointConfig(trigger=hf.manual(), tolerable_failed_checkpoints=1_000_000, changelog=changelog)
     job = hf.Job(
         None,
         name="bounded",
@@ -129,7 +130,7 @@ def test_checkpoints_that_fail_one_after_the_other_store_and_copy_no_more_and_mo
     objects: list[int] = []
     copies: list[int] = []
     with short_waits():
-        query = start(job, hf.processing_time(0), store=FaultyStore(store, _no_manifest_of_the_first), clock=clock)
+        query = start(job, hf.processing_time(0), store=FaultyStore(store, _no_log_of_the_first), clock=clock)
     try:
         while len(objects) < 120:
             clock.advance(1.0)

@@ -169,7 +169,7 @@ def test_too_many_failed_checkpoints_restart_the_job_from_the_last_one_with_the_
     broken = threading.Event()
 
     def refuse(operation: str, name: str) -> Fault | None:
-        return Fault.FAIL if broken.is_set() and operation == "put" and name.startswith("dstl/") else None
+        return Fault.FAIL if broken.is_set() and operation == "put" and name.startswith("gathered/") else None
 
     target = Target()
     config = often(tolerable_failed_checkpoints=1)
@@ -196,14 +196,15 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_one_completes
     held, opened = threading.Event(), threading.Event()
 
     def hold(operation: str, name: str) -> float:
-        if operation == "put" and name.startswith("manifests/") and not held.is_set():
+        if operation == "put" and name.startswith("gathered/") and not held.is_set():
             held.set()
             assert opened.wait(PATIENCE_S), "held for too long"
         return 0.0
 
     inner = open_store(storage)
     store = SlowStore(inner, hold, lambda seconds: None)
-    config = often(timeout="5s", tolerable_failed_checkpoints=3)
+    alone = hf.ChangelogConfig(gathered_size_max=0, retries=hf.RetryPolicy(timeout=None))
+    config = often(timeout="5s", tolerable_failed_checkpoints=3, changelog=alone)
     target = Target()
     query = start(
         counting(storage, 3000, hf.CallbackSink(target), config),

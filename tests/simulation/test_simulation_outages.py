@@ -86,8 +86,8 @@ class Target:
 
 PLACES = [
     pytest.param({"put"}, "sources/", id="source chunks"),
-    pytest.param({"put"}, "dstl/", id="changelog"),
-    pytest.param({"put"}, "manifests/", id="manifests"),
+    pytest.param({"put"}, "shared/", id="materializations"),
+    pytest.param({"put"}, "gathered/", id="gathered objects"),
     pytest.param({"put"}, "staging/", id="staging"),
     pytest.param({"create", "get"}, "journal/", id="records"),
     pytest.param({"put", "get", "list", "create", "delete"}, "", id="everything"),

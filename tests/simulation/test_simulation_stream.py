@@ -93,7 +93,7 @@ def newest(store: ObjectStore) -> CheckpointRecord:
     return found[1]
 
 
-@pytest.mark.parametrize("held", ["dstl/", "manifests/", "journal/"])
+@pytest.mark.parametrize("held", ["gathered/", "journal/"])
 def test_batches_are_committed_while_a_checkpoint_is_held_up_in_the_store(store: ObjectStore, held: str) -> None:
     def hold(operation: str, name: str) -> float:
         if operation in ("put", "create") and name.startswith(held):
@@ -142,7 +142,7 @@ def test_a_second_checkpoint_goes_on_beside_one_that_is_held_up(store: ObjectSto
     held: list[str] = []
 
     def hold(operation: str, name: str) -> float:
-        if operation == "put" and name.startswith("manifests/") and (not held or name in held):
+        if operation == "put" and name.startswith("gathered/") and (not held or name in held):
             held.append(name)
             first.pass_through()
         return 0.0
@@ -151,7 +151,8 @@ def test_a_second_checkpoint_goes_on_beside_one_that_is_held_up(store: ObjectSto
     first.close()
     slow = SlowStore(store, hold, lambda seconds: None)
     job = counting(store)
-    job.checkpoint = hf.CheckpointConfig(trigger=hf.manual(), max_concurrent=2)
+    alone = hf.ChangelogConfig(gathered_size_max=0, retries=hf.RetryPolicy(timeout=None))
+    job.checkpoint = hf.CheckpointConfig(trigger=hf.manual(), max_concurrent=2, changelog=alone)
     query = start(job, hf.processing_time(0), store=slow)
     try:
         until(lambda: query.lastProgress, "a first batch")

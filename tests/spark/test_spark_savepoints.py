@@ -19,7 +19,7 @@ from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.store import open_store
 
 pytestmark = pytest.mark.spark
-STATE = ("dstl/", "shared/")
+STATE = ("dstl/", "shared/", "gathered/")
 """Folders of objects that grow with the state."""
 MANUAL = hf.CheckpointConfig(trigger=hf.manual())
 

@@ -41,7 +41,8 @@ def world(tmp_path, held):
     store = FaultyStore(open_store(f"file://{tmp_path}/store"), held)
     world = OneTaskManager(tmp_path, parallelism=1, store=store)
     patient = RetryPolicy(timeout=None)
-    small = ChangelogConfig(persist_delay=0, persist_size_threshold=1, in_flight_max=1, retries=patient).settings()
+    bounds = {"persist_size_threshold": 1, "in_flight_max": 1, "gathered_size_max": 0}
+    small = ChangelogConfig(persist_delay=0, retries=patient, **bounds).settings()
     world.task_manager.deploy(msgspec.structs.replace(world.deployment(), changelog=small))
     yield world
     held.opened.set()

@@ -5,6 +5,7 @@ import pytest
 from holdfast import failpoints
 from holdfast.errors import CheckpointFailed, HoldfastError, StorageError
 from holdfast.materialize.keyed_state import KeyedState
+from holdfast.references import object_of
 from holdfast.taskmanager import hosting
 from taskmanager_kit import HOOKS, NotingJobMaster, OneTaskManager
 from waiting import until
@@ -30,7 +31,7 @@ def test_a_cut_is_acknowledged_with_a_manifest_that_restores_the_state_at_anothe
     world.task_manager.cut(1, 1, 1)
     acknowledgement = world.acknowledged(1)
     assert (acknowledgement.batch, acknowledgement.task_manager, acknowledgement.incarnation) == (1, 0, 1)
-    assert acknowledgement.manifest in acknowledgement.objects
+    assert object_of(acknowledgement.manifest) in acknowledgement.objects
     assert not set(acknowledgement.objects) & set(acknowledgement.held), "a name is listed once"
     assert {info.name for info in world.store.list("")} == set(acknowledgement.objects)
     assert 0 < acknowledgement.incremental_bytes == acknowledgement.full_bytes
@@ -51,7 +52,7 @@ def test_the_repetition_of_an_acknowledgement_that_was_sent_as_a_difference_is_w
     world.task_manager.cut(1, 4, 4)
     repeated = world.acknowledged(4)
     assert whole.since == 2, "the names of the checkpoint before are known"
-    assert repeated.since is None and repeated.manifest in repeated.objects
+    assert repeated.since is None and object_of(repeated.manifest) in repeated.objects
     assert len(repeated.objects) > len(whole.objects)
 
 
@@ -164,7 +165,7 @@ def test_a_manifest_whose_put_was_not_answered_is_no_longer_there_when_its_cut_w
     failpoints.arm("taskmanager.cut.manifest", "raise:StorageError@1")
     world.task_manager.cut(1, 1, 0)
     until(lambda: bool(world.job_master.declines))
-    until(lambda: not world.store.list("manifests/"))
+    until(lambda: not world.store.list("gathered/"))
 
 
 def test_what_was_acknowledged_before_a_new_deployment_is_repeated_until_it_is_answered(tmp_path):

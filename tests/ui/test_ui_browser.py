@@ -96,7 +96,7 @@ class Watched:
         self.cluster = cluster
 
     def _fault(self, operation: str, name: str) -> Fault | None:
-        return Fault.FAIL if self.loses_manifests and name.startswith("manifests/") and operation == "put" else None
+        return Fault.FAIL if self.loses_manifests and name.startswith("gathered/") and operation == "put" else None
 
     def open_tab(self, name: str) -> None:
         self.browser.find_element(By.ID, f"tab-{name}").click()

@@ -41,7 +41,7 @@ from holdfast.checkpoint.holding import HoldNewest, LetGo, SavepointRequested
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.checkpoint.pending import PendingState
-from holdfast.checkpoint.registry import GroupHolder, LogHolder, PendingHolder
+from holdfast.checkpoint.registry import GroupHolder, LogHolder, PartHolder, PendingHolder
 from holdfast.checkpoint.updates import SettingValue
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchNumber, CheckpointId
@@ -153,6 +153,8 @@ class Coordinator(Cutting):
                 assert self._pending.get(holder.checkpoint_id), f"{holder} outlived its checkpoint"
             elif isinstance(holder, LogHolder):
                 assert self._live.get(holder.task_manager) == holder.incarnation, f"{holder} is dead"
+            elif isinstance(holder, PartHolder):
+                assert self._live.get(holder.log.task_manager) == holder.log.incarnation, f"{holder} is dead"
 
     # --- time, settings, requests -------------------------------------------------------------------------------------
 
@@ -162,6 +164,7 @@ class Coordinator(Cutting):
         if event.base is not None:
             self._demand.event_time.recorded(event.base.watermark_us)
             self._kept_recorded = event.base.kept
+            self._parts.found(event.base.objects)
             take_in(event.base, self._records, self._registry, self._publication)
 
     def _on_tick(self, event: ev.CoordinatorTick) -> None:
@@ -208,6 +211,7 @@ class Coordinator(Cutting):
         log = LogHolder(event.task_manager, event.incarnation)
         if self._live.get(log.task_manager) == log.incarnation:
             self._registry.update_log(log, (event.sequence, event.checkpoint_id), names, event.held)
+            self._registry.informed(log, event.informed)
         if pending is not None and pending.acknowledge(event):
             self._registry.hold_version(PendingHolder(event.checkpoint_id), log, names)
             if lost:

@@ -52,7 +52,7 @@ from holdfast.checkpoint.positions import Group as Group
 from holdfast.checkpoint.positions import Position as Position
 from holdfast.checkpoint.updates import ConfigChanged as ConfigChanged
 from holdfast.checkpoint.updates import SettingValue
-from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
+from holdfast.ids import NO_CHECKPOINT, BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
 
 
@@ -132,6 +132,8 @@ class Acknowledged:
     `objects`: names in its manifest, and the manifest itself. `held`: further names that its live logs hold. `sequence`
     grows with every acknowledgement the incarnation composes (a repetition keeps its number), so that the latest `held`
     is known in whatever order they arrive; those with equal numbers are ordered by `checkpoint_id`.
+    `manifest` is empty if manifest and new log came with the acknowledgement, to be stored in the gathered object.
+    `informed`: the newest checkpoint of which it knew then where such a part of its lies.
     """
 
     checkpoint_id: CheckpointId
@@ -142,6 +144,7 @@ class Acknowledged:
     objects: frozenset[str]
     held: frozenset[str]
     sequence: int = 0
+    informed: CheckpointId = NO_CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,20 +187,22 @@ class ObjectsFound:
 
 @dataclass(frozen=True, slots=True)
 class RecordWritten:
-    """The record is in the journal under `number`. `stored`: per sink, the object its new committables went to."""
+    """The record is in the journal under `number`. `stored`: per sink, the reference to its new committables.
+    `parts`: references to the manifests that came with acknowledgements, by TaskManager."""
 
     checkpoint_id: CheckpointId
     number: JournalNumber
     stored: Mapping[str, str]
+    parts: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFailed:
-    """Certainty that no record was written. `stored`: objects of committables that were put, or tried."""
+    """Certainty that no record was written. `stored`: the objects that were put for it."""
 
     checkpoint_id: CheckpointId
     reason: str
-    stored: Mapping[str, str]
+    stored: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,12 +309,14 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class NotifyCompleted:
-    """Tell all TaskManagers (and sources, with `position`) that the checkpoint was recorded."""
+    """Tell all TaskManagers (and sources, with `position`) that the checkpoint was recorded. `parts`: see
+    `RecordWritten`."""
 
     checkpoint_id: CheckpointId
     number: JournalNumber
     batch: BatchNumber
     position: Position
+    parts: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +414,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class StoreAndRecord:
-    """Store `committables` (an object for each sink), then append the record, which completes the checkpoint.
+    """Store `committables`, and the parts that came with acknowledgements, in a gathered object; then append the
+    record, which completes the checkpoint.
 
     The record's groups, per sink: `carried`, in order, then the new group, under the record's own number. `config`: the
     settings that hold now.
@@ -429,6 +437,8 @@ class StoreAndRecord:
     """The TaskManagers that are missing at this checkpoint, if any are."""
     older_manifests: tuple[str, ...] = ()
     """Members of `manifests` that are of an older checkpoint."""
+    carried_parts: tuple[tuple[int, Incarnation], ...] = ()
+    """TaskManagers whose parts came with their acknowledgements, in order. In `manifests` their places are empty."""
 
 
 @dataclass(frozen=True, slots=True)

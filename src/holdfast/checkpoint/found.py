@@ -7,6 +7,7 @@ from holdfast.checkpoint.events import BaseRecord, Group
 from holdfast.checkpoint.publication import GroupKey, Publication
 from holdfast.checkpoint.records import RetainedRecords
 from holdfast.checkpoint.registry import GroupHolder, ObjectRegistry, RecordHolder
+from holdfast.references import object_of
 
 
 def take_in(base: BaseRecord, records: RetainedRecords, registry: ObjectRegistry, publication: Publication) -> None:
@@ -19,7 +20,7 @@ def take_in(base: BaseRecord, records: RetainedRecords, registry: ObjectRegistry
         older |= _hold(record, records, registry)
     unpublished = _hold(base, records, registry)
     for key, group in {**older, **unpublished}.items():
-        registry.hold(GroupHolder(*key), [group.object])
+        registry.hold(GroupHolder(*key), [object_of(group.object)])
         if key in unpublished:
             publication.add(key[0], group)
         else:
@@ -29,7 +30,7 @@ def take_in(base: BaseRecord, records: RetainedRecords, registry: ObjectRegistry
 def _hold(record: BaseRecord, records: RetainedRecords, registry: ObjectRegistry) -> dict[GroupKey, Group]:
     """Hold the objects that a record names; return its groups, by sink and number."""
     groups = {(sink, group.number): group for sink, each in sorted(record.groups.items()) for group in each}
-    names = record.objects | {group.object for group in groups.values()}
+    names = record.objects | {object_of(group.object) for group in groups.values()}
     registry.hold(RecordHolder(record.number), names)
     registry.acknowledge(names)
     records.written(record.number, frozenset(groups), record.written_s)

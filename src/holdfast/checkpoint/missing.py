@@ -39,12 +39,21 @@ class RecordedParts:
 
     def __init__(self) -> None:
         self._recorded: Mapping[int, CheckpointPart] = {}
+        self._found: frozenset[str] = frozenset()
         self._broadcast = NO_BATCH
         self.absence: TaskManagersMissing | None = None
         """The present loss; None while nobody is missing."""
 
     def recorded(self, parts: Mapping[int, CheckpointPart]) -> None:
-        self._recorded = dict(parts)
+        self._recorded, self._found = dict(parts), frozenset()
+
+    def found(self, objects: frozenset[str]) -> None:
+        """Note the objects of a base that an earlier epoch recorded."""
+        self._found = objects
+
+    def objects(self) -> frozenset[str]:
+        """All objects that the newest record's parts need."""
+        return self._found.union(*(part.objects for part in self._recorded.values()))
 
     def broadcast_changed(self, batch: BatchNumber) -> None:
         """Note a batch that changed broadcast state."""

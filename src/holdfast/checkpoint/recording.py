@@ -11,14 +11,17 @@ Does not own: bytes, the journal's numbers.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.coordination import Coordination, CoordinatorPhase
 from holdfast.checkpoint.outcomes import Outcome
-from holdfast.checkpoint.registry import GroupHolder, PendingHolder, RecordHolder
+from holdfast.checkpoint.pending import PendingCheckpoint
+from holdfast.checkpoint.registry import GroupHolder, LogHolder, PendingHolder, RecordHolder
 from holdfast.checkpoint.updates import SettingValue
 from holdfast.errors import HoldfastError
 from holdfast.ids import CheckpointId, JournalNumber
+from holdfast.references import object_of
 from holdfast.settings import CheckpointConfig
 
 
@@ -69,6 +72,7 @@ class Recording(Coordination):
             self._kept,
             pending.absence,
             tuple(part.manifest for part in older.values()),
+            tuple((each, parts[each].incarnation) for each in sorted(parts) if not parts[each].manifest),
         )
         self._commands.append(self._sent)
 
@@ -138,13 +142,16 @@ class Recording(Coordination):
         self._kept_recorded = sent.kept
         self._pending.remove(pending.checkpoint_id)
         self._register_record(event, sent)
+        self._place_parts(pending, event)
         self._parts.recorded(pending.parts)
         self._ledger.record(pending.batch)
         self._finishing.recorded(pending.position.finishing, sent.committables)
         self._demand.event_time.recorded(pending.position.watermark_us)
         self._failures.completed(pending.checkpoint_id)
         self._ended_s = self._now_s
-        self._commands.append(ev.NotifyCompleted(pending.checkpoint_id, event.number, pending.batch, pending.position))
+        self._commands.append(
+            ev.NotifyCompleted(pending.checkpoint_id, event.number, pending.batch, pending.position, event.parts)
+        )
         self._resolve(pending.requests)
         for older in self._pending.abortable():
             if older.checkpoint_id < pending.checkpoint_id:
@@ -153,21 +160,33 @@ class Recording(Coordination):
                 self._resolve(requests)
         self._choose_base()
 
+    def _place_parts(self, pending: PendingCheckpoint, event: ev.RecordWritten) -> None:
+        """Note where the parts lie that came with acknowledgements. The logs that sent them hold their object until
+        they say that they know of it: an acknowledgement under way was composed before."""
+        for task_manager, reference in event.parts.items():
+            part, name = pending.parts[task_manager], object_of(reference)
+            pending.parts[task_manager] = replace(part, manifest=reference, objects=part.objects | {name})
+            log = LogHolder(task_manager, part.incarnation)
+            self._registry.hold(RecordHolder(event.number), [name])
+            if self._live.get(task_manager) == part.incarnation:
+                self._registry.hold_part(log, pending.checkpoint_id, name)
+            self._registry.acknowledge([name])
+
     def _register_record(self, event: ev.RecordWritten, sent: ev.StoreAndRecord) -> None:
         """Hand the objects of the pending checkpoint over to its record, which holds its groups too."""
         groups = {(sink, group.number) for sink, each in sent.carried.items() for group in each}
-        objects = [group.object for each in sent.carried.values() for group in each]
+        objects = [object_of(group.object) for each in sent.carried.values() for group in each]
         objects += [name for found in sent.position.source_objects.values() for name in found]
         for sink in sorted(sent.committables):
             group = ev.Group(event.number, event.stored[sink])
             groups.add((sink, event.number))
-            objects.append(group.object)
-            self._registry.hold(GroupHolder(sink, event.number), [group.object])
+            objects.append(object_of(group.object))
+            self._registry.hold(GroupHolder(sink, event.number), [object_of(group.object)])
             self._publication.add(sink, group)
         record = RecordHolder(event.number)
         self._registry.hand_over(PendingHolder(event.checkpoint_id), record)
         self._registry.hold(record, objects)
-        self._registry.acknowledge(event.stored.values())
+        self._registry.acknowledge([object_of(each) for each in event.stored.values()])
         self._records.written(event.number, frozenset(groups), self._job_s, self._now_s)
 
     def _recorded_again(self, again: ev.RecordAgain, number: JournalNumber) -> None:
@@ -175,7 +194,8 @@ class Recording(Coordination):
         self._again = None
         self._kept_recorded = again.kept
         carried = {(sink, group.number): group.object for sink, each in again.carried.items() for group in each}
-        published = {group.object for _, group in self._publication.groups()} - set(carried.values())
+        published = {object_of(group.object) for _, group in self._publication.groups()}
+        published -= {object_of(each) for each in carried.values()} | self._parts.objects()
         self._registry.hold(RecordHolder(number), self._registry.names(RecordHolder(again.number)) - published)
         self._records.written(number, frozenset(carried), self._job_s, self._now_s)
         if self._close_requests:
@@ -189,7 +209,7 @@ class Recording(Coordination):
         if pending is None or pending.checkpoint_id != event.checkpoint_id:
             return
         self._sent = None
-        self._registry.acknowledge(event.stored.values())
+        self._registry.acknowledge(event.stored)
         outcome = Outcome.FAILED if self._phase is CoordinatorPhase.RUNNING else Outcome.ENDED
         self._abort(pending, f"no record was written: {event.reason}", outcome)
         self._choose_base()

@@ -6,8 +6,9 @@
                          unknown                         └──────────────────────────  deleting ──deleted──► unknown
                                                                       delete_failed ──► deletable, after a pause
 
-A *holder* is a record, a pending checkpoint, a group of committables, or the log of a live TaskManager. The names that
-a TaskManager's logs hold change little over time. Holders of them therefore share a `Lineage`, and a name counts once
+A *holder* is a record, a pending checkpoint, a group of committables, the log of a live TaskManager, or a part of a
+checkpoint that such a log sent and does not name yet. The names that a TaskManager's logs hold change little over
+time. Holders of them therefore share a `Lineage`, and a name counts once
 for each lineage that needs it.
 Invariants: only owned names are ever deleted (a name that was in no acknowledgement belongs to its TaskManager);
 a name with a holder is neither deletable nor being deleted.
@@ -56,7 +57,16 @@ class LogHolder:
     incarnation: Incarnation
 
 
-Holder = RecordHolder | PendingHolder | GroupHolder | LogHolder
+@dataclass(frozen=True, slots=True)
+class PartHolder:
+    """A part of a checkpoint that a live TaskManager sent with its acknowledgement, and of which its logs may be about
+    to learn where it lies."""
+
+    log: LogHolder
+    checkpoint_id: CheckpointId
+
+
+Holder = RecordHolder | PendingHolder | GroupHolder | LogHolder | PartHolder
 
 
 class ObjectRegistry:
@@ -79,6 +89,8 @@ class ObjectRegistry:
         self._deleting: set[str] = set()
         self._log_order: dict[LogHolder, tuple[int, int]] = {}
         """The acknowledgement that said last which objects a log holds: its sequence number, and its checkpoint."""
+        self._sent: dict[LogHolder, list[PartHolder]] = {}
+        """Parts of which a log did not know yet where they lie, oldest first."""
 
     def acknowledge(self, names: Iterable[str]) -> None:
         """Own these names: they are deleted here and nowhere else, at once if nobody holds them."""
@@ -130,10 +142,28 @@ class ObjectRegistry:
             self.hold(log, besides)
             self._drop([*held, *self._unpin(before)])
 
+    def hold_part(self, log: LogHolder, checkpoint_id: CheckpointId, name: str) -> None:
+        """Hold the object of a part that a log sent, until the log is `informed` of its place."""
+        part = PartHolder(log, checkpoint_id)
+        self._sent.setdefault(log, []).append(part)
+        self.hold(part, [name])
+
+    def informed(self, log: LogHolder, checkpoint_id: CheckpointId) -> None:
+        """Let go of a log's parts up to that checkpoint: the log knew their places when it said last what it holds."""
+        sent = self._sent.pop(log, [])
+        for part in sent:
+            if part.checkpoint_id <= checkpoint_id:
+                self.release(part)
+        if kept := [part for part in sent if part.checkpoint_id > checkpoint_id]:
+            self._sent[log] = kept
+
     def release_dead_logs(self, live: Mapping[int, Incarnation]) -> None:
         """Release the logs of incarnations that are not in `live`: their names are owned now, and lose a holder."""
         for holder in self.holders():
-            if isinstance(holder, LogHolder) and live.get(holder.task_manager) != holder.incarnation:
+            if isinstance(holder, PartHolder) and live.get(holder.log.task_manager) != holder.log.incarnation:
+                self.release(holder)
+                self._sent.pop(holder.log, None)
+            elif isinstance(holder, LogHolder) and live.get(holder.task_manager) != holder.incarnation:
                 self.acknowledge(self.names(holder))
                 self.release(holder)
                 self._log_order.pop(holder, None)

@@ -25,6 +25,7 @@ from holdfast.journal.codec import decode_committables
 from holdfast.journal.fence import TakenOver, journal_numbers, read_record
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.storage import names
+from holdfast.storage.reading import read_all
 from holdfast.storage.store import ObjectInfo, ObjectStore
 
 DELETE_BATCH = 500
@@ -119,7 +120,7 @@ def needed_objects(
     groups = [(sink, group.object) for sink, each in base.groups.items() for group in each]
     wanted = [*base.manifests, *(name for _, name in groups)]
     with ThreadPoolExecutor(READS_MAX, thread_name_prefix="holdfast-needed") as readers:
-        found = dict(zip(wanted, readers.map(store.get, wanted), strict=True))
+        found = dict(zip(wanted, read_all(store, wanted, readers.map), strict=True))
     for manifest in base.manifests:
         needed.update(manifest_objects(manifest, found[manifest]))
     for sink, name in groups:

@@ -1,7 +1,8 @@
 """Objects left by dead processes of the living epoch, and by late puts: found by listing, while the job runs.
 
     dstl/, shared/    folders of dead incarnations    ─┐ told to the coordinator, which knows the objects that
-    manifests/        of checkpoints that are resolved  │ a record, a group or a live log still names
+    gathered/,        of checkpoints that are resolved │ a record, a group or a live log still names
+    manifests/                                         │
     sources/          objects that no source uses     ─┘
     staging/          of runs that are over, and of batches that were committed: deleted here, unless a
                       committable names it that may still be published
@@ -24,7 +25,15 @@ from holdfast.sinks.gathered import Named, gathering_of
 from holdfast.sinks.staging import batch_of
 from holdfast.sources.objects import SourceObjects
 from holdfast.storage import names
-from holdfast.storage.names import ChangelogName, CommittablesName, ManifestName, SharedName, StagedName
+from holdfast.storage.names import (
+    ChangelogName,
+    CommittablesName,
+    GatheredName,
+    ManifestName,
+    SharedName,
+    StagedName,
+)
+from holdfast.storage.reading import read
 from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
@@ -56,10 +65,10 @@ class Remains:
         completes these checkpoints any more.
         """
         found = self._source_objects.strays()
-        for folder in [*self._folders(dead), names.manifests_folder(self._epoch)]:
+        for folder in [*self._folders(dead), *names.checkpoint_folders(self._epoch)]:
             for info in self._store.list(folder):
                 parsed = names.parse(info.name)
-                if isinstance(parsed, ManifestName | CommittablesName):
+                if isinstance(parsed, GatheredName | ManifestName | CommittablesName):
                     wanted = parsed.checkpoint <= resolved
                 else:
                     wanted = isinstance(parsed, ChangelogName | SharedName) and parsed.incarnation in dead
@@ -76,7 +85,7 @@ class Remains:
                     named.add(sink, [each])
         for sink, name in outstanding.groups:
             with suppress(ObjectNotFound):  # published and discarded: without it nobody can publish the group again
-                named.add(sink, decode_committables(name, self._store.get(name)).committables)
+                named.add(sink, decode_committables(name, read(self._store, name)).committables)
 
         def gone(name: StagedName) -> bool:
             if name.epoch != self._epoch:

@@ -4,7 +4,7 @@ Invariant: each part and each piece carries the key groups that it stands for. A
 subtasks restored from stays correct when their handles are joined again: neither replays the other's rows.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -14,6 +14,10 @@ from holdfast.ids import BatchNumber, CheckpointId, Epoch, Incarnation, JobId
 from holdfast.storage import names
 
 ROWS, HEADING, FILE = "rows", "heading", "file"
+HERE = ""
+"""The object of a piece that lies beside its manifest, in the same gathered object. Its offset counts from the start of
+the manifest, so that it is below 0. Only stored bytes have it: who reads a manifest puts name and offset in its
+place."""
 
 
 class LogPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -108,14 +112,33 @@ class Manifest(msgspec.Struct, frozen=True):
     """Id of the job whose TaskManager wrote it. None: written before manifests had it."""
 
 
+StateName = names.ChangelogName | names.SharedName | names.GatheredName
+FOLDERS = (names.CHANGELOG, names.SHARED, names.GATHERED)
+"""Folders of the objects that hold state."""
+
+
+def placed(handle: TableHandle, places: Mapping[str, tuple[str, int]]) -> TableHandle:
+    """The same handle with each piece of the log whose object is in `places` moved: to another object, and by so many
+    bytes."""
+    if places.keys().isdisjoint(piece.object for piece in handle.log):
+        return handle
+    return msgspec.structs.replace(handle, log=[_placed(piece, places) for piece in handle.log])
+
+
+def _placed(piece: LogPiece, places: Mapping[str, tuple[str, int]]) -> LogPiece:
+    place = places.get(piece.object)
+    if place is None:
+        return piece
+    return msgspec.structs.replace(piece, object=place[0], offset=piece.offset + place[1])
+
+
 def check_handle(what: str, handle: TableHandle) -> None:
     """Check that a handle refers to ranges of objects that hold state, and of nothing else. Raises `CorruptObject`."""
     for each in handle.ranges():
-        if not each.object.startswith((names.CHANGELOG, names.SHARED)) or min(each.offset, each.length) < 0:
+        if not each.object.startswith(FOLDERS) or min(each.offset, each.length) < 0:
             raise CorruptObject(
                 f"{what}: the table {handle.operator}.{handle.table} refers to bytes {each.offset} to "
-                f"{each.offset + each.length} of {each.object!r}, expected an object below {names.CHANGELOG} or "
-                f"{names.SHARED}"
+                f"{each.offset + each.length} of {each.object!r}, expected an object below {', '.join(FOLDERS)}"
             )
 
 
@@ -123,7 +146,7 @@ def check_objects(what: str, manifest: Manifest) -> None:
     """Check that a manifest names objects as TaskManagers name them, of no later epoch. Raises `CorruptObject`."""
     for name in dict.fromkeys(each.object for table in manifest.tables for each in table.ranges()):
         parsed = names.parse(name)
-        if not isinstance(parsed, names.ChangelogName | names.SharedName) or parsed.epoch > manifest.epoch:
+        if not isinstance(parsed, StateName) or parsed.epoch > manifest.epoch:
             raise CorruptObject(
                 f"{what}: refers to {name!r}, expected an object that a TaskManager stored in an epoch up to "
                 f"{manifest.epoch}; restore the object from a copy"

@@ -13,15 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from holdfast.errors import ObjectNotFound
-from holdfast.formats.handles import Manifest, check_handle, check_objects
+from holdfast.formats.handles import HERE, Manifest, check_handle, check_objects, placed
+from holdfast.references import object_of
 from holdfast.storage import names
 from holdfast.storage.framing import frame, unframe
 from holdfast.storage.lost import ADVICE
-from holdfast.storage.reading import decode, inflate
+from holdfast.storage.reading import decode, inflate, read_all
 from holdfast.storage.store import ObjectStore
 
 MAGIC = b"HFMF"
-VERSION, VERSION_MIN = 3, 2
+VERSION, VERSION_MIN = 4, 2
 COMPRESSION = 1
 DOWNLOADS_MAX = 8
 _PROBLEM = "is no manifest of this version"
@@ -33,19 +34,23 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(name: str, data: bytes) -> Manifest:
-    """The manifest stored as the object `name`. Raises `CorruptObject`."""
+    """The manifest stored under that name, or reference. Raises `CorruptObject`."""
     payload = inflate(name, unframe(name, data, MAGIC, VERSION, VERSION_MIN), _PROBLEM)
     manifest = decode(name, payload, _MANIFEST, _PROBLEM)
+    part = names.part(name)
+    if part is not None:
+        here = {HERE: (part.object, part.offset)}
+        manifest = msgspec.structs.replace(manifest, tables=[placed(each, here) for each in manifest.tables])
     for table in manifest.tables:
         check_handle(name, table)
-    if isinstance(names.parse(name), names.ManifestName):
+    if isinstance(names.meaning(name), names.ManifestName):
         names.check_same(name, names.manifest, manifest.epoch, manifest.checkpoint_id, manifest.task_manager)
         check_objects(name, manifest)
     return manifest
 
 
 def load_manifests(store: ObjectStore, wanted: Sequence[str], writers: Collection[str] = frozenset()) -> list[Manifest]:
-    """The manifests of these names, in their order, fetched in parallel.
+    """The manifests of these names, or references, in their order, fetched in parallel, each object once.
 
     `writers`: ids of the jobs that may have written them; empty if any job may.
 
@@ -55,19 +60,27 @@ def load_manifests(store: ObjectStore, wanted: Sequence[str], writers: Collectio
         A manifest is missing, cannot be read, or is another job's.
     """
 
-    def load(name: str) -> Manifest | None:
-        try:
-            manifest = decode_manifest(name, store.get(name))
-        except ObjectNotFound:
-            return None
-        names.check_writer(name, manifest.job, writers)
-        return manifest
+    together: dict[str, list[str]] = {}
+    for name in wanted:
+        together.setdefault(object_of(name), []).append(name)
 
-    with ThreadPoolExecutor(min(DOWNLOADS_MAX, max(1, len(wanted))), thread_name_prefix="holdfast-manifests") as pool:
-        found = dict(zip(wanted, pool.map(load, wanted), strict=True))
-    if missing := [name for name, manifest in found.items() if manifest is None]:
+    def load(some: list[str]) -> dict[str, Manifest]:
+        try:
+            found = {name: decode_manifest(name, data) for name, data in zip(some, read_all(store, some), strict=True)}
+        except ObjectNotFound:
+            return {}
+        for name, manifest in found.items():
+            names.check_writer(name, manifest.job, writers)
+        return found
+
+    found: dict[str, Manifest] = {}
+    workers = min(DOWNLOADS_MAX, max(1, len(together)))
+    with ThreadPoolExecutor(workers, thread_name_prefix="holdfast-manifests") as pool:
+        for some in pool.map(load, together.values()):
+            found |= some
+    if missing := [name for name in wanted if name not in found]:
         raise ObjectNotFound(_lost(store, missing, len(wanted)))
-    return [manifest for name in wanted if (manifest := found[name]) is not None]
+    return [found[name] for name in wanted]
 
 
 def _lost(store: ObjectStore, missing: Sequence[str], wanted: int) -> str:

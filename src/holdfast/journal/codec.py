@@ -4,7 +4,8 @@
     HFJB   job                                   StoredJob
     HFJR   journal/<n>                           Takeover | CheckpointRecord, tagged by `kind`
     HFJM   journal/begun                         StoredBegun
-    HFCM   manifests/<epoch>/<checkpoint>/sink-… StoredCommittables
+    HFCM   part of gathered/…, or the object
+           manifests/<epoch>/<checkpoint>/sink-… StoredCommittables
     HFSP   savepoint                             StoredSavepoint
 
 A reader refuses an unknown version, an unknown field, a damaged object, and an object that says that it is another
@@ -25,10 +26,10 @@ from holdfast.storage.framing import frame, unframe
 from holdfast.storage.reading import decode
 
 JOB_MAGIC, JOB_VERSION = b"HFJB", 1
-RECORD_MAGIC, RECORD_VERSION, RECORD_VERSION_MIN = b"HFJR", 10, 7
+RECORD_MAGIC, RECORD_VERSION, RECORD_VERSION_MIN = b"HFJR", 11, 7
 BEGUN_MAGIC, BEGUN_VERSION = b"HFJM", 1
 COMMITTABLES_MAGIC, COMMITTABLES_VERSION, COMMITTABLES_VERSION_MIN = b"HFCM", 3, 2
-SAVEPOINT_MAGIC, SAVEPOINT_VERSION, SAVEPOINT_VERSION_MIN = b"HFSP", 5, 2
+SAVEPOINT_MAGIC, SAVEPOINT_VERSION, SAVEPOINT_VERSION_MIN = b"HFSP", 6, 2
 
 T = TypeVar("T")
 
@@ -133,7 +134,7 @@ def encode_committables(
 def decode_committables(name: str, data: bytes) -> StoredCommittables:
     payload = unframe(name, data, COMMITTABLES_MAGIC, COMMITTABLES_VERSION, COMMITTABLES_VERSION_MIN)
     stored = _decode(name, payload, _COMMITTABLES)
-    parsed = names.parse(name)
+    parsed = names.meaning(name)
     if isinstance(parsed, names.CommittablesName):
         epoch = parsed.epoch if stored.epoch is None else stored.epoch
         checkpoint = parsed.checkpoint if stored.checkpoint is None else stored.checkpoint

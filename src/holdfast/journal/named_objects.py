@@ -11,9 +11,17 @@ from holdfast.errors import CorruptObject
 from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal.records import CheckpointRecord, GroupRef
 from holdfast.storage import names
-from holdfast.storage.names import ChangelogName, CommittablesName, ManifestName, SegmentName, SharedName, SourceName
+from holdfast.storage.names import (
+    ChangelogName,
+    CommittablesName,
+    GatheredName,
+    ManifestName,
+    SegmentName,
+    SharedName,
+    SourceName,
+)
 
-COPIED = ManifestName | ChangelogName | SharedName | SourceName | SegmentName
+COPIED = GatheredName | ManifestName | ChangelogName | SharedName | SourceName | SegmentName
 """Kinds of objects that a savepoint copies."""
 
 
@@ -48,7 +56,7 @@ def _strange_manifests(record: CheckpointRecord) -> list[str]:
 
     Manifests that the record says to be of an older checkpoint are older than the others, and of other TaskManagers.
     """
-    parsed = {each: names.parse(each) for each in record.manifests}
+    parsed = {each: names.meaning(each) for each in record.manifests}
     there = {each: name for each, name in parsed.items() if isinstance(name, ManifestName)}
     stale = {each: name for each, name in there.items() if each in record.older_manifests}
     found = {(name.epoch, name.checkpoint) for each, name in there.items() if each not in stale}
@@ -70,7 +78,7 @@ def _strange(source: str, objects: Iterable[str], record: CheckpointRecord) -> I
 
 def _is_strange(sink: str, ref: GroupRef, record: CheckpointRecord, number: JournalNumber | None) -> bool:
     """True if the object is not of the sink, or not of an epoch that could store it under the group's number."""
-    parsed = names.parse(ref.object)
+    parsed = names.meaning(ref.object)
     if not isinstance(parsed, CommittablesName) or parsed.sink != sink:
         return True
     is_later = parsed.epoch > record.epoch or parsed.epoch >= ref.number

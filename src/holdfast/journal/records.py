@@ -5,6 +5,7 @@ import msgspec
 from holdfast.behind import Behind
 from holdfast.formats.history import LostRows
 from holdfast.ids import BatchNumber, CheckpointId, ClockReading, Epoch, JobId, JournalNumber, RunNumber
+from holdfast.references import object_of
 from holdfast.watermarks import SourceTime
 
 
@@ -26,6 +27,7 @@ class GroupRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     number: int
     object: str
+    """Its name, or its reference in a gathered object (`holdfast.references`)."""
 
 
 class OperatorIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,7 +114,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
             found += chunks
         for refs in self.groups.values():
             found += [ref.object for ref in refs]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(map(object_of, found)))
 
 
 Record = Takeover | CheckpointRecord

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.ids import BatchNumber, Epoch
+from holdfast.references import object_of
 
 JOB, RECORDS, MANIFESTS = "job", "journal records", "manifests"
 CHANGELOG, MATERIALIZED = "changelog objects", "materialized objects"
@@ -65,8 +66,8 @@ class Report(msgspec.Struct):
         self.read[kind].bytes += size_bytes
 
     def wrong(self, kind: str, name: str, found: str, expected: str) -> None:
-        """Note a problem of an object of that kind; an equal problem is noted once."""
-        problem = Problem(name, found, expected)
+        """Note a problem of an object of that kind, by its name or a reference; an equal problem is noted once."""
+        problem = Problem(object_of(name), found, expected)
         if problem not in self.problems:
             self.problems.append(problem)
             self.read[kind].problems += 1

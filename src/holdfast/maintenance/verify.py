@@ -35,6 +35,7 @@ from holdfast.sources.files.discovery_chunks import join
 from holdfast.sources.spooled.segments import check_segment
 from holdfast.storage import names
 from holdfast.storage.copying import CopiedObject
+from holdfast.storage.reading import read
 from holdfast.storage.store import ObjectStore
 
 READS_MAX = 8
@@ -96,8 +97,11 @@ class _Verification:
         report.count(kinds.JOB, 0)
         self._copies = {each.name: each for each in savepoint.objects}
         self._read_checkpoint(JournalNumber(savepoint.number), record)
-        for name in self._checks.keys() & self._copies.keys():
-            self._wanted([copy_check(next(iter(self._checks[name].values())).kind, self._copies[name])])
+        for name, copy in self._copies.items():
+            if name in self._checks:
+                self._wanted([copy_check(next(iter(self._checks[name].values())).kind, copy)])
+            elif isinstance(names.parse(name), names.GatheredName):
+                self._wanted([copy_check(kinds.CHANGELOG, copy)])
         self._read_objects()
         report.problems.sort()
         return report
@@ -196,7 +200,7 @@ class _Verification:
         except CorruptObject as error:
             self._report.wrong(kinds.MANIFESTS, name, str(error), expected)
             return None
-        parsed = names.parse(name)
+        parsed = names.meaning(name)
         said = names.ManifestName(manifest.epoch, manifest.checkpoint_id, manifest.task_manager)
         older = name in record.older_manifests and manifest.batch < record.batch
         if parsed != said or (manifest.batch != record.batch and not older):
@@ -331,7 +335,7 @@ class _Verification:
 
     def _get(self, kind: str, name: str, expected: str, *, missing_is_wrong: bool = True) -> bytes | None:
         try:
-            data = self._store.get(name)
+            data = read(self._store, name)
         except ObjectNotFound:
             if missing_is_wrong:
                 self._report.wrong(kind, name, "no such object", expected)

@@ -18,6 +18,7 @@ from holdfast.formats.history import SubtaskPart
 from holdfast.functions.operator import Timers
 from holdfast.ids import (
     FIRST_BATCH,
+    NO_CHECKPOINT,
     BatchNumber,
     CheckpointId,
     Epoch,
@@ -215,9 +216,9 @@ class CommitAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, gc=False):
-    """A TaskManager's part of a checkpoint is stored. Repeated until answered.
+    """A TaskManager's part of a checkpoint is stored, or comes along as `part`. Repeated until answered.
 
-    `objects`: names that the manifest refers to (the manifest itself included); with `since` those that the
+    `objects`: names that the manifest refers to (the manifest's own object included); with `since` those that the
     acknowledgement of that checkpoint did not have, and `gone` those that only it had (`protocol.named`);
     `held`: further names that its live logs and materializations hold.
     """
@@ -244,6 +245,12 @@ class Acknowledgement(msgspec.Struct, frozen=True, gc=False):
     gone: list[str] = []
     since: int | None = None
     """The checkpoint from whose acknowledgement `objects` differ; None: they are whole."""
+    part: bytes = b""
+    """New logs, and behind them the manifest, for the JobMaster to store; `manifest` is empty then."""
+    manifest_start: int = 0
+    """The offset of the manifest in `part`."""
+    informed: CheckpointId = NO_CHECKPOINT
+    """The newest checkpoint of which the TaskManager knew where such a part of its lies."""
 
 
 class Decline(msgspec.Struct, frozen=True):
@@ -324,8 +331,9 @@ class TaskManagerGateway(CopyingGateway, Protocol):
         """Start to persist the state as of `batch`, committed before; answered by an acknowledgement or a decline."""
         ...
 
-    def complete(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
-        """The checkpoint was recorded: truncate, release."""
+    def complete(self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "") -> None:
+        """The checkpoint was recorded: truncate, release. `part`: the reference to the TaskManager's manifest, if that
+        came with its acknowledgement."""
         ...
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:

@@ -3,8 +3,9 @@
     job                                              created once
     journal/<n>                                      takeover | checkpoint records
     journal/begun                                    created once, after the first checkpoint record
-    manifests/<epoch>/<checkpoint>/tm-<tm>           a TaskManager's part of a checkpoint
-    manifests/<epoch>/<checkpoint>/sink-<sink>       a checkpoint's committables of a sink
+    gathered/<epoch>/<checkpoint>/<uuid>             small logs, manifests and committables of a checkpoint
+    manifests/<epoch>/<checkpoint>/tm-<tm>           a TaskManager's part of a checkpoint; of earlier versions
+    manifests/<epoch>/<checkpoint>/sink-<sink>       a checkpoint's committables of a sink; of earlier versions
     dstl/<epoch>/<incarnation>/<uuid>                changelog objects
     shared/<epoch>/<incarnation>/<uuid>              materialized files
     sources/<epoch>/<uuid>                           discovery chunks
@@ -22,7 +23,7 @@
 
 Numbers are padded to `DIGITS`, so that names sort as numbers do. Names given by users (sinks) are escaped: every byte
 outside `A-Z a-z 0-9 - _ .` becomes `=xx`. `parse` is strict: it returns None for an unknown name, and callers leave
-that object alone.
+that object alone. A part of a gathered object has a reference (`holdfast.references`), which `part` parses.
 """
 
 import re
@@ -33,10 +34,12 @@ from uuid import uuid4
 
 from holdfast.errors import CorruptObject, SettingsError
 from holdfast.ids import Epoch, Incarnation, JournalNumber, RunNumber
+from holdfast.references import LENGTH, MEANING, RANGE
 
 DIGITS = 12
 NAME_BYTES_MAX = 200
 JOURNAL = "journal/"
+GATHERED = "gathered/"
 MANIFESTS = "manifests/"
 CHANGELOG = "dstl/"
 SHARED = "shared/"
@@ -47,7 +50,7 @@ PROBES = "probes/"
 HISTORY = "history/"
 LEADER = "leader/"
 SINKS = "sinks/"
-EPOCH_FOLDERS = (MANIFESTS, CHANGELOG, SHARED, SOURCES, STAGING, PROBES)
+EPOCH_FOLDERS = (GATHERED, MANIFESTS, CHANGELOG, SHARED, SOURCES, STAGING, PROBES)
 """Folders of objects that belong to an epoch."""
 
 _SAFE = frozenset((string.ascii_letters + string.digits + "-_.").encode())
@@ -89,6 +92,14 @@ class SinkBegunName(NamedTuple):
     sink: str
 
 
+class GatheredName(NamedTuple):
+    """`gathered/<epoch>/<checkpoint>/<uuid>`"""
+
+    epoch: Epoch
+    checkpoint: int
+    uuid: str
+
+
 class ManifestName(NamedTuple):
     """`manifests/<epoch>/<checkpoint>/tm-<tm>`"""
 
@@ -103,6 +114,15 @@ class CommittablesName(NamedTuple):
     epoch: Epoch
     checkpoint: int
     sink: str
+
+
+class GatheredPart(NamedTuple):
+    """A reference to a part of a gathered object: its range, and the object that it stands for."""
+
+    object: str
+    offset: int
+    length: int
+    stands_for: ManifestName | CommittablesName
 
 
 class ChangelogName(NamedTuple):
@@ -155,7 +175,15 @@ class ProbeName(NamedTuple):
 
 
 EpochName = (
-    ManifestName | CommittablesName | ChangelogName | SharedName | SourceName | SegmentName | StagedName | ProbeName
+    GatheredName
+    | ManifestName
+    | CommittablesName
+    | ChangelogName
+    | SharedName
+    | SourceName
+    | SegmentName
+    | StagedName
+    | ProbeName
 )
 Name = JobName | JournalName | BegunName | HistoryName | LeaderName | StandbyName | SinkBegunName | EpochName
 
@@ -198,6 +226,21 @@ def manifest(epoch: Epoch, checkpoint: int, task_manager: int) -> str:
 
 def committables(epoch: Epoch, checkpoint: int, sink: str) -> str:
     return f"{MANIFESTS}{_number(epoch)}/{_number(checkpoint)}/sink-{escape(sink)}"
+
+
+def gathered_object(epoch: Epoch, checkpoint: int) -> str:
+    """A new name at each call."""
+    return f"{GATHERED}{_number(epoch)}/{_number(checkpoint)}/{uuid4().hex}"
+
+
+def manifest_part(name: str, offset: int, length: int, task_manager: int) -> str:
+    """The reference to a TaskManager's manifest in a gathered object."""
+    return f"{name}{RANGE}{offset}{LENGTH}{length}{MEANING}tm-{_number(task_manager)}"
+
+
+def committables_part(name: str, offset: int, length: int, sink: str) -> str:
+    """The reference to a sink's committables in a gathered object."""
+    return f"{name}{RANGE}{offset}{LENGTH}{length}{MEANING}sink-{escape(sink)}"
 
 
 def changelog_object(epoch: Epoch, incarnation: Incarnation) -> str:
@@ -268,9 +311,9 @@ def sources_folder(epoch: Epoch) -> str:
     return f"{SOURCES}{_number(epoch)}/"
 
 
-def manifests_folder(epoch: Epoch) -> str:
-    """The folder of an epoch's checkpoints, for `list`."""
-    return f"{MANIFESTS}{_number(epoch)}/"
+def checkpoint_folders(epoch: Epoch) -> tuple[str, str]:
+    """The folders of an epoch's checkpoints, for `list`."""
+    return f"{GATHERED}{_number(epoch)}/", f"{MANIFESTS}{_number(epoch)}/"
 
 
 def longest(sources: Iterable[str], sinks: Iterable[str]) -> str:
@@ -323,14 +366,32 @@ def parse(name: str) -> Name | None:
     return _build(area + "/", match.groupdict())
 
 
+def part(reference: str) -> GatheredPart | None:
+    """Parse the reference to a part of a gathered object; None for anything else."""
+    found = _PART.fullmatch(reference)
+    gathered = parse(found["object"]) if found is not None else None
+    if found is None or not isinstance(gathered, GatheredName):
+        return None
+    stands_for = parse(f"{MANIFESTS}{_number(gathered.epoch)}/{_number(gathered.checkpoint)}/{found['meaning']}")
+    if not isinstance(stands_for, ManifestName | CommittablesName):
+        return None
+    return GatheredPart(found["object"], int(found["offset"]), int(found["length"]), stands_for)
+
+
+def meaning(reference: str) -> Name | None:
+    """Parse a name; for the reference to a part, the name of the object that the part stands for."""
+    found = part(reference)
+    return parse(reference) if found is None else found.stands_for
+
+
 def check_same(name: str, built: Callable[..., str], *parts: object) -> None:
-    """Check that an object says the name under which it is stored: the name `built` from its `parts`. Raises
-    `CorruptObject`."""
+    """Check that an object, or a part of a gathered object, says the name under which it is stored: the name `built`
+    from its `parts`. Raises `CorruptObject`."""
     try:
         said = built(*parts)
     except (ValueError, SettingsError):
         said = f"of {', '.join(map(repr, parts))}, of which no name can be built"
-    if name != said:
+    if name != said and (part(name) is None or meaning(name) != parse(said)):
         raise CorruptObject(
             f"{name}: holds the object {said}: the two were exchanged, or this one was copied to the wrong name; "
             "restore the object from a copy"
@@ -364,6 +425,7 @@ _PARSERS = {
     HISTORY: re.compile(rf"(?P<epoch>{_N})", re.ASCII),
     LEADER: re.compile(rf"(?P<epoch>{_N})", re.ASCII),
     SINKS: re.compile(r"(?P<sink>[^/]+)/begun", re.ASCII),
+    GATHERED: re.compile(rf"(?P<epoch>{_N})/(?P<checkpoint>{_N})/{_UUID}", re.ASCII),
     MANIFESTS: re.compile(rf"(?P<epoch>{_N})/(?P<checkpoint>{_N})/(?:tm-(?P<tm>{_N})|sink-(?P<sink>[^/]+))", re.ASCII),
     CHANGELOG: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
     SHARED: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
@@ -374,6 +436,11 @@ _PARSERS = {
     STAGING: re.compile(rf"(?P<job>[0-9a-f]{{32}})/(?P<epoch>{_N})/(?P<run>{_N})/(?P<rest>.+)", re.ASCII | re.DOTALL),
     PROBES: re.compile(rf"(?P<epoch>{_N})/{_UUID}", re.ASCII),
 }
+_PART = re.compile(
+    rf"(?P<object>[^{RANGE}]+){RANGE}(?P<offset>\d{{1,{DIGITS}}})\{LENGTH}(?P<length>\d{{1,{DIGITS}}}){MEANING}"
+    r"(?P<meaning>.+)",
+    re.ASCII | re.DOTALL,
+)
 
 
 def _build(area: str, found: dict[str, str]) -> Name | None:
@@ -387,6 +454,8 @@ def _build(area: str, found: dict[str, str]) -> Name | None:
         return HistoryName(epoch)
     if area == LEADER:
         return LeaderName(epoch)
+    if area == GATHERED:
+        return GatheredName(epoch, int(found["checkpoint"]), found["uuid"])
     if area == MANIFESTS:
         if found["tm"] is not None:
             return ManifestName(epoch, int(found["checkpoint"]), int(found["tm"]))

@@ -10,7 +10,9 @@ does not know the meaning of what it reads.
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +21,9 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from holdfast.errors import CorruptObject
+from holdfast.references import object_of
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
 
 INFLATED_BYTES = 64 * 1024 * 1024
 INFLATED_RATIO = 100
@@ -36,6 +41,30 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _CUSTOM_METADATA = 4
 _PLAIN = -1
 """Said in place of a compressed buffer's inflated length: the buffer is not compressed."""
+
+
+def read(store: ObjectStore, reference: str) -> bytes:
+    """The bytes of an object, or of a part of a gathered object. Raises `StorageError`, `ObjectNotFound`."""
+    part = names.part(reference)
+    return store.get(reference) if part is None else store.get_range(part.object, part.offset, part.length)
+
+
+def read_all(store: ObjectStore, references: Sequence[str], each: Callable[..., Iterable[bytes]] = map) -> list[bytes]:
+    """The bytes of all of them, in order; an object of which several parts are wanted is read once, as a whole.
+
+    `each` maps a function over names, perhaps on several threads. Raises as `read` does.
+    """
+    wanted = Counter(map(object_of, references))
+    names_read = list(dict.fromkeys(ref if wanted[object_of(ref)] == 1 else object_of(ref) for ref in references))
+    found = dict(zip(names_read, each(partial(read, store), names_read), strict=True))
+    return [found[ref] if ref in found else _cut_out(found[object_of(ref)], ref) for ref in references]
+
+
+def _cut_out(data: bytes, reference: str) -> bytes:
+    part = names.part(reference)
+    if part is None or part.offset + part.length > len(data):
+        raise CorruptObject(f"{reference}: the object has {len(data)} bytes; restore it from a copy")
+    return data[part.offset : part.offset + part.length]
 
 
 def inflated_bytes_max(stored_bytes: int) -> int:

@@ -2,9 +2,9 @@
 
 Only requests that can be repeated without harm are retried: reads, listings, deletes, and puts, whose names are never
 used for two contents. `create` is never retried: its caller (`journal/`) finds out the outcome. The changelog's
-uploader has its own retry policy and uses the store without this layer. Above both, whole steps are tried again: a
-record by `journal/patience`, publication and deletions by the coordinator, batches and restores by the execution
-machine.
+uploader, and the JobMaster's puts of a checkpoint's objects, have retry policies and use the store without this layer.
+Above all of them, whole steps are tried again: a record by `journal/patience`, publication and deletions by the
+coordinator, batches and restores by the execution machine.
 """
 
 import random
@@ -42,6 +42,11 @@ class RetryingStore:
         self._first_delay_s = first_delay_s
         self._wait = wait
 
+    @property
+    def inner(self) -> ObjectStore:
+        """The same store without retries."""
+        return self._inner
+
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
         self._retry(lambda: self._inner.put(name, data))
 
@@ -69,3 +74,8 @@ class RetryingStore:
             except StorageError:
                 self._wait(doubled_s(self._first_delay_s, attempt) * random.uniform(0.5, 1.0))
         return call()
+
+
+def without_retries(store: ObjectStore) -> ObjectStore:
+    """The same store for a layer that retries itself."""
+    return store.inner if isinstance(store, RetryingStore) else store

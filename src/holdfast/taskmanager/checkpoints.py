@@ -1,6 +1,7 @@
 """A TaskManager's part of checkpoints, after the cut: wait for the uploads, store the manifest, acknowledge.
 
-    cut ──► handles of all tables ──► manifest stored ──► acknowledged until answered
+    cut ──► handles of all tables ──► small: they travel with the acknowledgement ──► acknowledged until answered
+                     │           └──► manifest stored, with small logs ───────────────────┘
                      └──────────────────────┴── failed ──► declined until answered
 
 Runs on threads of its own and never holds up a batch. Nothing here deletes: the JobMaster's registry decides who may
@@ -19,15 +20,16 @@ from dataclasses import dataclass
 from holdfast.back_off import doubled_s
 from holdfast.errors import CheckpointFailed, HoldfastError, described
 from holdfast.failpoints import hit
-from holdfast.formats.handles import Manifest, TableHandle
+from holdfast.formats.handles import HERE, Manifest, TableHandle, placed
 from holdfast.formats.history import SubtaskPart
+from holdfast.formats.log_objects import OBJECT_HEADER
 from holdfast.formats.manifests import encode_manifest
 from holdfast.ids import BatchNumber, CheckpointId
 from holdfast.printable import logger
 from holdfast.protocol.named import AnsweredNames
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, Deployment, JobMasterGateway
+from holdfast.references import object_of
 from holdfast.storage import names
-from holdfast.storage.store import ObjectStore
 from holdfast.uploads.puts import Repeats
 from holdfast.uploads.uploader import Uploader
 
@@ -74,7 +76,6 @@ class CheckpointWork:
     def __init__(
         self,
         deployment: Deployment,
-        store: ObjectStore,
         uploader: Uploader,
         job_master: JobMasterGateway,
         answers: Answers,
@@ -83,7 +84,6 @@ class CheckpointWork:
         self._epoch = deployment.epoch
         self._task_manager = deployment.task_manager
         self._incarnation = deployment.incarnation
-        self._store = store
         self._uploader = uploader
         self._job_master = job_master
         self._answers = answers
@@ -141,14 +141,19 @@ class CheckpointWork:
     def _persist(self, cut: LocalCheckpoint) -> Acknowledgement:
         tables = [handle.result() for handle in cut.handles]
         hit("taskmanager.cut.uploaded")
-        name = self._store_manifest(cut, tables)
-        objects = list(dict.fromkeys([name, *(each for table in tables for each in table.objects())]))
+        composed = self._uploader.carried.compose(cut.checkpoint_id, (n for table in tables for n in table.objects()))
+        stored = [placed(each, composed.places) for each in tables]
+        data = composed.log + self._manifest(cut, stored)
+        travels = len(data) <= self._uploader.carried.bytes_max
+        name = "" if travels else self._store_manifest(cut, data, len(composed.log))
+        others = (each for table in stored for each in table.objects() if each != HERE)
+        objects = list(dict.fromkeys([*([object_of(name)] if name else []), *others]))
         # From here on only the JobMaster may delete them.
         self._uploader.acknowledge(objects)
         repeats = self._uploader.take_repeats(objects)
         of_subtasks = self._parts(tables, repeats)
         sequence, held = self._held(cut)
-        named = set(objects)
+        already = set(objects)
         return Acknowledgement(
             checkpoint_id=cut.checkpoint_id,
             task_manager=self._task_manager,
@@ -156,7 +161,7 @@ class CheckpointWork:
             batch=cut.batch,
             manifest=name,
             objects=objects,
-            held=[name for name in dict.fromkeys(held) if name not in named],
+            held=[each for each in dict.fromkeys(held) if each not in already],
             incremental_bytes=sum(each.incremental_bytes for each in of_subtasks.values()),
             full_bytes=sum(each.full_bytes for each in of_subtasks.values()),
             materialized_bytes=sum(part.length for table in tables for part in table.materialized),
@@ -166,26 +171,37 @@ class CheckpointWork:
             retries=sum(each.retries for each in repeats.values()),
             hedges=sum(each.hedges for each in repeats.values()),
             subtasks=of_subtasks,
+            part=data if travels else b"",
+            manifest_start=len(composed.log),
+            informed=composed.informed,
         )
 
-    def _store_manifest(self, cut: LocalCheckpoint, tables: list[TableHandle]) -> str:
-        manifest = Manifest(
-            self._epoch, cut.checkpoint_id, self._task_manager, self._incarnation, cut.batch, tables, self._job_id
+    def _manifest(self, cut: LocalCheckpoint, tables: list[TableHandle]) -> bytes:
+        return encode_manifest(
+            Manifest(
+                self._epoch, cut.checkpoint_id, self._task_manager, self._incarnation, cut.batch, tables, self._job_id
+            )
         )
-        name = names.manifest(self._epoch, cut.checkpoint_id, self._task_manager)
+
+    def _store_manifest(self, cut: LocalCheckpoint, data: bytes, start: int) -> str:
+        """Store a manifest, and the small logs before its `start`; return the reference to it."""
+        name = self._uploader.put_manifest(cut.checkpoint_id, OBJECT_HEADER + data)
         try:
-            self._store.put(name, encode_manifest(manifest))
             hit("taskmanager.cut.manifest")
+            place = len(OBJECT_HEADER) + start, len(data) - start
+            reference = names.manifest_part(name, *place, self._task_manager)
+            self._uploader.stored(cut.checkpoint_id, reference)
         except Exception:
-            self._uploader.discard([name])  # it may be there all the same, and nobody else would know of it
+            self._uploader.discard([name])  # nobody else would know of it
             raise
-        return name
+        return reference
 
     def _held(self, cut: LocalCheckpoint) -> tuple[int, list[str]]:
         """The content of the live logs, with a number that orders it: a higher number was read later."""
         with self._held_lock:
             late = self._closing_sequence
-            return (self._answers.next_sequence() if late is None else late), cut.held()
+            sequence = self._answers.next_sequence() if late is None else late
+            return sequence, self._uploader.carried.in_store(cut.held())
 
     def _parts(self, tables: list[TableHandle], repeats: Mapping[str, Repeats]) -> dict[str, SubtaskPart]:
         """Describe the part of each subtask; bytes that no checkpoint before referred to are new."""

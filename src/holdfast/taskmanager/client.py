@@ -100,8 +100,8 @@ class TaskManagerClient(ProcessClient):
     def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         self._call("cut", (run, checkpoint_id, batch), type(None))
 
-    def complete(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
-        self._call("complete", (run, checkpoint_id), type(None))
+    def complete(self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "") -> None:
+        self._call("complete", (run, checkpoint_id, part), type(None))
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._call("abort_checkpoint", (run, checkpoint_id), type(None))

@@ -118,8 +118,8 @@ class Hosted:
         return schema
 
     def held(self) -> list[str]:
-        """Objects that live logs and materializations hold."""
-        return [name for each in self.subtasks.values() for name in each.held()]
+        """Objects in the store that live logs and materializations hold."""
+        return self.uploader.carried.in_store(name for each in self.subtasks.values() for name in each.held())
 
     def rewinds_to(self, deployment: Deployment, committed: BatchNumber) -> BatchNumber | None:
         """The batch to go back to in memory for that deployment; None if its base is no state that this deployment had.
@@ -166,8 +166,12 @@ class Hosted:
             self._cuts[checkpoint_id] = batch
         return handles
 
-    def completed(self, checkpoint_id: CheckpointId) -> None:
-        """The checkpoint was recorded: logs are truncated, and local copies that nothing refers to any more go."""
+    def completed(self, checkpoint_id: CheckpointId, part: str = "") -> None:
+        """The checkpoint was recorded: logs are truncated, and local copies that nothing refers to any more go.
+
+        `part`: the reference to this TaskManager's manifest, if that came with the acknowledgement.
+        """
+        self.uploader.completed(checkpoint_id, part)
         with self._lock:
             self._cuts = {number: batch for number, batch in self._cuts.items() if number >= checkpoint_id}
         with self._copies_in_use_only():
@@ -228,7 +232,7 @@ def host(
     program = unpickled(deployment.program) if follower is None else follower.program
     uploader = _uploader(deployment, store, janitor, copies)
     retrying = RetryingStore(store)
-    checkpoints = CheckpointWork(deployment, retrying, uploader, job_master, answers)
+    checkpoints = CheckpointWork(deployment, uploader, job_master, answers)
     hosted = Hosted(program, {}, uploader, checkpoints, deployment, copies)
     begun_s = clock.monotonic()
     memory = RocksDBMemory(state_bytes, len(deployment.subtasks))
@@ -336,6 +340,7 @@ def _uploader(
         object_bytes_max=settings.object_bytes_max,
         in_flight_bytes_max=settings.in_flight_bytes_max,
         preempt_bytes_max=settings.preempt_bytes_max,
+        gathered_bytes_max=settings.gathered_bytes_max,
         retries=RetryPolicy(
             max_attempts=settings.upload_attempts_max,
             timeout=settings.attempt_timeout_s,

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from holdfast.ids import CheckpointId, RunNumber
 from holdfast.protocol.live_reads import StateRead
 from holdfast.protocol.parcels import OutputsRequest, SmallOutput, StreamPart
 from holdfast.protocol.taskmanager import (
@@ -104,6 +105,7 @@ def _outputs(task_manager: TaskManager, asked: OutputsRequest) -> list[SmallOutp
 
 def _actions(task_manager: TaskManager) -> dict[str, Handler]:
     numbers = msgspec.msgpack.Decoder(list[int])
+    completed = msgspec.msgpack.Decoder(tuple[RunNumber, CheckpointId, str])
 
     def of_numbers(method: Callable[..., Any]) -> Handler:
         return lambda body: method(*numbers.decode(body))
@@ -115,7 +117,7 @@ def _actions(task_manager: TaskManager) -> dict[str, Handler]:
         "commit": of_numbers(task_manager.commit),
         "undo": of_numbers(task_manager.undo),
         "cut": of_numbers(task_manager.cut),
-        "complete": of_numbers(task_manager.complete),
+        "complete": lambda body: task_manager.complete(*completed.decode(body)),
         "abort_checkpoint": of_numbers(task_manager.abort_checkpoint),
         "receive": lambda body: _receive(task_manager, _streams.decode(body)),
         "outputs": lambda body: _outputs(task_manager, _decode(body, type=OutputsRequest)),

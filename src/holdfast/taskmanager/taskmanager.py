@@ -293,10 +293,10 @@ class TaskManager:
         sync_ms = (time.monotonic() - begun_s) * 1000.0
         hosted.checkpoints.start(LocalCheckpoint(checkpoint_id, batch, handles, hosted.held, begun_s, sync_ms))
 
-    def complete(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
+    def complete(self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "") -> None:
         self._see(run, "complete")
         hit("taskmanager.complete")
-        self._deployed().completed(checkpoint_id)
+        self._deployed().completed(checkpoint_id, part)
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._see(run, "abort_checkpoint")

@@ -245,8 +245,8 @@ class _LocalGateway:
     def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         self._call(lambda it: it.cut(run, checkpoint_id, batch))
 
-    def complete(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
-        self._call(lambda it: it.complete(run, checkpoint_id))
+    def complete(self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "") -> None:
+        self._call(lambda it: it.complete(run, checkpoint_id, part))
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._call(lambda it: it.abort_checkpoint(run, checkpoint_id))

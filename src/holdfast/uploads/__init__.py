@@ -1,7 +1,7 @@
 """Uploads: from requests of logs to objects in the store.
 
 Files in reading order: `uploader` (all logs and materializations of a TaskManager), `gathering` (requests of a cut),
-`packing` and `packer` (requests to objects), `in_flight` (the bound on waiting bytes), `puts`, `attempts` with
-`hedging` (retries), `ownership` (who may delete), `janitor` (deletes), `precedence` (checkpoints first), `scheduling`
-(threads).
+`packing` and `packer` (requests to objects), `carried` (small objects, which travel), `in_flight` (the bound on waiting
+bytes), `puts`, `attempts` with `hedging` (retries), `ownership` (who may delete), `janitor` (deletes), `precedence`
+(checkpoints first), `scheduling` (threads).
 """

@@ -3,6 +3,7 @@
     writer ─persist─► Packer ─object─► Puts ─stored or failed─► Ownership.hold, the futures of the requests
                       gathers, packs   attempts                       │
                       (lane "encode")  (lane "upload")                └─ released by its last user: deleted
+                                └─small─► Carried: travels with the acknowledgement, and is the JobMaster's to store
 
 Invariants: an object is written once, each attempt under its own name. An object that no acknowledgement names is
 deleted when its last user lets go. Deletes and puts happen on threads of their own, never under a lock. Past the bound
@@ -21,11 +22,12 @@ from typing import Any, Protocol, TypeVar
 from holdfast import failpoints
 from holdfast.changelog_config import DEFAULTS, RetryPolicy
 from holdfast.errors import CheckpointFailed
-from holdfast.formats.log_objects import LogId
-from holdfast.ids import Epoch, Incarnation
+from holdfast.formats.log_objects import OBJECT_HEADER, LogId
+from holdfast.ids import CheckpointId, Epoch, Incarnation
 from holdfast.metrics import Histogram
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
+from holdfast.uploads.carried import Carried, PlacedLog
 from holdfast.uploads.gathering import Gathering
 from holdfast.uploads.in_flight import InFlight
 from holdfast.uploads.janitor import DeletionQueue
@@ -38,12 +40,20 @@ from holdfast.uploads.scheduling import Scheduler, ThreadScheduler, report_failu
 
 T = TypeVar("T")
 
-LOGS, SHARED, MATERIALIZING = "upload", "shared", "materialize"
-"""Lanes: the attempts at objects of logs, those at materialized objects, and materializations."""
+LOGS, SHARED, MATERIALIZING, MANIFESTS = "upload", "shared", "materialize", "manifest"
+"""Lanes: the attempts at objects of logs, those at materialized objects, materializations, and the attempts at
+manifests."""
 MATERIALIZATIONS = "materialization"
 """The beginning of the names of metrics that measure the objects of materialized tables."""
+OF_MANIFESTS = "manifest"
+"""The beginning of the names of metrics that measure manifests too large to travel."""
 UPLOADS_MAX = 12
 """Objects of logs that are uploaded at once: as many of full size as the default bound in flight holds."""
+COPIED_BYTES_MAX = 16 * 1024 * 1024
+"""The end of this process's logs in a gathered object up to which a local copy of them is kept. A higher value writes
+more empty bytes to the disk, and asks the store less."""
+MANIFESTS_MAX = 4
+"""Manifests that are stored at once, of so many checkpoints; further ones wait."""
 SOON_DIVISOR = 4
 """Divisor of the bytes that a log may have pending when a checkpoint comes soon. With 10 MB a second, the checkpoint
 then has 1 or 2 MB to encode and store instead of up to 5, at the cost of 1 or 2 more requests. A higher value leaves
@@ -77,6 +87,8 @@ class Uploader:
     preempt_bytes_max
         Bytes that a log may have pending before it asks to store them without waiting for a cut; a quarter of that if a
         cut comes soon.
+    gathered_bytes_max
+        Bytes of small objects of logs that travel with acknowledgements instead of being stored from here; 0: none.
     uploads_max
         Objects of logs that are stored at once.
     materializations_max
@@ -99,6 +111,7 @@ class Uploader:
         object_bytes_max: int = DEFAULTS.object_bytes_max,
         in_flight_bytes_max: int = DEFAULTS.in_flight_bytes_max,
         preempt_bytes_max: int = DEFAULTS.preempt_bytes_max,
+        gathered_bytes_max: int = 0,
         uploads_max: int = UPLOADS_MAX,
         materializations_max: int = 1,
         retries: RetryPolicy | None = None,
@@ -110,11 +123,13 @@ class Uploader:
         self._store = store
         self._new_log_object = partial(names.changelog_object, epoch, incarnation)
         self._new_shared_object = partial(names.shared_object, epoch, incarnation)
+        self._new_gathered_object = partial(names.gathered_object, epoch)
+        self.carried = Carried(gathered_bytes_max)
         policy = retries or RetryPolicy()
         self._scheduler = scheduler or _threads(uploads_max, materializations_max, policy.max_attempts)
         self._janitor = janitor or DeletionQueue(store)
         self._puts = Puts(policy, self._scheduler, self._janitor)
-        self._ownership = Ownership(self._puts.discard)
+        self._ownership = Ownership(self.discard)
         self._copies = copies
         self._precedence = Precedence(self._scheduler)
         self._lock = threading.Lock()
@@ -195,6 +210,28 @@ class Uploader:
             self._copies.keep(name, data, file)
         return name
 
+    def put_manifest(self, checkpoint_id: CheckpointId, data: bytes) -> str:
+        """Store a manifest, with the logs before it, and wait for it; returns the object's name.
+
+        The caller either acknowledges it or calls `discard`. Raises `StorageError` if all attempts failed.
+        """
+        stored = self._puts.put(
+            partial(self._store.put, data=data),
+            partial(self._new_gathered_object, checkpoint_id),
+            len(data),
+            MANIFESTS,
+            OF_MANIFESTS,
+        )
+        return self._scheduler.result(stored)
+
+    def completed(self, checkpoint_id: CheckpointId, manifest: str) -> None:
+        """Note that a checkpoint completed, and the reference to the manifest that travelled, if it did."""
+        self._keep_copies(self.carried.completed(checkpoint_id, manifest))
+
+    def stored(self, checkpoint_id: CheckpointId, manifest: str) -> None:
+        """Note the reference to a manifest that `put_manifest` stored."""
+        self._keep_copies(self.carried.stored(checkpoint_id, manifest))
+
     def retain(self, objects: Iterable[str]) -> None:
         """Add a user of each object; the user calls `release` in the end, as all users do."""
         self._ownership.retain(objects)
@@ -217,11 +254,13 @@ class Uploader:
 
     def discard(self, objects: Sequence[str]) -> None:
         """Delete objects that may have been stored and that nobody was told of; returns at once."""
-        self._puts.discard(objects)
+        stored = self.carried.forget(objects)
+        if stored:
+            self._puts.discard(stored)
 
     def in_use(self) -> set[str]:
-        """Names of the objects stored from here that have users."""
-        return self._ownership.in_use()
+        """Names of the objects in the store that came from here and have users."""
+        return set(self.carried.in_store(self._ownership.in_use()))
 
     def count(self, **counters: int) -> None:
         """Add to the counters that `metrics` gives."""
@@ -256,6 +295,12 @@ class Uploader:
 
     def _upload(self, packed: PackedObject) -> None:
         data = packed.take_data()
+        carried = self.carried.add(data)
+        if carried is not None:
+            self._ownership.hold(carried, len(packed.pieces))
+            packed.stored(carried, self._ownership.release)
+            self._in_flight.ended(packed.length)
+            return
 
         def write(name: str) -> None:
             failpoints.hit("changelog.upload.before")
@@ -279,6 +324,19 @@ class Uploader:
             self._keep_copy(self._copies, stored.result(), data)
         self._puts.sweep()
 
+    def _keep_copies(self, logs: Sequence[PlacedLog]) -> None:
+        """Keep a local copy of the logs of this process in a gathered object, with nothing in the places of others.
+
+        Whoever reads those there finds that they are damaged, and asks the store.
+        """
+        end = max((each.offset + len(each.data) for each in logs), default=0)
+        if self._copies is None or not 0 < end <= COPIED_BYTES_MAX:
+            return
+        data = bytearray(OBJECT_HEADER.ljust(end, b"\0"))
+        for each in logs:
+            data[each.offset : each.offset + len(each.data)] = each.data
+        self._keep_copy(self._copies, logs[0].object, bytes(data))
+
     def _keep_copy(self, copies: Copies, name: str, data: bytes) -> None:
         """Keep a local copy of an object, not beside the manifest and the record of the checkpoint that waits for it.
 
@@ -298,6 +356,7 @@ def _threads(uploads_max: int, materializations_max: int, attempts_max: int) -> 
             ENCODING: 1,
             LOGS: uploads_max * attempts_max,
             SHARED: materializations_max * attempts_max,
+            MANIFESTS: MANIFESTS_MAX * attempts_max,
             DELETES: 1,
             MATERIALIZING: materializations_max,
         }

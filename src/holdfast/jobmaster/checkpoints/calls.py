@@ -25,6 +25,7 @@ from holdfast.errors import HoldfastError, TaskManagerLost
 from holdfast.execution.calls import Step
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import CheckpointId, Epoch, ProcessId, Role, RunNumber
+from holdfast.jobmaster.checkpoints.gathered import CarriedPart
 from holdfast.jobmaster.checkpoints.stats import Watch
 from holdfast.jobmaster.processes.calls import Round, when_done
 from holdfast.jobmaster.processes.taskmanagers import QUICK_S, Lane, TaskManagers
@@ -131,6 +132,11 @@ class CheckpointCalls:
         if watch is not None:
             watch.acknowledged(ack)
 
+    def take_parts(self, command: events.StoreAndRecord) -> dict[int, CarriedPart]:
+        """Take out the parts that came with the acknowledgements of a checkpoint, by TaskManager."""
+        watch = self._watched.get(command.checkpoint_id)
+        return {} if watch is None else watch.take_parts(command.carried_parts)
+
     def completed(self, command: events.NotifyCompleted) -> CheckpointStats:
         """Tell TaskManagers that a checkpoint completed; returns its figures."""
         now_s = self._clock.monotonic()
@@ -138,14 +144,15 @@ class CheckpointCalls:
         outcome, behind = Outcome.COMPLETED, command.position.behind
         stats = watch.ended(command.checkpoint_id, self._epoch, now_s, outcome, command.number, behind=behind)
         run = self.run
-        self._tell_all(command.checkpoint_id, lambda gateway: gateway.complete(run, command.checkpoint_id))
+        checkpoint_id, parts = command.checkpoint_id, command.parts
+        self._tell_all(checkpoint_id, lambda each, it: it.complete(run, checkpoint_id, parts.get(each, "")))
         return stats
 
     def aborted(self, command: events.NotifyAborted) -> CheckpointStats:
         """Tell TaskManagers that a checkpoint was given up; returns its figures."""
         watch = self._watched.pop(command.checkpoint_id, None) or Watch(self._clock.monotonic())
         run = self.run
-        self._tell_all(command.checkpoint_id, lambda gateway: gateway.abort_checkpoint(run, command.checkpoint_id))
+        self._tell_all(command.checkpoint_id, lambda _, gateway: gateway.abort_checkpoint(run, command.checkpoint_id))
         return self._not_completed(watch, command, command.outcome)
 
     def refused(self, command: NotifyRefused) -> CheckpointStats:
@@ -159,9 +166,8 @@ class CheckpointCalls:
         now_s, (counted, reason) = self._clock.monotonic(), (command.counted, command.reason)
         return watch.ended(command.checkpoint_id, self._epoch, now_s, outcome, counted=counted, reason=reason)
 
-    def _tell_all(self, checkpoint_id: CheckpointId, call: Callable[[TaskManagerGateway], None]) -> None:
-        holders = self._task_managers.holders()
-        self._begin(Step.NEWS, checkpoint_id, Round(holders, lambda _, gateway: call(gateway), _log_untold))
+    def _tell_all(self, checkpoint_id: CheckpointId, call: Callable[[int, TaskManagerGateway], None]) -> None:
+        self._begin(Step.NEWS, checkpoint_id, Round(self._task_managers.holders(), call, _log_untold))
 
     def close(self) -> None:
         """Wait a moment for news under way; a call that hangs does not keep the query."""

@@ -321,6 +321,7 @@ class Control:
                     objects=objects,
                     held=frozenset(ack.held),
                     sequence=ack.sequence,
+                    informed=ack.informed,
                 )
             )
 
@@ -350,6 +351,7 @@ class Control:
         for publisher in self._publishers.values():
             publisher.close()
         self._calls.close()
+        self._recorder.close()
         self._promises.fail_all()
 
     # --- on the control thread ----------------------------------------------------------------------------------------
@@ -402,7 +404,8 @@ class Control:
             case events.Cut():
                 self._calls.cut(command)
             case events.StoreAndRecord():
-                self._sides.submit(Side.RECORDS, self._recorder.store_and_record, command)
+                parts = self._calls.take_parts(command)
+                self._sides.submit(Side.RECORDS, self._recorder.store_and_record, command, parts)
             case events.RecordAgain():
                 self._sides.submit(Side.RECORDS, self._recorder.record_again, command)
             case events.NotifyCompleted():

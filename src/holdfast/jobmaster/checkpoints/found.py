@@ -10,6 +10,7 @@ from holdfast.ids import JournalNumber
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.records import CheckpointRecord
 from holdfast.printable import logger
+from holdfast.references import object_of
 from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
@@ -50,7 +51,8 @@ def _found(
 
 def objects_of(store: ObjectStore, record: CheckpointRecord) -> frozenset[str]:
     """Names of all objects that a restart reads: manifests, the objects that they name, and objects of sources."""
-    objects = {*record.manifests, *(name for found in record.source_objects.values() for name in found)}
+    objects = {object_of(each) for each in record.manifests}
+    objects.update(name for found in record.source_objects.values() for name in found)
     for manifest in load_manifests(store, record.manifests, record.writers()):
         for table in manifest.tables:
             objects.update(table.objects())

@@ -14,6 +14,7 @@ from holdfast.formats.history import LostRows
 from holdfast.functions.operator import OperatorSpec
 from holdfast.graph.program import Program, SinkWatermark
 from holdfast.ids import ClockReading, Epoch, JobId, JournalNumber
+from holdfast.jobmaster.checkpoints.gathered import StoredObjects
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, PartIdentity
 from holdfast.state.changes import stored_schema
 from holdfast.watermarks import END_US
@@ -64,16 +65,17 @@ class JobFacts:
     def record(
         self,
         command: StoreAndRecord,
-        stored: Mapping[str, str],
+        stored: StoredObjects,
         number: JournalNumber,
         before: NumberedRecord | None = None,
     ) -> CheckpointRecord:
         """Make the record of a checkpoint, to be put at `number`, after the record `before`.
 
-        `stored`: names of its new committables' objects, by sink.
+        `stored`: references to its new committables, and to the manifests that came with acknowledgements.
         """
         groups = _refs(command.carried)
-        for sink, name in stored.items():
+        came_along = (stored.manifests[task_manager] for task_manager, _ in command.carried_parts)
+        for sink, name in stored.committables.items():
             groups.setdefault(sink, []).append(GroupRef(number, name))
         return CheckpointRecord(
             epoch=self.epoch,
@@ -83,7 +85,7 @@ class JobFacts:
             batch_time_us=command.position.batch_time_us,
             offsets={source: dict(offsets) for source, offsets in command.position.offsets.items()},
             source_objects=dict(command.position.source_objects),
-            manifests=command.manifests,
+            manifests=[each or next(came_along) for each in command.manifests],
             groups={sink: refs for sink, refs in groups.items() if refs},
             operators=self.operators,
             parallelism=self.parallelism,

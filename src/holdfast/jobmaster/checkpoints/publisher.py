@@ -16,6 +16,7 @@ from holdfast.sinks.base import Gone, PublishContext, Sink
 from holdfast.sinks.gathered import Expanded, gathered_names
 from holdfast.storage import names
 from holdfast.storage.lost import lost
+from holdfast.storage.reading import read
 from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
@@ -103,7 +104,7 @@ class Publisher:
         return Expanded(stored.committables, self._store, context.owner), context
 
     def _read(self, name: str) -> StoredCommittables:
-        stored = decode_committables(name, self._store.get(name))
+        stored = decode_committables(name, read(self._store, name))
         names.check_writer(name, stored.job, [self._context.job_id])
         if stored.sink != self._context.sink:
             raise CorruptObject(f"{name}: holds output of sink {stored.sink!r}, expected sink {self._context.sink!r}")

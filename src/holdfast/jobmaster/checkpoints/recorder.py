@@ -1,8 +1,8 @@
 """Records, as the coordinator orders: stores committables, appends to the journal, expires.
 
-    StoreAndRecord ──► committables stored ──┬─► record put ──► RecordWritten
-    RecordAgain ──────────────│──────────────┘       └── another epoch's is there: Superseded
-                              └── failed: RecordFailed
+    StoreAndRecord ──► parts, committables stored ──┬─► record put ──► RecordWritten
+    RecordAgain ──────────────────│─────────────────┘       └── another epoch's is there: Superseded
+                                  └── failed: RecordFailed
 
 Invariants: only the journal's thread makes calls, except for `record` and `found`. While a record's outcome is not
 known, it is asked for again, and nothing else is written or deleted. Answers are events; the coordinator decides.
@@ -10,7 +10,8 @@ known, it is asked for again, and nothing else is written or deleted. Answers ar
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from holdfast import failpoints
 from holdfast.checkpoint import events
@@ -19,6 +20,7 @@ from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.clock import Clock
 from holdfast.errors import Fenced, ObjectNotFound, StorageError
 from holdfast.ids import CheckpointId, Epoch, JournalNumber
+from holdfast.jobmaster.checkpoints.gathered import CarriedPart, GatheredObjects, StoredObjects, Unstored
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts
 from holdfast.jobmaster.checkpoints.outages import RECORDS, Outages
 from holdfast.journal.codec import encode_committables
@@ -26,6 +28,7 @@ from holdfast.journal.fence import exists
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.printable import logger
+from holdfast.references import object_of
 from holdfast.sinks.gathered import gather, gathered_name
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
@@ -70,6 +73,7 @@ class Recorder:
         self._failed = failed
         self._closing = closing
         self._outages = outages
+        self._objects = GatheredObjects(store, facts.epoch)
         self._records: dict[JournalNumber, CheckpointRecord] = {}
         """Records in the journal that a restart may go back to. An entry exists before its event is posted."""
 
@@ -131,54 +135,69 @@ class Recorder:
         self.check_ownership()
         self._failed(error)
 
-    def store_and_record(self, command: events.StoreAndRecord) -> None:
-        stored: dict[str, str] = {}
+    def store_and_record(self, command: events.StoreAndRecord, parts: Mapping[int, CarriedPart]) -> None:
+        """Store the parts that came with acknowledgements, and committables; then the record that names them."""
+        checkpoint_id = command.checkpoint_id
+        committables = {sink: self._committables(sink, command) for sink in command.committables}
+        looked = self._begin_looks()
         try:
-            for sink, committables in command.committables.items():
-                stored[sink] = names.committables(self._facts.epoch, command.checkpoint_id, sink)
-                watermark_us = self._facts.watermark_us(sink, command.position)
-                self._store.put(
-                    stored[sink],
-                    encode_committables(
-                        sink,
-                        committables,
-                        self._layouts[sink],
-                        watermark_us,
-                        self._facts.job_id,
-                        self._facts.epoch,
-                        command.checkpoint_id,
-                    ),
-                )
-                failpoints.hit("jobmaster.record.stored")
-            failpoints.hit("jobmaster.record.before")
-            gone = self._gone()
+            stored = self._objects.store(checkpoint_id, parts, committables)
+        except Unstored as error:
+            self._post(events.RecordFailed(checkpoint_id, str(error), error.stored))
+            return
+        objects = frozenset(map(object_of, [*stored.manifests.values(), *stored.committables.values()]))
+        failpoints.hit("jobmaster.record.stored")
+        failpoints.hit("jobmaster.record.before")
+        try:
+            gone = self._gone([look() for look in looked])
         except (StorageError, OSError) as error:
-            self._post(events.RecordFailed(command.checkpoint_id, str(error), stored))
+            self._post(events.RecordFailed(checkpoint_id, str(error), objects))
             return
         if gone is not None:
             self.fail_query(gone)
-            self._post(events.RecordFailed(command.checkpoint_id, str(gone), stored))
+            self._post(events.RecordFailed(checkpoint_id, str(gone), objects))
             return
         newest = (number := max(self._records), self._records[number]) if self._records else None
         record = self._facts.record(command, stored, self._journal.next_number, newest)
-        self._put(record, command.checkpoint_id, stored)
+        self._put(record, checkpoint_id, stored)
 
-    def _gone(self) -> ObjectNotFound | None:
-        """Look for the job's object and its newest record, every `LOOK_AT_RECORD_S` at most; return the error if gone.
+    def _committables(self, sink: str, command: events.StoreAndRecord) -> bytes:
+        return encode_committables(
+            sink,
+            command.committables[sink],
+            self._layouts[sink],
+            self._facts.watermark_us(sink, command.position),
+            self._facts.job_id,
+            self._facts.epoch,
+            command.checkpoint_id,
+        )
+
+    def _begin_looks(self) -> list[Callable[[], tuple[str, bool]]]:
+        """Begin to look for the job's object and its newest record, every `LOOK_AT_RECORD_S` at most, beside what the
+        checkpoint stores."""
+        now_s = self._clock.monotonic()
+        if now_s - self._looked_s < LOOK_AT_RECORD_S:
+            return []
+        self._looked_s = now_s
+        wanted = [names.job(), *([names.journal(max(self._records))] if self._records else [])]
+        return [self._objects.beside(partial(self._look_for, name)) for name in wanted]
+
+    def _look_for(self, name: str) -> tuple[str, bool]:
+        return name, exists(self._store, name)
+
+    def _gone(self, looked: Sequence[tuple[str, bool]]) -> ObjectNotFound | None:
+        """The error if the job's object or its newest record is gone.
 
         A store whose folder or bucket was emptied takes puts as before, and checkpoints would refer to state that is
         no longer there.
         """
-        now_s = self._clock.monotonic()
-        if now_s - self._looked_s < LOOK_AT_RECORD_S:
+        if not looked:
             return None
-        self._looked_s = now_s
-        had_job, self._has_job = self._has_job, exists(self._store, names.job())
-        name = names.journal(max(self._records)) if self._records else names.job()
-        if had_job and not self._has_job:
-            name = names.job()
-        elif not self._records or exists(self._store, name):
+        had_job, self._has_job = self._has_job, looked[0][1]
+        missing = [name for name, is_there in looked if not is_there and (name != names.job() or had_job)]
+        if not missing:
             return None
+        name = missing[0]
         return ObjectNotFound(
             f"{self._store.url}: the object {name!r} is gone: the storage was deleted or emptied "
             "while the query ran, and its stored state may be gone too. Restore the folder from a backup, or from the "
@@ -188,9 +207,9 @@ class Recorder:
 
     def record_again(self, command: events.RecordAgain) -> None:
         record = self._facts.again(self._records[command.number], command)
-        self._put(record, command.checkpoint_id, {})
+        self._put(record, command.checkpoint_id, StoredObjects({}, {}))
 
-    def _put(self, record: CheckpointRecord, checkpoint_id: CheckpointId, stored: dict[str, str]) -> None:
+    def _put(self, record: CheckpointRecord, checkpoint_id: CheckpointId, stored: StoredObjects) -> None:
         try:
             number = self._append(record)
         except Fenced as error:
@@ -202,7 +221,7 @@ class Recorder:
         failpoints.hit("jobmaster.record.after")
         self._records[number] = record
         self._next_look_s = self._clock.monotonic() + LOOK_AT_JOURNAL_S
-        self._post(events.RecordWritten(checkpoint_id, number, stored))
+        self._post(events.RecordWritten(checkpoint_id, number, stored.committables, stored.manifests))
 
     def _superseded(self, error: Fenced) -> None:
         self._post(events.Superseded())
@@ -223,6 +242,10 @@ class Recorder:
             else:
                 self._outages.answered(RECORDS)
                 return number
+
+    def close(self) -> None:
+        """Store nothing any more. Returns at once."""
+        self._objects.close()
 
     def expire(self, command: events.ExpireRecords) -> None:
         numbers = frozenset(command.numbers)

@@ -4,12 +4,16 @@ No clocks of different machines are compared: the start delay is the JobMaster's
 the synchronous part that the TaskManager measured. Control thread only, but for `Watch.answered`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from holdfast.behind import Behind
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.formats.history import CheckpointStats, TaskManagerPart
-from holdfast.ids import NO_BATCH, BatchNumber, CheckpointId, Epoch
+from holdfast.ids import NO_BATCH, BatchNumber, CheckpointId, Epoch, Incarnation
+from holdfast.jobmaster.checkpoints.gathered import CarriedPart
 from holdfast.protocol.taskmanager import Acknowledgement
 
 NONE_BEHIND: Behind = {}
@@ -31,14 +35,24 @@ class Watch:
     """Addresses of the TaskManagers that take part, by number."""
     _answered_s: dict[int, float] = field(default_factory=dict)
     _acknowledged: dict[int, Acknowledgement] = field(default_factory=dict)
+    _parts: dict[tuple[int, Incarnation], CarriedPart] = field(default_factory=dict)
 
     def answered(self, task_manager: int, now_s: float) -> None:
         """Note that a TaskManager has begun: its `cut` returned. Any thread may call this."""
         self._answered_s[task_manager] = now_s - self.started_s
 
     def acknowledged(self, ack: Acknowledgement) -> None:
-        """Note that a TaskManager's part is stored; a repetition changes nothing."""
+        """Note that a TaskManager's part is stored, or came along; a repetition changes nothing."""
+        if ack.part:
+            self._parts[ack.task_manager, ack.incarnation] = CarriedPart(ack.part, ack.manifest_start)
+            ack = replace(ack, part=b"")
         self._acknowledged[ack.task_manager] = ack
+
+    def take_parts(self, of: Iterable[tuple[int, Incarnation]]) -> dict[int, CarriedPart]:
+        """Take out the parts that came along, by TaskManager."""
+        taken = {each[0]: self._parts[each] for each in of}
+        self._parts.clear()
+        return taken
 
     def ended(
         self,

@@ -49,9 +49,11 @@ def last_numbers(sinks: Iterable[tuple[Sink, SinkContext]], *, first_start: bool
 
 
 def epochs_above(store: ObjectStore, listed: Listed) -> JournalNumber:
-    """The highest epoch that stored a manifest though the journal has no record so high; 0 if there is none."""
-    above = store.list(names.MANIFESTS, after=names.manifests_folder(Epoch(max(listed.numbers, default=0) + 1)))
-    return JournalNumber(max((names.epoch_of(info.name) or 0 for info in above), default=0))
+    """The highest epoch that stored a part of a checkpoint though the journal has no record so high; 0 if there is
+    none."""
+    above = names.checkpoint_folders(Epoch(max(listed.numbers, default=0) + 1))
+    found = [info for first in above for info in store.list(f"{first.partition('/')[0]}/", after=first)]
+    return JournalNumber(max((names.epoch_of(info.name) or 0 for info in found), default=0))
 
 
 def check_not_set_back(

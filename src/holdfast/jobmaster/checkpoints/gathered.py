@@ -1,0 +1,167 @@
+"""Objects of a checkpoint besides its record: parts that came with acknowledgements, and committables, put together.
+
+    parts of TaskManagers ─┐
+    small committables ────┴─► one gathered object ─┐
+    large committables ──────► an object each ──────┴─► side by side, each hedged and retried ──► references
+
+    object := header of a changelog object, [logs, manifest] of each TaskManager, [committables] of each sink
+
+Drawn in docs/reference/format/manifest.md. Invariants: every attempt at an object has a name of its own, so that an
+attempt that lost is deleted under its own name; if one of the objects cannot be stored, `Unstored` names the others,
+which the registry deletes. Called by the records' thread alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from holdfast.changelog_config import RetryPolicy
+from holdfast.errors import StorageError
+from holdfast.formats.log_objects import OBJECT_HEADER
+from holdfast.ids import CheckpointId, Epoch
+from holdfast.storage import names
+from holdfast.storage.retrying import without_retries
+from holdfast.storage.store import ObjectStore
+from holdfast.uploads.janitor import DeletionQueue
+from holdfast.uploads.puts import DELETES, Puts
+from holdfast.uploads.scheduling import Scheduler, ThreadScheduler
+
+GATHERED, COMMITTABLES = "gathered", "committables"
+"""Lanes, and beginnings of the names of their metrics."""
+LOOKS = "look"
+"""The lane of `beside`."""
+ALONE_BYTES_MIN = 1024 * 1024
+"""Bytes of a sink's committables from which they get an object of their own. A higher value makes fewer requests; logs
+in the same object keep it in the store for longer than the committables need."""
+OBJECTS_MAX = 8
+"""Objects of a lane that are stored at once."""
+
+
+T = TypeVar("T")
+
+
+class CarriedPart(NamedTuple):
+    """The part of a checkpoint that came with a TaskManager's acknowledgement: logs, and the manifest behind them."""
+
+    data: bytes
+    manifest_start: int
+
+
+class StoredObjects(NamedTuple):
+    """References to manifests, by TaskManager, and to committables, by sink."""
+
+    manifests: Mapping[int, str]
+    committables: Mapping[str, str]
+
+
+class Unstored(Exception):
+    """Some object of a checkpoint could not be stored; `stored` names those that were."""
+
+    def __init__(self, error: StorageError, stored: frozenset[str]) -> None:
+        super().__init__(str(error))
+        self.stored = stored
+
+
+class _Object:
+    """An object while it is put together. References are made once it has a name."""
+
+    def __init__(self, lane: str) -> None:
+        self.lane = lane
+        self._data = bytearray(OBJECT_HEADER)
+        self._manifests: dict[int, tuple[int, int]] = {}
+        self._committables: dict[str, tuple[int, int]] = {}
+
+    def add_part(self, task_manager: int, part: CarriedPart) -> None:
+        start = len(self._data) + part.manifest_start
+        self._manifests[task_manager] = start, len(part.data) - part.manifest_start
+        self._data += part.data
+
+    def add_committables(self, sink: str, data: bytes) -> None:
+        self._committables[sink] = len(self._data), len(data)
+        self._data += data
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._manifests and not self._committables
+
+    def take_data(self) -> bytes:
+        """Take the bytes out, once."""
+        data, self._data = bytes(self._data), bytearray()
+        return data
+
+    def manifests(self, name: str) -> dict[int, str]:
+        return {each: names.manifest_part(name, *place, each) for each, place in self._manifests.items()}
+
+    def committables(self, name: str) -> dict[str, str]:
+        return {sink: names.committables_part(name, *place, sink) for sink, place in self._committables.items()}
+
+
+class GatheredObjects:
+    """Stores the objects of checkpoints.
+
+    Parameters
+    ----------
+    store
+        May retry; its retries are left out, since `Puts` retries.
+    """
+
+    def __init__(self, store: ObjectStore, epoch: Epoch, scheduler: Scheduler | None = None) -> None:
+        self._store = without_retries(store)
+        self._epoch = epoch
+        policy = RetryPolicy()
+        threads = OBJECTS_MAX * policy.max_attempts
+        self._scheduler = scheduler or ThreadScheduler({GATHERED: threads, COMMITTABLES: threads, DELETES: 1, LOOKS: 2})
+        self._puts = Puts(policy, self._scheduler, DeletionQueue(store))
+
+    def store(
+        self, checkpoint_id: CheckpointId, parts: Mapping[int, CarriedPart], committables: Mapping[str, bytes]
+    ) -> StoredObjects:
+        """Store everything side by side, and wait for it. Raises `Unstored`."""
+        objects = _divide(parts, committables)
+        putting = [self._put(checkpoint_id, each) for each in objects]
+        found, errors = dict[str, _Object](), list[StorageError]()
+        for made, future in zip(objects, putting, strict=True):
+            try:
+                found[self._scheduler.result(future)] = made
+            except StorageError as error:
+                errors.append(error)
+        if errors:
+            raise Unstored(errors[0], frozenset(found))
+        manifests = {each: ref for name, made in found.items() for each, ref in made.manifests(name).items()}
+        return StoredObjects(
+            manifests, {sink: ref for name, made in found.items() for sink, ref in made.committables(name).items()}
+        )
+
+    def beside(self, look: Callable[[], T]) -> Callable[[], T]:
+        """Begin a call that reads the store, to run beside `store`; the returned function waits for its result."""
+        future = self._scheduler.submit(LOOKS, look)
+        return lambda: self._scheduler.result(future)
+
+    def metrics(self) -> dict[str, float]:
+        """Counters and histograms since the start, by the names of `holdfast.metrics`."""
+        return self._puts.metrics()
+
+    def close(self) -> None:
+        """Take no more objects. Returns at once."""
+        self._puts.close()
+        self._scheduler.close()
+
+    def _put(self, checkpoint_id: CheckpointId, made: _Object) -> Future[str]:
+        data = made.take_data()
+        new_name = partial(names.gathered_object, self._epoch, checkpoint_id)
+        return self._puts.put(partial(self._store.put, data=data), new_name, len(data), made.lane, made.lane)
+
+
+def _divide(parts: Mapping[int, CarriedPart], committables: Mapping[str, bytes]) -> Sequence[_Object]:
+    """Divide parts and committables among objects; empty objects are left out."""
+    together, alone = _Object(GATHERED), list[_Object]()
+    for task_manager, part in sorted(parts.items()):
+        together.add_part(task_manager, part)
+    for sink, data in committables.items():
+        if len(data) < ALONE_BYTES_MIN:
+            together.add_committables(sink, data)
+        else:
+            alone.append(_Object(COMMITTABLES))
+            alone[-1].add_committables(sink, data)
+    return [each for each in (together, *alone) if not each.is_empty]

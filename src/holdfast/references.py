@@ -1,0 +1,16 @@
+"""References to stored bytes: the name of an object, or a part of an object with its range and its meaning.
+
+    manifests/…/tm-…                                        an object, whole
+    gathered/…@<offset>+<length>=tm-<task manager>          a TaskManager's manifest in a gathered object
+    gathered/…@<offset>+<length>=sink-<sink>                a sink's committables in a gathered object
+
+A leaf, so that pure rules can tell which object a reference needs. `storage.names` builds and parses references.
+"""
+
+RANGE, LENGTH, MEANING = "@", "+", "="
+"""Characters before a part's offset, its length, and its meaning; names of objects have none of the first two."""
+
+
+def object_of(reference: str) -> str:
+    """The name of the object that holds the bytes."""
+    return reference.partition(RANGE)[0]
