@@ -65,6 +65,7 @@ MAY_IMPORT: dict[str, str] = {
     "changelog_config": "",
     "arrays": "",
     "availability": "",
+    "references": "",
     "back_off": "",
     "behind": "",
     "casts": "",

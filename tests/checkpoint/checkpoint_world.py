@@ -420,9 +420,7 @@ class World:
             self.store.add(stored[sink])
             self.contents[stored[sink]] = self.gathered.expanded(committables)
         if self.fault():
-            self.soon(
-                lambda: self.answer(ev.RecordFailed(command.checkpoint_id, "no storage", frozenset(stored.values())))
-            )
+            self.soon(lambda: self.answer(ev.RecordFailed(command.checkpoint_id, "?", frozenset(stored.values()))))
             return
         number = max(self.journal) + 1
         manifests = [self.manifests[(command.checkpoint_id, int(name.split("/")[-1]))] for name in command.manifests]

@@ -44,6 +44,8 @@ from dataclasses import dataclass, field
 from holdfast.availability import Refusal
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.gathering import Gather, GatherEvent
+from holdfast.checkpoint.gathering import PausePlanning as PausePlanning
+from holdfast.checkpoint.gathering import ResumePlanning as ResumePlanning
 from holdfast.checkpoint.holding import HoldEvent
 from holdfast.checkpoint.missing import TaskManagersMissing as TaskManagersMissing
 from holdfast.checkpoint.outcomes import Outcome
@@ -470,20 +472,6 @@ class DeleteObjects:
     """Delete objects. Missing ones are fine."""
 
     names: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class PausePlanning:
-    """Plan no further batch: the sink has `unpublished_max` groups or more to publish, or too much output in memory."""
-
-    sink: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResumePlanning:
-    """The sink is below its bounds again."""
-
-    sink: str
 
 
 Command = (

@@ -37,3 +37,17 @@ class GatherFailed:
 
 
 GatherEvent = Gathered | GatherFailed
+
+
+@dataclass(frozen=True, slots=True)
+class PausePlanning:
+    """Plan no further batch: the sink has `unpublished_max` groups or more to publish, or too much output in memory."""
+
+    sink: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePlanning:
+    """The sink is below its bounds again."""
+
+    sink: str

@@ -27,7 +27,7 @@ class GroupRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     number: int
     object: str
-    """Its name, or its reference in a gathered object (`holdfast.references`)."""
+    """Name, or reference in a gathered object (`holdfast.references`)."""
 
 
 class OperatorIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

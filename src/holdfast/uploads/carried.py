@@ -55,7 +55,7 @@ class Carried:
         self._bytes = 0
         self._places: dict[str, tuple[str, int]] = {}
         self._sent: dict[CheckpointId, dict[str, int]] = {}
-        """Of each checkpoint: the objects that went with it, and where each began, counted from its manifest."""
+        """Objects that went with each checkpoint, and where each began, counted from the checkpoint's manifest."""
         self._informed = NO_CHECKPOINT
 
     def add(self, data: bytes) -> str | None:
