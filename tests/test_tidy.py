@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, str] = {
     "job_settings": "jobmaster settings ui",
     # Control: the JobMaster executes the decisions of the pure rules, and the journal remembers.
     "jobmaster": "checkpoint cleanup exchange execution formats functions graph journal observe protocol "
-    "leadership recovery settings sinks sources state storage stored_state taskmanager ui",
+    "leadership recovery settings sinks sources state storage stored_state taskmanager ui uploads",
     # Observers: a running job as facts, and the page that shows them.
     "ui": "checkpoint.outcomes checkpoint.trigger_texts formats graph observe",
     "observe": "formats graph sources",

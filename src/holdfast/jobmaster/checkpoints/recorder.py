@@ -146,9 +146,9 @@ class Recorder:
             self._post(events.RecordFailed(checkpoint_id, str(error), error.stored))
             return
         objects = frozenset(map(object_of, [*stored.manifests.values(), *stored.committables.values()]))
-        failpoints.hit("jobmaster.record.stored")
-        failpoints.hit("jobmaster.record.before")
         try:
+            failpoints.hit("jobmaster.record.stored")
+            failpoints.hit("jobmaster.record.before")
             gone = self._gone([look() for look in looked])
         except (StorageError, OSError) as error:
             self._post(events.RecordFailed(checkpoint_id, str(error), objects))
