@@ -32,7 +32,7 @@ from benchmarks.count import session
 from benchmarks.job_processes import cpu_by_thread, cpu_s_of, processes_of, thread_names
 from benchmarks.s3_counted import counted_s3
 
-WARMUP_S = 8.0
+WARMUP_S = 6.0
 KEYS = 100
 TOP_THREADS = 12
 
@@ -143,7 +143,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=float, default=250)
-    parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--seconds", type=float, default=12)
     parser.add_argument("--task-managers", type=int, default=2)
     parser.add_argument("--trigger", default="250ms", help="interval of batches")
     parser.add_argument("--interval", default="1s", help="interval of checkpoints")
