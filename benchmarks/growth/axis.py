@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from holdfast.taskmanager.process_memory import keep_freed_memory
+
 WORK, REST = "work", "rest"
 BOUNDS = {WORK: 1.15, REST: 0.15}
 """The greatest exponent of each kind of axis."""
@@ -99,6 +101,8 @@ class Measured:
 def measured(axis: Axis) -> Measured:
     """Measure an axis; once before at its least size, for imports and kernels."""
     begun_s = time.process_time()
+    if axis.memory_bound_mb:
+        keep_freed_memory(axis.memory_bound_mb << 20)  # as a TaskManager's process does
     axis.measure(axis.sizes[0])
     costs, peaks, before_mb = [], [], own_mb()
     for size in axis.sizes:

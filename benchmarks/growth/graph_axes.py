@@ -149,7 +149,7 @@ AXES = [
     Axis("splits", WORK, (400, 1_600, 6_400), _splits),
     Axis("files", WORK, (200, 800, 3_200), _files),
     Axis("files_read_before", WORK, (200, 800, 3_200), _files_listed),
-    Axis("subtasks", WORK, (16, 64, 256), _subtasks),
+    Axis("subtasks", WORK, (64, 256, 1_024), _subtasks),
     Axis("task_managers", WORK, (2, 8, 32), _task_managers),
     Axis("explain", WORK, (20, 80, 320), _explained),
 ]
