@@ -27,6 +27,7 @@ from holdfast.functions.ranking.window_top import TopSpec
 from holdfast.functions.windows import session_chains
 from holdfast.functions.windows.process import WindowProcessSpec
 from holdfast.functions.windows.session import SessionSpec
+from holdfast.functions.windows.session_rows_operator import FIRST, PLACE
 from holdfast.functions.windows.windowed import Windowing
 from holdfast.schema import to_arrow_schema
 from holdfast.state.backends import tables_of
@@ -154,6 +155,13 @@ class Values(hf.ProcessFunction):
         yield *bounds, sorted(-1000 if row.v is None else row.v for row in rows)
 
 
+class InOrder(hf.ProcessFunction):
+    """The values of a session's rows as they come, with its start."""
+
+    def process(self, rows: Any, ctx: Any) -> Any:
+        yield ctx.key.window_start, [row.v for row in rows]
+
+
 VALUES = "k STRING, window_start TIMESTAMP, window_end TIMESTAMP, values ARRAY<BIGINT>"
 
 
@@ -190,6 +198,59 @@ def test_functions_get_the_rows_of_whole_sessions_and_top_their_greatest(
     greatest = TopSpec("top", sessions, 2, "v", windowing=windowing)
     model = Model(lateness, bool(keys), lambda rows: [None if v == -1000 else v for v in sorted_values(rows)[:-3:-1]])
     follow(random.Random(seed), greatest, model, listed("v", bool(keys)), tables)
+
+
+def test_rows_of_joined_sessions_are_in_order_of_these_then_of_arrival(tables: NewTable) -> None:
+    seed = random.randrange(1_000_000)
+    print("seed", seed)
+    chance = random.Random(seed)
+    schema = to_arrow_schema("start TIMESTAMP, values ARRAY<BIGINT>")
+    spec = WindowProcessSpec("whole", spec_of().input, InOrder(), schema, Windowing())
+    operator = spec.create(0, 128, tables)
+    open_sessions: list[list[tuple[int, int]]] = []
+    for number in range(1, 60):
+        row = (chance.randrange(1_000, 1_400), number)
+        run_batch(operator, spec, number, [("a", *row)], (None, None))
+        commit(operator)
+        meeting = [each for each in open_sessions if min(each)[0] - GAP <= row[0] <= max(each)[0] + GAP]
+        joined = [pair for each in sorted(meeting, key=min) for pair in each]
+        open_sessions = [*(each for each in open_sessions if each not in meeting), [*joined, row]]
+        if chance.random() < 0.1:
+            operator = restored(operator, spec, tables)
+    result = run_batch(operator, spec, 60, [], (10_000, None))
+    found = [row["values"] for batch in result.output for row in batch.to_pylist()]
+    assert sorted(found) == sorted([value for _, value in each] for each in open_sessions)
+
+
+@pytest.mark.parametrize("rows", [500, 4_000])
+def test_a_row_that_comes_before_a_session_moves_none_of_its_rows(rows: int) -> None:
+    spec = TopSpec("top", spec_of().input, 2, "v")
+    operator = spec.create(0, 128)
+    run_batch(operator, spec, 1, [("a", 10_000 + number, 1) for number in range(rows)], (None, None))
+    commit(operator)
+    for number in range(2, 6):
+        run_batch(operator, spec, number, [("a", 10_000 - 5 * number, 1)], (None, None))
+        assert len(operator.tables["rows"].touched()) <= 2
+        commit(operator)
+    run_batch(operator, spec, 6, [("a", 10_000 + rows + 15, 1)], (None, None))
+    commit(operator)
+    run_batch(operator, spec, 7, [("a", 10_000 + rows + 5, 1)], (None, None))
+    assert len(operator.tables["rows"].touched()) <= 4, "of two sessions that join, the rows of the smaller move"
+
+
+def test_rows_of_sessions_that_were_stored_without_a_place_are_found() -> None:
+    spec = TopSpec("top", spec_of().input, 5, "v")
+    operator, old = spec.create(0, 128), spec.create(0, 128)
+    run_batch(old, spec, 1, [("a", 100, 1), ("a", 105, 2), ("a", 130, 3)], (None, None))
+    commit(old)
+    for name, table in old.tables.items():
+        stored = table.snapshot()
+        kept = [column for column in stored.schema.names if column not in (PLACE, FIRST)]
+        operator.tables[name].apply(stored.select(kept), 0, 128)
+    run_batch(operator, spec, 1, [("a", 95, 4), ("a", 118, 5), ("a", 112, 6)], (None, None))
+    commit(operator)
+    result = run_batch(operator, spec, 2, [], (1_000, None))
+    assert sorted(row["v"] for batch in result.output for row in batch.to_pylist()) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_row_exactly_the_gap_later_is_in_the_same_session_as_in_spark() -> None:

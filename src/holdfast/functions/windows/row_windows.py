@@ -2,11 +2,13 @@
 
 from abc import abstractmethod
 
+import pyarrow as pa
+
 from holdfast.functions.operator import Combiner, NewTable, Operator, TableSchema
 from holdfast.functions.windows.declared import SessionWindow, Window
 from holdfast.functions.windows.rows_operator import WindowFinish, WindowRowsOperator, rows_schemas
 from holdfast.functions.windows.sending import SessionCombiner, WindowCombiner
-from holdfast.functions.windows.session_rows_operator import SessionRowsOperator, session_rows_schemas
+from holdfast.functions.windows.session_rows_operator import FIRST, PLACE, SessionRowsOperator, session_rows_schemas
 from holdfast.functions.windows.windowed import WindowedSpec
 from holdfast.state.table import StateTable
 
@@ -31,6 +33,14 @@ class RowWindowsSpec(WindowedSpec):
 
     def table_schemas(self) -> dict[str, TableSchema]:
         return session_rows_schemas(self) if isinstance(self.window, SessionWindow) else rows_schemas(self)
+
+    def described_tables(self) -> dict[str, TableSchema]:
+        if not isinstance(self.window, SessionWindow):
+            return self.table_schemas()
+        return {
+            name: TableSchema(keys, pa.schema([field for field in values if field.name not in (PLACE, FIRST)]))
+            for name, (keys, values) in self.table_schemas().items()
+        }
 
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
         kind = SessionRowsOperator if isinstance(self.window, SessionWindow) else WindowRowsOperator

@@ -190,8 +190,9 @@ def put_rows(table: StateTable, rows: pa.RecordBatch, positions: Integers) -> No
     table.present[slots] = True
 
 
-def slots_of_rows(table: StateTable, keys: pa.RecordBatch, sizes: Integers) -> Slots:
-    """The slots of all rows of some keys, in order of key and position; `sizes` has the number of rows of each key."""
-    groups, positions = spans(sizes)
+def slots_of_rows(table: StateTable, keys: pa.RecordBatch, sizes: Integers, firsts: Integers | None = None) -> Slots:
+    """The slots of all rows of some keys, in order of key and position; `sizes` has the number of rows of each key,
+    `firsts` the position of its first; None: 0."""
+    groups, positions = spans(sizes, firsts)
     arrays = [*keys.take(pa.array(groups)).columns, pa.array(positions)]
     return table.lookup(pa.RecordBatch.from_arrays(arrays, schema=table.key_schema))
