@@ -15,10 +15,10 @@ PACKAGE = ROOT / "src" / "holdfast"
 MAY_IMPORT: dict[str, str] = {
     # Objects that a user builds and holds; the first call of `start()` reaches down to Spark.
     "__init__": "",
-    "api": "calls functions job query settings sinks sources stored_state streams",
+    "api": "autoscale calls functions job query settings sinks sources stored_state streams",
     "testing": "__init__ exchange functions graph job job_settings jobmaster journal protocol query schema settings "
     "sinks sources standby_query start_options storage taskmanager uploads",
-    "job": "functions graph schema settings sinks sources spark sql start_options stored_state streams ui",
+    "job": "autoscale functions graph schema settings sinks sources spark sql start_options stored_state streams ui",
     "sql": "functions graph",
     "start_options": "settings stored_state",
     "streams": "calls functions graph schema sinks sources ui",
@@ -28,13 +28,14 @@ MAY_IMPORT: dict[str, str] = {
     "standby_query": "jobmaster journal leadership query start_options",
     "job_settings": "jobmaster settings ui",
     # Control: the JobMaster executes the decisions of the pure rules, and the journal remembers.
-    "jobmaster": "checkpoint cleanup exchange execution formats functions graph journal observe protocol "
+    "jobmaster": "autoscale checkpoint cleanup exchange execution formats functions graph journal observe protocol "
     "leadership recovery settings sinks sources state storage stored_state taskmanager ui uploads",
     # Observers: a running job as facts, and the page that shows them.
     "ui": "checkpoint.outcomes checkpoint.trigger_texts formats graph observe",
     "observe": "formats graph sources",
     "settings": "checkpoint.triggers",
     "checkpoint": "settings",
+    "autoscale": "",
     "execution": "settings",
     "journal": "formats storage",
     "leadership": "formats journal storage",
@@ -121,7 +122,7 @@ modules that lie in no folder. Single modules are exceptions."""
 
 LEAVES = {room for room, imported in MAY_IMPORT.items() if not imported} - {"__init__", "storage"}
 
-PURE = {"checkpoint", "execution", "graph"}
+PURE = {"autoscale", "checkpoint", "execution", "graph"}
 PURE_IMPORTS = {
     *("abc", "ast", "re"),
     "bisect",

@@ -7,6 +7,7 @@ functions that it uses, and a TaskManager for none.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.autoscale.settings import Autoscale
     from holdfast.availability import SnapshotAvailability
     from holdfast.calls.declared import AsyncFunction, CallContext
     from holdfast.errors import (
@@ -112,6 +113,7 @@ MODULES: dict[str, str] = {
     "holdfast.functions.process.of_subtask.list_states": "SplitListState UnionListState",
     "holdfast.functions.process.shared.states": "AggregatingState ListState MapState ReducingState ValueState",
     "holdfast.functions.soft_failures": "SoftFailureLimit",
+    "holdfast.autoscale.settings": "Autoscale",
     "holdfast.functions.windows.declared": "session_window window",
     "holdfast.job": "Job",
     "holdfast.query": "Query",
@@ -146,6 +148,7 @@ MODULE_OF = {name: module for module, names in MODULES.items() for name in names
 __all__ = [
     "AggregatingState",
     "AsyncFunction",
+    "Autoscale",
     "BadRecord",
     "BadRow",
     "BatchFunction",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
+from holdfast.autoscale.settings import Autoscale
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.expressions.declared import settings_of
 from holdfast.expressions.nodes import SqlSettings
@@ -90,6 +91,8 @@ class Job:
         See `CheckpointConfig`, `TaskManagerConfig` and `FailoverConfig`.
     regions
         `RegionConfig()`: a split that fails stays behind by itself, and the others go on. None: it fails its batch.
+    autoscale
+        `Autoscale(max_task_managers=8)`: advice how many TaskManagers the job needs. None: no advice.
     on_loss
         Reaction to the loss of a TaskManager. `"rewind"`: the others go back to the last checkpoint, in memory as far
         as undo reaches, so that only the replacement restores. `"restart"`: all of them restore. `"drop"`: they go on,
@@ -153,6 +156,7 @@ class Job:
         task_manager: TaskManagerConfig | None = None,
         failover: FailoverConfig | None = None,
         regions: RegionConfig | None = None,
+        autoscale: Autoscale | None = None,
         on_loss: str = "rewind",
         max_rows_per_batch: int = 2_000_000,
         max_bytes_per_batch: Size = "256MB",
@@ -169,7 +173,7 @@ class Job:
         **start_options: Unpack[StartKeywords],
     ) -> None:
         _check_session(spark)
-        _check_types(checkpoint, task_manager, failover, storage_options)
+        _check_types(checkpoint, task_manager, failover, storage_options, autoscale)
         self.spark = spark
         self.name = name
         self.storage = storage
@@ -185,6 +189,7 @@ class Job:
         self.task_manager = task_manager or TaskManagerConfig()
         self.failover = failover or FailoverConfig()
         self.regions = regions
+        self.autoscale = autoscale
         self.on_loss = _on_loss(on_loss)
         self.max_rows_per_batch = max_rows_per_batch
         target_us = _optional_us(target_batch_duration, "target_batch_duration")
@@ -434,12 +439,15 @@ def _on_loss(value: object) -> OnLoss:
         raise SettingsError(f'on_loss={value!r} is not allowed: "rewind", "drop" or "restart"') from None
 
 
-def _check_types(checkpoint: object, task_manager: object, failover: object, storage_options: object) -> None:
+def _check_types(
+    checkpoint: object, task_manager: object, failover: object, storage_options: object, autoscale: object
+) -> None:
     """Refuse values that have settings of their own and are given as something else."""
     for field, value, kind, example in (
         ("checkpoint", checkpoint, CheckpointConfig, "CheckpointConfig(trigger=hf.every('10s'))"),
         ("task_manager", task_manager, TaskManagerConfig, "TaskManagerConfig(memory='4GB')"),
         ("failover", failover, FailoverConfig, "FailoverConfig(restarts_max=10)"),
+        ("autoscale", autoscale, Autoscale, "Autoscale(max_task_managers=8)"),
         ("storage_options", storage_options, Mapping, "{'aws_region': 'eu-central-1'}"),
     ):
         if value is not None and not isinstance(value, kind):

@@ -33,4 +33,5 @@ def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSett
         regions=job.regions,
         takes_wall=job.clock == "wall",
         forget_updates=job.starting.forget_updates,
+        autoscale=job.autoscale,
     )

@@ -78,7 +78,8 @@ class Query:
         `splitsBehind` lists splits that failed and have not caught up, with position and reason; `since` is the number
         of the checkpoint record since which each stands. An empty reason says that the split advances again.
         `keptSettings`: checkpoint settings that an update kept for later starts, in words.
-        `standbyTaskManagers`: how many serve now. `exactlyOnce`: False once rows were lost, until `acknowledge_losses`.
+        `autoscale`: the advice of `Job(autoscale=…)`, None before there is any. `standbyTaskManagers`: how many
+        serve now. `exactlyOnce`: False once rows were lost, until `acknowledge_losses`.
         """
         view = self.view()
         return {
@@ -87,6 +88,7 @@ class Query:
             "isTriggerActive": view.is_active and not view.paused_by,
             "splitsBehind": [asdict(each) for each in view.behind],
             "keptSettings": dict(view.kept),
+            "autoscale": view.advice,
             "standbyTaskManagers": view.standby,
             "exactlyOnce": view.is_exactly_once,
         }

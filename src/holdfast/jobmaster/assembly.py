@@ -22,6 +22,7 @@ from holdfast.execution.failover import Cause, Why
 from holdfast.execution.machine import Machine
 from holdfast.formats.history import with_losses
 from holdfast.ids import Epoch
+from holdfast.jobmaster.batches.advisor import Advisor
 from holdfast.jobmaster.batches.conductor import Conductor
 from holdfast.jobmaster.batches.declared import facts_of, planner_of, publishers_of
 from holdfast.jobmaster.batches.deployer import Deployer, StartedJob
@@ -118,6 +119,7 @@ class MasterParts:
     savepoints: SavepointWriter
     following: Following
     reads: LiveReads
+    advisor: Advisor
     sweeper: CleanupSchedule
     ended: QueryEnd
     closing: threading.Event
@@ -164,9 +166,21 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     news = SourceNews(name, planner, control.request_checkpoint)
     waiters = Waiters(planner.reached, control.request_checkpoint, control.published, planner.begin_looks)
     deployer = Deployer(job, senders, task_managers, control, clock)
-    interruption = conductor.interruption
+    interruption, advisor = conductor.interruption, Advisor(job, clock)
     work = WorkQueue(
-        settings, cluster, clock, planner, control, deployer, losses, waiters, news, progress, outages, interruption
+        settings,
+        cluster,
+        clock,
+        planner,
+        control,
+        deployer,
+        losses,
+        waiters,
+        news,
+        progress,
+        outages,
+        interruption,
+        advisor,
     )
     savepoints = SavepointWriter(job, control, [task_managers, senders], clock, ended.is_set)
     reads = LiveReads(job, task_managers, deployer.owners)
@@ -176,7 +190,7 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     return MasterParts(
         job, taken, clock, time, updating, event_log, outages, machine, conductor, gateway, cluster, facts,
         task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, following, reads,
-        sweeper, ended, closing,
+        advisor, sweeper, ended, closing,
     )  # fmt: skip
 
 

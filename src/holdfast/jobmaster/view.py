@@ -52,6 +52,7 @@ def view_of(
         restored=restored,
         restoring=restoring_now(parts.task_managers),
         restarts=progress.restarts(),
+        advice=parts.advisor.advice,
         losses=tuple(with_losses(control.history.losses(), parts.losses.not_final)),
         dropping=parts.losses.dropped,
         processes=processes_now(parts.task_managers, parts.senders, progress.last_metrics(), parts.following.views()),

@@ -181,6 +181,8 @@ class JobView:
     restoring: Restoring | None
     """How far a restore is that takes long; None if there is none."""
     restarts: tuple[Restart, ...]
+    advice: str | None
+    """Advice of the autoscaler on the number of TaskManagers; None without it, or before its first measurement."""
     losses: tuple[LostRows, ...]
     """Rows lost because the job went on without a TaskManager, oldest first, also in earlier starts."""
     dropping: int

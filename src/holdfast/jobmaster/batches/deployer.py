@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast import failpoints
+from holdfast.autoscale.settings import Autoscale
 from holdfast.changelog_config import ChangelogSettings
 from holdfast.checkpoint.updates import LiveSettings, SettingValue
 from holdfast.clock import Clock
@@ -57,6 +58,7 @@ class MasterSettings:
     regions: RegionConfig | None = None
     forget_updates: bool = False
     """True: updates of settings that earlier starts kept do not count."""
+    autoscale: Autoscale | None = None
 
     @property
     def changelog(self) -> ChangelogSettings:

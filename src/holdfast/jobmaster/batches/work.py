@@ -16,6 +16,7 @@ from holdfast.execution.reactions import Reaction
 from holdfast.formats.history import LostRows
 from holdfast.graph.plan import Plan
 from holdfast.ids import BatchNumber, Incarnation
+from holdfast.jobmaster.batches.advisor import Advisor
 from holdfast.jobmaster.batches.conductor import Interruption
 from holdfast.jobmaster.batches.declared import log_restored, position_of
 from holdfast.jobmaster.batches.deployer import Deployer, MasterSettings
@@ -61,7 +62,9 @@ class WorkQueue:
         progress: Progress,
         outages: Outages,
         interruption: Interruption,
+        advisor: Advisor,
     ) -> None:
+        self._advisor = advisor
         self._settings = settings
         self._cluster = cluster
         self._clock = clock
@@ -249,6 +252,7 @@ class WorkQueue:
         duration_s = self._clock.monotonic() - self._started_s
         self._planner.took(outcome.rows_in, duration_s)
         self._progress.batch(plan, outcome, duration_s, standing)
+        self._advisor.committed(outcome, duration_s, standing.lag)
         return ev.BatchCommitted(command.run, command.batch, outcome.broadcast)
 
     def _before_commit(self) -> None:

@@ -1,0 +1,96 @@
+"""The autoscaler finds the right number in a few steps, stays there, and says why."""
+
+import random
+
+import pytest
+from autoscale_world import JobWorld
+
+from holdfast.autoscale import rules
+from holdfast.autoscale.rules import AutoscaleRules, BatchFacts
+from holdfast.autoscale.settings import Autoscale
+from holdfast.errors import SettingsError
+
+SETTINGS = Autoscale(max_task_managers=16, cooldown="2min")
+HOUR_S = 3600.0
+
+SCENARIOS = """
+# TaskManagers | rows/s | busy ms of each second's batch | of it process ms | lag rows | advice
+2 |  1000 |  300 |  200 |      0 | 2 -> 1: 1,000 rows/s take 30% of the time
+4 |  1000 |  300 |  200 |      0 | 4 -> 2: 1,000 rows/s take 30% of the time
+2 |  1000 |  900 |  800 |      0 | 2 -> 3: 1,000 rows/s take 90% of the time
+3 |  1000 |  500 |  400 |      0 | 3 -> 3: 1,000 rows/s take 50% of the time
+2 |  1000 |  720 |  600 |      0 | 2 -> 2: 1,000 rows/s take 72% of the time
+2 |  1000 |  600 |  500 | 120000 | 2 -> 5: 2,000 rows/s take 120% of the time
+8 |     0 |    0 |    0 |      0 | 8 -> 1: no rows come
+2 | 10000 | 1000 |  980 | 9000000 | 2 -> 16: 85,000 rows/s take 850% of the time, and at most 16 are allowed
+2 |  1000 |  950 |  100 |      0 | 2 -> 2: 1,000 rows/s take 95% of the time; 89% of it is planning
+"""
+
+
+@pytest.mark.parametrize("line", [each for each in SCENARIOS.strip().splitlines() if not each.startswith("#")])
+def test_scenario(line):
+    now, rate, busy_ms, process_ms, lag, expected = (each.strip() for each in line.split("|"))
+    made = AutoscaleRules(SETTINGS)
+    for second in range(61):
+        made.handle(BatchFacts(second, int(rate), int(busy_ms) / 1e3, int(process_ms) / 1e3, int(lag), int(now)))
+    assert made.advice is not None
+    told = f"{made.advice.now} -> {made.advice.task_managers}: {made.advice.why}"
+    assert told.startswith(expected), told
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_after_any_change_of_the_load_three_steps_at_most_lead_to_a_number_that_stays(seed):
+    drawn = random.Random(seed)
+    rates: list[float] = []
+    job = JobWorld(
+        SETTINGS,
+        lambda at_s: rates[min(3, int(at_s // HOUR_S))],
+        row_us=drawn.uniform(50, 150),
+        overhead=drawn.choice([0.0, 0.03, 0.1]),
+        other_us=drawn.uniform(1, 4),
+        seed=seed,
+    )
+    while len(rates) < 4:
+        rate = drawn.uniform(500, 60_000)
+        rates += [rate] if job.share(SETTINGS.max_task_managers, rate) < 0.5 else []
+    for number, rate in enumerate(rates):
+        before = len(job.changes)
+        job.run((number + 1) * HOUR_S - job.now_s)
+        steps = [count for _, count in job.changes[before:]]
+        # A backlog from before takes more for a while; the way back from there is a single step.
+        turns = sum(1 for a, b, c in zip(steps, steps[1:], steps[2:], strict=False) if (b - a) * (c - b) < 0)
+        assert len(steps) <= 5 and turns <= 1, f"{rate:.0f} rows/s: {steps}"
+        late = [at_s for at_s, _ in job.changes[before:] if at_s > number * HOUR_S + HOUR_S / 2]
+        assert not late, f"changes at {late}, half an hour after the load changed"
+        assert abs(job.task_managers - job.fitting(rate)) <= 2, (rate, steps, job.fitting(rate))
+        assert job.lag < 3 * rate or job.task_managers == SETTINGS.max_task_managers
+
+
+def test_a_steady_load_is_left_alone_after_it_was_met():
+    job = JobWorld(SETTINGS, lambda at_s: 20_000.0, overhead=0.15, noise=0.2)
+    job.run(HOUR_S)
+    met = len(job.changes)
+    job.run(6 * HOUR_S)
+    assert len(job.changes) == met <= 3
+
+
+def test_margins_that_overlap_send_a_job_up_and_down(monkeypatch):
+    monkeypatch.setattr(rules, "DOWN_MARGIN", 1.3)
+    job = JobWorld(SETTINGS, lambda at_s: 20_000.0, overhead=0.15)
+    job.run(6 * HOUR_S)
+    assert len(job.changes) > 20, "the simulation does not see it"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_task_managers": 0}, "max_task_managers=0"),
+        ({"max_task_managers": 2, "min_task_managers": 3}, "max_task_managers=2"),
+        ({"max_task_managers": 2, "target": 1.0}, "target=1.0"),
+        ({"max_task_managers": 2, "cooldown": "0s"}, "cooldown='0s'"),
+        ({"max_task_managers": 2, "apply": True}, "advises only"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(given, words):
+    with pytest.raises(SettingsError, match=words):
+        Autoscale(**given)
