@@ -20,6 +20,7 @@ from holdfast.errors import USER_ERRORS
 from holdfast.exchange.changes import unknown_changes
 from holdfast.exchange.combining import CombiningWriter
 from holdfast.exchange.dropping import DroppedRows
+from holdfast.exchange.hot_keys import ROWS_MIN, KeySample, sample
 from holdfast.exchange.partition import without
 from holdfast.exchange.stepping import LegSteps
 from holdfast.exchange.task import (
@@ -121,6 +122,7 @@ def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: 
         event_times=origin.event_times if origin else {},
         rows_by_subtask=tuple(entry for each in sending.values() for entry in each.writer.rows_by_subtask()),
         gone={number: reason for each in dropped for number, reason in each.gone.items()},
+        key_samples=tuple(each.keys for each in sending.values() if each.keys is not None),
     )
 
 
@@ -217,9 +219,12 @@ class Sending:
         self._combining = CombiningWriter(self.writer, target, combiner)
         self._node = work.leg.outputs[place].node
         self._work, self._target, self._origin, self._bad = work, target, origin, bad
+        self.keys: KeySample | None = None
 
     def send(self, rows: pa.RecordBatch) -> None:
         target = self._target
+        if self.keys is None and rows.num_rows >= ROWS_MIN and not target.broadcast:
+            self.keys = sample(target.operator, rows, target.key_columns)
         refused = unknown_changes(target, rows)
         nulls = _send_others(self._combining, rows, refused)
         if refused or len(nulls):

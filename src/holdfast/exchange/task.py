@@ -17,6 +17,7 @@ from holdfast.arrays import plain_rows, plain_schema
 from holdfast.calls.declared import CallPlace
 from holdfast.clock import Clock, SystemClock
 from holdfast.exchange.event_times import newest_us, odd_times, pieces_between, rows_with_odd_times
+from holdfast.exchange.hot_keys import KeySample
 from holdfast.exchange.unit_writer import UnitAttempt, UnitWriter
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import (
@@ -120,6 +121,8 @@ class UnitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """TaskManagers whose rows were dropped, because they could not be reached, and why."""
     bad_reasons: tuple[tuple[BadReason, int], ...] = ()
     """Bad rows by reason."""
+    key_samples: tuple[KeySample, ...] = ()
+    """The frequent keys of operators to which the unit sent many rows."""
 
 
 @dataclass(frozen=True)

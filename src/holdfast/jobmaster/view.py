@@ -58,6 +58,7 @@ def view_of(
         processes=processes_now(parts.task_managers, parts.senders, progress.last_metrics(), parts.following.views()),
         dead_letters=dead_letters_of(job.program),
         bad_reasons=progress.bad_reasons(),
+        hot_keys=progress.hot_keys(),
         sink_rows=progress.sink_rows(),
         backlog=control.backlog,
         behind=planner.splits_behind({} if newest is None else newest.behind),

@@ -192,6 +192,8 @@ class JobView:
     """URL of the folder with the dead letters; None if bad rows end the query."""
     bad_reasons: tuple[tuple[BadReason, int], ...]
     """Bad rows since the start by source, operator and reason, the most frequent first."""
+    hot_keys: Mapping[str, tuple[tuple[str, float], ...]]
+    """Keys that many of an operator's rows have, by operator, each with its share of the rows."""
     sink_rows: Mapping[str, int]
     """Rows of committed batches that were staged for each sink, since the start."""
     backlog: Mapping[str, int]

@@ -256,6 +256,7 @@ def _state_of(view: JobView, operator: str) -> Json:
         "skew": max(rows) / mean if mean else None,
         "key_group_skew": max((each["key_group_skew"] for each in subtasks if "key_group_skew" in each), default=None),
         "subtasks": subtasks,
+        "hot_keys": [{"key": key, "share": share} for key, share in view.hot_keys.get(operator, ())],
     }
 
 

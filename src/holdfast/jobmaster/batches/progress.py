@@ -16,11 +16,15 @@ from holdfast.formats.history import CheckpointStats
 from holdfast.graph.plan import Plan
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber
+from holdfast.jobmaster.batches.hot_keys import HotKeys
 from holdfast.jobmaster.batches.runner import BatchOutcome
 from holdfast.metrics import Histogram
 from holdfast.observe.metrics import Picture, Reports, TaskManagerMetrics, over_subtasks, picture
 from holdfast.observe.view import Batch, Restart
+from holdfast.printable import logger
 from holdfast.sources.bad_reasons import OTHER_REASONS, BadReason
+
+log = logger(__name__)
 
 RECENT_MAX = 100
 BAD_REASONS_MAX = 100
@@ -108,6 +112,7 @@ class Progress:
         self._rows = 0
         self._bad_rows = 0
         self._bad_reasons: Counter[BadReason] = Counter()
+        self._hot_keys = HotKeys()
         self._sink_rows: Counter[str] = Counter()
         self._counted: dict[str, float] = dict.fromkeys(
             (
@@ -164,6 +169,7 @@ class Progress:
             self._rows += outcome.rows_in
             self._bad_rows += outcome.bad_rows
             self._count_reasons(outcome.bad_reasons)
+            hot = self._hot_keys.note(outcome.key_samples)
             self._sink_rows.update(outcome.rows_by_sink)
             self._batch_ms.append(duration_s * 1000)
             self._batch_rows.append(outcome.rows_in)
@@ -171,6 +177,15 @@ class Progress:
                 _Entry(
                     plan.watermarks, entry, ended_s - duration_s, ended_s, self._task_managers.reports(), self._own()
                 )
+            )
+        for operator, key, share in hot:
+            log.warning(
+                "%s: some %.0f %% of the rows of operator %r have the key %s. They all go to one subtask, which "
+                "bounds what further subtasks are good for",
+                self._name,
+                share * 100,
+                operator,
+                key,
             )
 
     def _source(self, name: str, plan: Plan, outcome: BatchOutcome, standing: Standing) -> dict[str, Any]:
@@ -271,6 +286,11 @@ class Progress:
         """Bad rows by source, operator and reason, the most frequent first."""
         with self._lock:
             return tuple(self._bad_reasons.most_common())
+
+    def hot_keys(self) -> dict[str, tuple[tuple[str, float], ...]]:
+        """Keys that many of an operator's rows have, by operator, each with its share of the rows."""
+        with self._lock:
+            return self._hot_keys.shares()
 
     def _count_reasons(self, found: Mapping[BadReason, int]) -> None:
         """Count bad rows by reason; the lock is held."""

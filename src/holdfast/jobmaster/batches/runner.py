@@ -22,6 +22,7 @@ from holdfast import failpoints
 from holdfast.availability import Refusal
 from holdfast.clock import Clock
 from holdfast.errors import TaskManagerLost
+from holdfast.exchange.hot_keys import KeySample
 from holdfast.exchange.task import LevelRequest, UnitResult, stage_dead_letters, stream_attempt
 from holdfast.execution.calls import Step
 from holdfast.execution.isolation import SplitName
@@ -63,6 +64,7 @@ class BatchOutcome:
     rows_by_source: dict[str, int] = field(default_factory=dict)
     bad_rows: int = 0
     bad_reasons: Counter[BadReason] = field(default_factory=Counter)
+    key_samples: list[KeySample] = field(default_factory=list)
     rows_by_sink: dict[str, int] = field(default_factory=dict)
     committables: dict[str, list[bytes]] = field(default_factory=dict)
     superseded: dict[str, list[bytes]] = field(default_factory=dict)
@@ -291,6 +293,7 @@ class BatchRunner:
         for each in results:
             outcome.bad_rows += each.bad_rows
             outcome.bad_reasons.update(dict(each.bad_reasons))
+            outcome.key_samples += each.key_samples
             for operator, subtask, rows in each.rows_by_subtask:
                 outcome.sent[operator, subtask] += rows
             if each.dead_letters:
