@@ -11,7 +11,7 @@ marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate seeds check format \
-        bench-count bench-start bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments pictures docs dist freeze clean
+        bench-count bench-start bench-latency bench-scale bench-state bench-functions bench-expressions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments pictures docs dist freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -100,6 +100,9 @@ bench-state: setup  ## The state table alone
 
 bench-functions: setup  ## A user's function alone, by row or by batch
 	@$(RUN) python -m benchmarks.functions $(BENCH)
+
+bench-expressions: setup  ## Expressions in Spark's SQL, alone and beside transform, as one JSON line
+	@$(RUN) python -m benchmarks.expressions --json $(BENCH)
 
 bench-uploads: setup  ## The tail of upload latencies, with and without hedging, in manual time, as one JSON line
 	@$(RUN) python -m benchmarks.uploads --json $(BENCH)
