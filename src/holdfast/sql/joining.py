@@ -37,7 +37,8 @@ class Join:
             self._add(each)
         if not self._keys[0]:
             raise refused(self._tree, "a join needs an equality of a column of each side")
-        if set(self._bounds) != {"low", "high"}:
+        forever = not self._bounds and self._how == "inner"
+        if set(self._bounds) != {"low", "high"} and not forever:
             raise refused(
                 self._tree,
                 f"a join needs a bound of event time from both sides, such as {self._names[1]}.at BETWEEN "
@@ -45,9 +46,8 @@ class Join:
             )
         used = [self._used(side) for side in (0, 1)]
         sides = [self._streams[side].select(*used[side]).key_by(*self._keys[side]) for side in (0, 1)]
-        joined = sides[0].join(
-            sides[1], within=(self._bounds["low"], self._bounds["high"]), how=self._how, suffix=_SUFFIX
-        )
+        within = None if forever else (self._bounds["low"], self._bounds["high"])
+        joined = sides[0].join(sides[1], within=within, how=self._how, suffix=_SUFFIX)
         self._name_columns(used)
         for each in self._rest:
             joined = joined.where(expression(self.rewritten(each)))

@@ -31,8 +31,12 @@ def ranked(tree: Tree, source: Any) -> Table:
         raise refused(window, "expected ORDER BY a single column; compute it in a subquery")
 
     def first(count: int) -> Any:
-        rows = source.key_by(*keys).top(count, by=ordered.this.name, least=not ordered.args.get("desc"))
-        has_rank = WINDOW_START not in keys and item.alias != "rank"
+        keyed, by = source.key_by(*keys), ordered.this.name
+        is_windowed = WINDOW_START in keys
+        if count == 1 and ordered.args.get("desc") and not is_windowed:
+            return keyed.last(by=by).with_column(item.alias, expression(exp.Literal.number(1)))
+        rows = keyed.top(count, by=by, least=not ordered.args.get("desc"))
+        has_rank = not is_windowed and item.alias != "rank"
         return (
             rows.with_column(item.alias, expression(exp.Column(this=exp.to_identifier("rank")))) if has_rank else rows
         )
