@@ -147,6 +147,30 @@ def test_a_standby_that_finds_a_damaged_object_says_so_and_follows_the_next_chec
     assert "standby TaskManager 2" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "standby", [{}, {"standby_task_managers": 1, "standby_state": True}], ids=["alone", "followed"]
+)
+def test_state_that_a_start_gave_up_stays_away_after_a_loss_and_the_state_since_does_not(standby):
+    storage, ended = new_storage(), []
+    for given_up, rows in (((), 5), (("counts",), 8)):
+        feed, sink, clusters = Feed(name="feed"), hf.MemorySink(name="out"), list[LocalCluster]()
+        job = new_job(storage, parallelism=2, task_managers=1, **standby)
+        job.read(feed).key_by("k").aggregate(n=hf.count(), name="counts").write(sink)
+        query = start(job, hf.processing_time("0s"), on_cluster=clusters.append, drop_state=given_up)
+        feed.put({"k": 1} for _ in range(rows))
+        query.processAllAvailable()
+        query.trigger_checkpoint()
+        if given_up:
+            until(lambda query=query: not standby or query.view().metrics.values.get("followedPlaces") == 1)
+            clusters[0].kill(0)
+            until(lambda query=query: len(query.restarts) == 1)
+            feed.put([{"k": 1}])
+            query.processAllAvailable()
+        query.stop()
+        ended.append(sink.rows()[-1]["n"])
+    assert ended == [5, 4]
+
+
 def test_state_without_a_standby_that_holds_it_is_refused_by_name():
     with pytest.raises(
         SettingsError, match=r"standby_state=True with standby_task_managers=0 is not allowed: True needs"

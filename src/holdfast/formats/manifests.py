@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from holdfast.errors import ObjectNotFound
-from holdfast.formats.handles import HERE, Manifest, check_handle, check_objects, placed
+from holdfast.formats.handles import HERE, Manifest, TableHandle, check_handle, check_objects, placed
+from holdfast.ids import Epoch
 from holdfast.references import object_of
 from holdfast.storage import names
 from holdfast.storage.framing import frame, unframe
@@ -81,6 +82,16 @@ def load_manifests(store: ObjectStore, wanted: Sequence[str], writers: Collectio
     if missing := [name for name in wanted if name not in found]:
         raise ObjectNotFound(_lost(store, missing, len(wanted)))
     return [found[name] for name in wanted]
+
+
+def without_dropped(manifests: Sequence[Manifest], drop_state: Collection[str], epoch: Epoch) -> list[TableHandle]:
+    """The handles of all tables, but for those that operators of `drop_state` had before the start with that epoch."""
+    return [
+        table
+        for manifest in manifests
+        for table in manifest.tables
+        if table.operator not in drop_state or manifest.epoch == epoch
+    ]
 
 
 def _lost(store: ObjectStore, missing: Sequence[str], wanted: int) -> str:

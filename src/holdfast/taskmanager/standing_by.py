@@ -14,7 +14,7 @@ from holdfast.clock import Clock
 from holdfast.errors import StaleCall
 from holdfast.followers.follower import Follower
 from holdfast.formats.handles import TableHandle
-from holdfast.formats.manifests import load_manifests
+from holdfast.formats.manifests import load_manifests, without_dropped
 from holdfast.graph.program import Program
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Deployment, FollowAnswer, FollowOrder, SubtaskDeployment
@@ -63,7 +63,7 @@ class StandingBy:
             self._look_at_program(order)
             self._let_go([each for each in self._followers if each not in places])
             manifests = load_manifests(RetryingStore(self._store), order.manifests, order.writers)
-            handles = [table for each in manifests for table in each.tables if table.operator not in order.drop_state]
+            handles = without_dropped(manifests, order.drop_state, order.epoch)
             for place, subtasks in zip(places, order.places, strict=True):
                 if place not in self._too_large and not self._ended.is_set():
                     self._follow(place, subtasks, order, handles)

@@ -15,7 +15,7 @@ from holdfast.clock import Clock
 from holdfast.execution.calls import Step
 from holdfast.execution.events import Deploy
 from holdfast.formats.handles import TableHandle
-from holdfast.formats.manifests import load_manifests
+from holdfast.formats.manifests import load_manifests, without_dropped
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, Epoch, RunNumber
 from holdfast.jobmaster.batches.deployment import Layout, shared_objects_of, subtasks_of, whole_tables
@@ -164,12 +164,12 @@ class Deployer:
         self._task_managers.on_all(Step.DEPLOY, f"run {command.run}", deploy)
 
     def _handles(self, base: CheckpointRecord | None) -> list[TableHandle]:
-        """Table handles of the base, without the state that the user gave up."""
+        """Table handles of the base, without the state that the user gave up: state of earlier starts, not of this
+        start."""
         if base is None:
             return list(self._job.initial)
         manifests = load_manifests(self._job.store, base.manifests, base.writers())
-        drop = self._job.settings.drop_state
-        return [table for manifest in manifests for table in manifest.tables if table.operator not in drop]
+        return without_dropped(manifests, self._job.settings.drop_state, self._job.epoch)
 
     def undo(self, run: RunNumber) -> None:
         """Undo the batch in flight; calls of its run change nothing any more. Raises `TaskManagerLost`."""
