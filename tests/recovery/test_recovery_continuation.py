@@ -11,12 +11,14 @@ from test_recovery_restore import BACKENDS, GROUPS, KEYS, MEMORY, VALUES, Job, m
 
 from holdfast.errors import StorageError
 from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
+from holdfast.ids import Epoch
 from holdfast.recovery.continuation import continuation
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import TableFollower, select
 from holdfast.settings import StateBackend
 from holdfast.state.backends import new_table
 from holdfast.state.keys import encode_keys, key_groups
+from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.stores import FaultyStore, seeded_faults
 from waiting import until
@@ -26,12 +28,22 @@ def piece(name: str, start: int, stop: int, offset: int = 0, groups: tuple[int, 
     return LogPiece(name, offset, 10, start, stop, *groups)
 
 
+def again(known: LogPiece, name: str, offset: int, crc: int | None = 7) -> LogPiece:
+    """The same piece at another place."""
+    return msgspec.structs.replace(known, object=name, offset=offset, head_crc=crc)
+
+
 def handle(parts: str, *pieces: LogPiece, groups: tuple[int, int] = (0, 8)) -> TableHandle:
     materialized = [MaterializedPart(name, 0, 10, *groups) for name in parts]
     return TableHandle("count", "state", *groups, b"", materialized, list(pieces))
 
 
 A, B, C = piece("a", 0, 2), piece("b", 2, 5), piece("c", 5, 6)
+FIRST, SECOND, LATER = (
+    names.gathered_object(Epoch(3), 1),
+    names.gathered_object(Epoch(3), 2),
+    names.gathered_object(Epoch(4), 1),
+)
 NARROW = piece("b", 2, 5, groups=(0, 4))
 
 
@@ -54,6 +66,11 @@ NARROW = piece("b", 2, 5, groups=(0, 4))
             [C],
         ),
         ([handle("", NARROW, groups=(0, 4)), handle("", groups=(4, 8))], handle("m", NARROW, C), None),
+        ([handle("", A, again(B, FIRST, 5))], handle("", A, again(B, SECOND, 9), C), [C]),
+        ([handle("", A, again(B, FIRST, 5))], handle("m", again(B, SECOND, 9), C), [C]),
+        ([handle("", again(B, FIRST, 5, None))], handle("", again(B, SECOND, 9, None), C), None),
+        ([handle("", again(B, FIRST, 5))], handle("", again(B, SECOND, 9, 8), C), None),
+        ([handle("", again(B, FIRST, 5))], handle("", again(B, LATER, 9), C), None),
         ([], handle("", A), [A]),
         ([], handle("m"), None),
     ],

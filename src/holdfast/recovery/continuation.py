@@ -7,7 +7,8 @@
 
 An object's name is used once, and a change set's number once in a log, so a piece that both handles name stands for the
 same changes, and the table after it is the same, whatever the handles name before it. Nothing is concluded from numbers
-of change sets alone: a table that is restored from parts counts them from 0 again.
+of change sets alone: a table that is restored from parts counts them from 0 again. A small piece that travels with an
+acknowledgement may be stored twice, with two checkpoints in a row of the same epoch: it is known by its checksum.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.formats.handles import LogPiece, TableHandle
+from holdfast.storage import names
 
 
 def continuation(held: Sequence[TableHandle], new: TableHandle) -> list[LogPiece] | None:
@@ -26,7 +28,11 @@ def continuation(held: Sequence[TableHandle], new: TableHandle) -> list[LogPiece
     before = [each.narrow(new.key_group_start, new.key_group_stop) for each in held]
     parts = [part for each in before for part in each.materialized]
     pieces = [piece for each in before for piece in each.log]
-    if parts == new.materialized and new.log[: len(pieces)] == pieces:
+    if (
+        parts == new.materialized
+        and len(pieces) <= len(new.log)
+        and all(_is_same(known, piece) for known, piece in zip(pieces, new.log, strict=False))
+    ):
         return new.log[len(pieces) :]
     # The logs of several handles have nothing to say about each other.
     if len(before) > 1 or not pieces:
@@ -40,9 +46,23 @@ def continuation(held: Sequence[TableHandle], new: TableHandle) -> list[LogPiece
 
 def _holds_end_of(piece: LogPiece, last: LogPiece) -> bool:
     """True if the last change set of `last` is in `piece`."""
-    return (piece.object, piece.offset, piece.key_group_start, piece.key_group_stop) == (
-        last.object,
-        last.offset,
-        last.key_group_start,
-        last.key_group_stop,
-    ) and piece.sqn_start < last.sqn_stop <= piece.sqn_stop
+    if (piece.key_group_start, piece.key_group_stop) != (last.key_group_start, last.key_group_stop):
+        return False
+    if (piece.object, piece.offset) == (last.object, last.offset):
+        return piece.sqn_start < last.sqn_stop <= piece.sqn_stop
+    return _is_stored_again(piece, last)
+
+
+def _is_same(known: LogPiece, piece: LogPiece) -> bool:
+    return known == piece or _is_stored_again(known, piece)
+
+
+def _is_stored_again(known: LogPiece, piece: LogPiece) -> bool:
+    """True if a piece that travelled with an acknowledgement was stored once more, since it was not known yet where it
+    had been stored the first time."""
+    moved = msgspec.structs.replace(known, object=piece.object, offset=piece.offset)
+    if known.head_crc is None or moved != piece:
+        return False
+    found = [names.parse(each.object) for each in (known, piece)]
+    epochs = {each.epoch for each in found if isinstance(each, names.GatheredName | names.ChangelogName)}
+    return len(epochs) == 1 and None not in found and any(isinstance(each, names.GatheredName) for each in found)
