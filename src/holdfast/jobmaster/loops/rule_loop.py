@@ -21,7 +21,7 @@ log = logger(__name__)
 
 RESTING_AFTER_S = 1.0
 """Seconds without a fact after which a loop rests: its timers are all far from due by then, or bound long waits."""
-RESTING_TICK_S = 0.5
+RESTING_TICK_S = 0.3
 """Bound in seconds on the delay of a resting loop's timers. A lower value costs a quiet job more wake-ups; facts wake a
 loop at once in any case."""
 DUE_S_MIN = 0.01
