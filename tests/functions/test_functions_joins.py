@@ -349,3 +349,15 @@ def test_a_row_touches_the_kept_rows_that_it_may_meet_however_many_its_key_has(b
         assert 0 < sum(batch.num_rows for batch in result.output) < 20
         commit(operator)
     assert max(touched[1:]) < 25, "the first row has the order made"
+
+
+@pytest.mark.parametrize("how", ["semi", "anti"])
+@pytest.mark.parametrize("rows", [100, 4_000])
+def test_a_row_that_asks_whether_there_is_any_other_touches_one_of_its_key(how: str, rows: int) -> None:
+    operator = spec_of(how, "ttl").create(0, 128, StateTable)
+    visits = [("a", at * 1_000_000, (at + 5) * 1_000_000, str(at)) for at in range(100, 100 + rows)]
+    run_batch(operator, 1, [], visits, (None, None))
+    commit(operator)
+    result = run_batch(operator, 2, [("a", 100_000_000, "x", 1), ("b", 100_000_000, "x", 1)], [], (None, None))
+    assert sum(batch.num_rows for batch in result.output) == (how == "semi")
+    assert len(operator.tables["right"].touched()) <= 2

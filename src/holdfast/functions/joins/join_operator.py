@@ -171,7 +171,11 @@ class JoinOperator(Operator):
         chosen = np.flatnonzero(wanted)
         of_others = (np.cumsum(wanted) - 1)[others.groups]
         ranges = self._bounds.kept_times(side, others.times)
-        groups, slots = self._kept[side].meeting(heads[chosen], of_others, ranges)
+        kept = self._kept[side]
+        if ranges is None and side == RIGHT and not self._spec.gives_pairs:
+            groups, slots = kept.one_of_each(heads[chosen])  # a left row asks only whether there is any
+        else:
+            groups, slots = kept.meeting(heads[chosen], of_others, ranges)
         return chosen[groups], slots
 
     def _met(

@@ -91,6 +91,17 @@ class KeptRows:
         froms, untils, reaching = ranges
         return self._chosen(heads, groups, lambda order, rows: order.meeting(froms[rows], untils[rows], reaching[rows]))
 
+    def one_of_each(self, heads: Slots) -> tuple[Integers, Slots]:
+        """A row of each of distinct keys that have any, as `of_keys`: the last that came, if it is still there."""
+        following = np.maximum(self._heads.column(self._head_names[1]).values[heads], 1)
+        groups = np.arange(len(heads))
+        slots = self.table.lookup(self._keyed(self._heads.keys_of(heads), groups, following - 1))
+        there = self.table.present[slots]
+        others = np.flatnonzero(~there & (self._heads.column(self._head_names[2]).values[heads] > 0))
+        of_others, more = self.of_keys(heads[others])
+        of_others, first = np.unique(of_others, return_index=True)
+        return np.concatenate([groups[there], others[of_others]]), np.concatenate([slots[there], more[first]])
+
     def newest(self, heads: Slots, groups: Integers, untils: Integers) -> tuple[Integers, Slots]:
         """The newest rows of distinct keys up to some times, as `meeting`."""
         return self._chosen(heads, groups, lambda order, rows: order.newest(untils[rows]))
