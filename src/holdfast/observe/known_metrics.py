@@ -53,7 +53,8 @@ OF_TASK_MANAGERS = (
         "stateKeyGroupSkew",
         "gauge",
         "holdfast_state_key_group_skew",
-        "Rows of the fullest key group by the mean of all, by a sample",
+        "Rows of the fullest key group by the mean of all: by a sample of the rows in memory, or by a slow walk over "
+        "RocksDB's, which takes minutes for a million rows; absent before",
         "max",
         by_subtask=True,
     ),
