@@ -7,6 +7,7 @@ fail in the middle of a batch, with errors that do not name the cause.
 import concurrent.futures.thread  # noqa: F401  (registers the end of the pools: see the last line)
 import sys
 import threading
+from typing import Protocol
 from weakref import WeakSet
 
 from holdfast.jobmaster.master import JobMaster
@@ -29,12 +30,31 @@ INTERRUPTED = (
 _started: "WeakSet[JobMaster]" = WeakSet()
 
 
+class Waits(Protocol):
+    """A start that waits for the end of another driver."""
+
+    @property
+    def isStandby(self) -> bool: ...
+
+    def stop(self) -> object: ...
+
+
+_waiting: "WeakSet[Waits]" = WeakSet()
+
+
+def stop_with_program(waiting: Waits) -> None:
+    """Remember a driver in waiting, whose processes and server end while threads still work."""
+    _waiting.add(waiting)
+
+
 def end_with_program(master: JobMaster) -> None:
     """Remember a query that was started, until it has ended or the program does."""
     _started.add(master)
 
 
 def _end_queries() -> None:
+    for each in [each for each in _waiting if each.isStandby]:
+        each.stop()
     for master in [each for each in _started if each.active]:
         log.warning("%s: %s", master.job.settings.name, INTERRUPTED if _is_interrupted() else RUNS_STILL)
         master.stop(END_S_MAX)

@@ -15,7 +15,7 @@ from holdfast.graph.program import Program
 from holdfast.graph.regions import explained
 from holdfast.job_settings import settings_of
 from holdfast.jobmaster.batches.deployment import Layout
-from holdfast.jobmaster.program_end import end_with_program
+from holdfast.jobmaster.program_end import end_with_program, stop_with_program
 from holdfast.jobmaster.starting.from_savepoint import savepoint_of
 from holdfast.jobmaster.starting.start import ClusterContext, Start, open_stored_job, start_job, task_manager_settings
 from holdfast.printable import logger
@@ -158,7 +158,9 @@ def _start_claimed(
     )
     if job.starting.standby:
         say("waiting for the end of the leader")
-        return wait_to_lead(start, stored, job.starting, end_with_program)
+        waiting = wait_to_lead(start, stored, job.starting, end_with_program)
+        stop_with_program(waiting)
+        return waiting
     master = start_job(start, stored)
     end_with_program(master)
     return Query(master, on_end=lambda: None)

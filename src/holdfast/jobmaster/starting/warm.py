@@ -84,7 +84,9 @@ class WarmProcesses:
         return True
 
     def close(self) -> None:
-        """End all processes, if the job was not taken over."""
+        """End all processes, if the job was not taken over: their next heartbeat is answered with no."""
+        with self._lock:
+            self._waiting.clear()
         self._cluster.stop()
         self.close_server()
 
