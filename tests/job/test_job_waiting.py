@@ -67,7 +67,7 @@ def test_a_stop_of_the_leader_ends_or_promotes_a_driver_in_waiting_as_is_set(set
         assert first.await_lead(job_kit.WAIT_S_MAX)
         drivers.feed.put(ROWS)
         first.processAllAvailable()
-        second = drivers.start(on_leader_stop=setting, takeover_after="300ms")
+        second = drivers.start(on_leader_stop=setting)
         until(lambda: knows_the_leader(second))
         first.stop()
         assert second.await_lead(job_kit.WAIT_S_MAX) == (setting == "promote")
@@ -88,9 +88,9 @@ def test_of_two_that_wait_for_a_silent_leader_one_leads_and_the_leader_is_fenced
         assert first.await_lead(job_kit.WAIT_S_MAX)
         drivers.feed.put(ROWS)
         first.processAllAvailable()
-        others = [drivers.start(takeover_after="300ms") for _ in range(2)]
+        others = [drivers.start(takeover_after="2s") for _ in range(2)]
         until(lambda: all(knows_the_leader(each) for each in others))
-        until(lambda: all(each.status["standby"]["takesOverAfterSeconds"] == 0.3 for each in others))
+        until(lambda: all(each.status["standby"]["takesOverAfterSeconds"] == 2.0 for each in others))
         beat = Heartbeat._beat
         epoch = first.view().epoch
         monkeypatch.setattr(Heartbeat, "_beat", lambda self, state: self._epoch == epoch or beat(self, state))
