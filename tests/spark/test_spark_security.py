@@ -32,9 +32,11 @@ def running(spark, tmp_path):
     job, sink = new_job(spark, tmp_path, task_managers=2), hf.MemorySink()
     numbers(job, 80).key_by("k").aggregate(n=hf.count()).write(sink)
     query = job.start()
-    job_master = [f"grpc+tls://{host}:{port}" for host, port in listening(psutil.Process()) - before]
-    assert len(job_master) == 1
-    yield query, [*job_master, *(each["address"] for each in query.taskManagers)], sink
+    job_master = query._master.parts.cluster._task_manager.job_master
+    # Beside it there is the port to which drivers in waiting connect; nothing is sent over those connections.
+    opened = {f"{host}:{port}" for host, port in listening(psutil.Process()) - before}
+    assert len(opened) == 2 and job_master.partition("://")[2] in opened
+    yield query, [job_master, *(each["address"] for each in query.taskManagers)], sink
     query.stop()
 
 
