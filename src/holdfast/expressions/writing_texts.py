@@ -41,12 +41,12 @@ def plain_decimals(array: pa.Array) -> pa.Array:
 def written_floats(array: pa.Array) -> pa.Array:
     """Write floating numbers as Java does, with the fewest digits that give the number again."""
     values = array.unique()
-    texts = pa.array([_java(each, array.type) for each in values.to_pylist()], pa.string())
+    texts = pa.array([java_text(each, array.type) for each in values.to_pylist()], pa.string())
     places = pc.index_in(array, values)
     return texts.take(places)
 
 
-def _java(value: float | None, kind: pa.DataType) -> str | None:
+def java_text(value: float | None, kind: pa.DataType) -> str | None:
     if value is None:
         return None
     if value != value:
