@@ -381,7 +381,12 @@ def _lets_senders_go_on() -> AbstractContextManager[Any]:
     return mock.patch.object(Units, "_on_left", left)
 
 
+def _lets_go_of_parts_that_logs_do_not_know() -> AbstractContextManager[Any]:
+    return mock.patch.object(ObjectRegistry, "hold_part", lambda *_: None)
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "an object goes before the logs in it know where they lie": _lets_go_of_parts_that_logs_do_not_know,
     "reports about a level that was left count for the next": _lets_senders_go_on,
     "replicas of broadcast state do not go back": _leaves_replicas_as_they_are,
     "the view of broadcast state does not follow its table back": _does_not_look_whether_rules_went_back,

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError
+from holdfast.references import object_of
 from holdfast.storage import names
 
 JOB_ID = "0123456789abcdef" * 2
@@ -36,8 +37,29 @@ def test_every_name_that_is_built_is_parsed_back() -> None:
     assert isinstance(names.parse(names.probe(3)), names.ProbeName)
 
 
+def test_a_part_of_a_gathered_object_has_a_reference_that_says_what_it_stands_for() -> None:
+    name = names.gathered_object(3, 4)
+    assert isinstance(names.parse(name), names.GatheredName)
+    manifest = names.manifest_part(name, 16, 300, 5)
+    assert names.part(manifest) == names.GatheredPart(name, 16, 300, names.ManifestName(3, 4, 5))
+    sink = "a/b@1+2=tm-x"
+    assert names.part(names.committables_part(name, 0, 7, sink)) == names.GatheredPart(
+        name, 0, 7, names.CommittablesName(3, 4, sink)
+    )
+    assert object_of(manifest) == object_of(name) == name
+    assert names.parse(manifest) is None, "a reference is no object's name: nothing deletes it"
+    assert names.meaning(manifest) == names.meaning(names.manifest(3, 4, 5)) == names.ManifestName(3, 4, 5)
+    for wrong in (name, manifest + "0", manifest.replace("gathered/", "dstl/"), manifest.replace("@16", "@-16")):
+        assert names.part(wrong) is None, wrong
+
+
 def test_objects_of_an_epoch_say_so() -> None:
-    of_epoch = [names.manifest(6, 1, 1), names.committables(6, 1, "s"), names.changelog_object(6, 1)]
+    of_epoch = [
+        names.gathered_object(6, 1),
+        names.manifest(6, 1, 1),
+        names.committables(6, 1, "s"),
+        names.changelog_object(6, 1),
+    ]
     of_epoch += [names.shared_object(6, 1), names.source_chunk(6), names.probe(6)]
     of_epoch.append(f"{names.staging_folder(JOB_ID, 6, 1)}/x")
     assert {names.epoch_of(name) for name in of_epoch} == {6}
