@@ -86,7 +86,6 @@ class Target:
 
 PLACES = [
     pytest.param({"put"}, "sources/", id="source chunks"),
-    pytest.param({"put"}, "shared/", id="materializations"),
     pytest.param({"put"}, "gathered/", id="gathered objects"),
     pytest.param({"put"}, "staging/", id="staging"),
     pytest.param({"create", "get"}, "journal/", id="records"),

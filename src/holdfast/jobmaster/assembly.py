@@ -205,6 +205,7 @@ def _gauges(
     """Metrics of the JobMaster itself that stand for this moment."""
     lost = with_losses(control.history.losses(), losses.not_final)
     return {
+        **control.upload_metrics(),
         "unpublishedGroups": float(sum(control.backlog.values())),
         "outageMs": outages.waited_s * 1000,
         "lostRows": float(sum(each.rows for each in lost if each.epoch == epoch)),

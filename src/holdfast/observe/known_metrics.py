@@ -132,6 +132,45 @@ OF_TASK_MANAGERS = (
         "From the first attempt until an object of a table was stored",
         scale=NANOSECONDS,
     ),
+    KnownMetric(
+        "manifestUploadSizes",
+        "histogram",
+        "holdfast_manifest_upload_size_bytes",
+        "Sizes of stored manifests that are too large to travel",
+    ),
+    KnownMetric(
+        "manifestUploadLatenciesNanos",
+        "histogram",
+        "holdfast_manifest_upload_latency_seconds",
+        "From the first attempt until a manifest was stored",
+        scale=NANOSECONDS,
+    ),
+    KnownMetric(
+        "gatheredUploadSizes",
+        "histogram",
+        "holdfast_gathered_upload_size_bytes",
+        "Sizes of stored gathered objects of checkpoints",
+    ),
+    KnownMetric(
+        "gatheredUploadLatenciesNanos",
+        "histogram",
+        "holdfast_gathered_upload_latency_seconds",
+        "From the first attempt until a gathered object was stored",
+        scale=NANOSECONDS,
+    ),
+    KnownMetric(
+        "committablesUploadSizes",
+        "histogram",
+        "holdfast_committables_upload_size_bytes",
+        "Sizes of stored large committables",
+    ),
+    KnownMetric(
+        "committablesUploadLatenciesNanos",
+        "histogram",
+        "holdfast_committables_upload_latency_seconds",
+        "From the first attempt until large committables were stored",
+        scale=NANOSECONDS,
+    ),
     KnownMetric("uploadBatchSizes", "histogram", "holdfast_upload_batch_pieces", "Pieces of logs that share an object"),
     KnownMetric(
         "attemptsPerUpload", "histogram", "holdfast_upload_winning_attempt", "Number of the attempt that stored it"

@@ -7,6 +7,8 @@ refused everywhere. The execution machine gives the numbers. Only the work threa
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from holdfast import failpoints
 from holdfast.autoscale.settings import Autoscale
 from holdfast.changelog_config import ChangelogSettings
@@ -91,6 +93,11 @@ class StartedJob:
         return LiveSettings(now if self.declared is None else self.declared, now, self.kept)
 
 
+GATHERED_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes that the parts of all TaskManagers may take in a checkpoint's gathered object. A higher value lets more of many
+TaskManagers travel, through the memory of the driver."""
+
+
 class Deployer:
     """Carries out deployments and undoing, and makes runners of batches."""
 
@@ -124,6 +131,7 @@ class Deployer:
         job, layout, handles = self._job, self._job.settings.layout, self._handles(base)
         checkpoint = None if base is None else BaseCheckpoint(base.epoch, base.checkpoint_id, base.batch)
         whole, bounds = whole_tables(job.program, handles), bounds_of(handles)
+        changelog = _bounded(job.settings.changelog, len(command.holders))
 
         def deployment(task_manager: int) -> Deployment:
             subtasks = subtasks_of(command.holders.index(task_manager), layout, job.program, handles)
@@ -138,7 +146,7 @@ class Deployer:
                 subtasks=subtasks,
                 first_batch=first_batch,
                 base=checkpoint,
-                changelog=job.settings.changelog,
+                changelog=changelog,
                 rewind=command.rewind,
                 whole=whole,
                 shared=shared_objects_of(subtasks, whole, bounds),
@@ -209,3 +217,9 @@ class Deployer:
             self._drops,
             job.settings.regions,
         )
+
+
+def _bounded(changelog: ChangelogSettings, task_managers: int) -> ChangelogSettings:
+    """The settings with a share of what all TaskManagers together may send along with acknowledgements."""
+    share = GATHERED_BYTES_MAX // max(1, task_managers)
+    return replace(changelog, gathered_bytes_max=min(changelog.gathered_bytes_max, share))

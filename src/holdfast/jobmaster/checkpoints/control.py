@@ -286,6 +286,11 @@ class Control:
         """True if every recorded group is published."""
         return self._loop.is_idle and not any(self._coordinator.backlog.values())
 
+    def upload_metrics(self) -> dict[str, float]:
+        """Counters and histograms of the objects that checkpoints stored from here, by the names of
+        `holdfast.metrics`."""
+        return self._recorder.upload_metrics()
+
     @property
     def newest_record(self) -> CheckpointRecord | None:
         """Newest checkpoint known to be recorded, by this start or before it."""

@@ -243,6 +243,10 @@ class Recorder:
                 self._outages.answered(RECORDS)
                 return number
 
+    def upload_metrics(self) -> dict[str, float]:
+        """Metrics of the objects that were stored besides records."""
+        return self._objects.metrics()
+
     def close(self) -> None:
         """Store nothing any more. Returns at once."""
         self._objects.close()
