@@ -67,8 +67,8 @@ class Subtask:
         count, text = self.table.column("n"), self.table.column("s")
         for slot, delete in zip(slots, np.asarray(deleted)[own], strict=True):
             count.values[slot] = count.values[slot] + 1 if self.table.present[slot] else 1
-            text.put_objects(slots[slots == slot][:1], [None if delete else value_of(batch)])
             count.valid[slot] = self.table.present[slot] = not delete
+        text.put_objects(slots, [None if delete else value_of(batch) for delete in np.asarray(deleted)[own]])
         self.keyed.commit(batch)
 
     def close(self) -> None:

@@ -156,3 +156,16 @@ def test_a_look_at_the_base_store_adds_nothing_to_the_arena() -> None:
         assert isinstance(table.column("s"), BytesColumn)
     finally:
         table.close()
+
+
+def test_rows_that_are_rewritten_take_little_more_than_twice_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena, "GARBAGE_MIN", 0)
+    table, most = StateTable(KEY, TEXT, 128), 0
+    for batch in range(1, 61):
+        start = batch % 20 * 250
+        put(table, batch, {key: f"{batch} ".ljust(200, "v") for key in range(start, start + 250)})
+        table.commit()
+        table.release(batch)
+        most = max(most, table._rows.arena.memory_bytes)
+    assert table._rows.arena.live_bytes == 5_000 * 200
+    assert most <= 2.5 * table._rows.arena.live_bytes, "undo of a batch holds spaces, but not all of them"

@@ -1,7 +1,8 @@
-"""The arena of a table: the bytes of its values of variable width, in spaces that only grow.
+"""The arena of a table: the bytes of its values of variable width, in spaces that are written from begin to end.
 
-    append ──► the current space ──► full of bytes that no row has: `compact` copies the rest to a new space
+    append ──► the newest space ──► full: another space
     copies of rows (undo, captures, changes that wait) hold the spaces that their handles name
+    most bytes belong to no row: the values that rows have in the oldest space are appended anew, and the space goes
 
 Bytes are written once, so an old row is saved by its handles (`arena_kernels`), and goes back without a copy. A space
 is let go as a whole, when neither the table nor a copy of a row holds it. Between batches, bytes that no row of the
@@ -19,30 +20,27 @@ from holdfast.state.physical import Bools, Bytes, Integers
 
 GARBAGE_MIN = 1 << 18
 """Bytes that no row has, up to which an arena is left as it is. A higher value copies small tables less often."""
-CHUNK_LEAST, CHUNK_MOST = 1 << 12, 1 << 24
-"""Bytes of a space's first chunk, and of its largest, except for larger appends: a chunk has twice the bytes of the
-chunk before. The rest of a chunk that an append does not fit in stays unused."""
+SPACE_LEAST, SPACE_SHARE = 1 << 12, 8
+"""Bytes of the least space, and the share of the bytes of rows that a larger space has, unless an append needs more. A
+higher share makes more and smaller spaces: undo keeps fewer bytes that it does not need, and a copy of rows holds more.
+"""
 
 
 class Space:
-    """Chunks of bytes that are written from begin to end and never moved."""
+    """Bytes that are written from begin to end and never moved."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         self.used_bytes = 0
-        self._chunks: list[Bytes] = []
-        self._at = self._stop = 0
-        """The address of the first unused byte of the last chunk, and the end of the chunk."""
+        self._bytes: Bytes = np.empty(size, np.uint8)
+        self.begin = self._bytes.ctypes.data
+        self.stop = self.begin + size
+        """Addresses."""
 
-    def room(self, length: int) -> int:
-        """The address of `length` unused bytes, which count as used from now on."""
-        if self._at + length > self._stop:
-            usual = min(CHUNK_MOST, 2 * len(self._chunks[-1])) if self._chunks else CHUNK_LEAST
-            chunk = np.empty(max(length, usual), np.uint8)
-            self._chunks.append(chunk)
-            self._at = chunk.ctypes.data
-            self._stop = self._at + len(chunk)
-        at = self._at
-        self._at += length
+    def room(self, length: int) -> int | None:
+        """The address of `length` unused bytes, which count as used from now on; None if there are not so many."""
+        at = self.begin + self.used_bytes
+        if at + length > self.stop:
+            return None
         self.used_bytes += length
         return at
 
@@ -52,10 +50,10 @@ class Arena:
 
     def __init__(self) -> None:
         self.live_bytes = 0
-        self._space = Space()
-        self.spaces = frozenset([self._space])
-        """All spaces that handles of the table's rows name."""
-        self._all: tuple[weakref.ref[Space], ...] = (weakref.ref(self._space),)
+        self._ordered: list[Space] = []
+        self.spaces: frozenset[Space] = frozenset()
+        """All spaces that handles of the table's rows name; in order, the oldest first."""
+        self._all: tuple[weakref.ref[Space], ...] = ()
         """Replaced as a whole, since other threads read it."""
 
     @property
@@ -74,7 +72,7 @@ class Arena:
             return np.zeros(0, np.uint64)
         begin, end = int(offsets[0]), int(offsets[-1])
         long_count = arena_kernels.long_count(offsets) if end - begin >= LONG else 0
-        at = self._space.room(end - begin + 8 * long_count)
+        at = self._room(end - begin + 8 * long_count)
         if long_count:
             handles: Handles = arena_kernels.append(offsets, data, valid, at)
         else:
@@ -85,15 +83,38 @@ class Arena:
     def hold(self, spaces: "frozenset[Space] | set[Space]") -> None:
         """Keep these spaces too: rows are about to get handles into them."""
         if not spaces <= self.spaces:
+            self._ordered[:0] = spaces - self.spaces
             self.spaces |= spaces
 
     def compact(self, columns: Callable[[], list[Handles]]) -> None:
-        """Copy all values to a new space if most bytes belong to no row. Between batches; `columns` are all handles."""
-        used = sum(space.used_bytes for space in self.spaces)
-        if used <= 2 * self.live_bytes + GARBAGE_MIN:
-            return
-        space = Space()
-        for handles in columns():
-            arena_kernels.move(handles, space.room(arena_kernels.stored_bytes(handles)))
-        self._space, self.spaces = space, frozenset([space])
+        """Let the oldest spaces go while most bytes belong to no row. Between batches; `columns` are all handles."""
+        used = sum(space.used_bytes for space in self._ordered)
+        for space in list(self._ordered):
+            if used <= 2 * self.live_bytes + GARBAGE_MIN:
+                return
+            used += self._clean(space, columns()) - space.used_bytes
+
+    def _clean(self, space: Space, columns: list[Handles]) -> int:
+        """Let a space go; the bytes of the values that were appended anew."""
+        self._ordered.remove(space)
+        moved = 0
+        for handles in columns:
+            length = int(arena_kernels.stored_bytes(handles, space.begin, space.stop))
+            if length:
+                arena_kernels.move(handles, space.begin, space.stop, self._room(length))
+                moved += length
+        self.spaces -= {space}
+        return moved
+
+    def _room(self, length: int) -> int:
+        """The address of `length` unused bytes of the newest space."""
+        at = self._ordered[-1].room(length) if self._ordered else None
+        if at is not None:
+            return at
+        space = Space(max(length, SPACE_LEAST, self.live_bytes // SPACE_SHARE))
+        self._ordered.append(space)
+        self.spaces |= {space}
         self._all = (*(each for each in self._all if each() is not None), weakref.ref(space))
+        at = space.room(length)
+        assert at is not None
+        return at

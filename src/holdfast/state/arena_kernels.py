@@ -100,22 +100,22 @@ def append(offsets: Integers, data: Bytes, valid: Bools, at: Any) -> Any:
 
 
 @kernel
-def stored_bytes(handles: Handles) -> Any:
-    """Return the bytes that the values take in an arena."""
-    total = _0
+def stored_bytes(handles: Handles, begin: Any, stop: Any) -> Any:
+    """Return the bytes that those of the values take in an arena that lie at addresses `[begin, stop)`."""
+    total, first, size = _0, np.uint64(begin), np.uint64(stop) - np.uint64(begin)
     for handle in handles:
-        total += _length(handle) + (_HEADER if handle >> _SHIFT == _LONG else _0)
+        if (handle & _ADDRESS) - first < size:
+            total += _length(handle) + (_HEADER if handle >> _SHIFT == _LONG else _0)
     return np.int64(total)
 
 
 @kernel
-def move(handles: Handles, at: Any) -> None:
-    """Copy the values to `at`, end to end, where `stored_bytes` has room; the handles name the copies."""
-    target = np.uint64(at)
+def move(handles: Handles, begin: Any, stop: Any, at: Any) -> None:
+    """Copy the values at `[begin, stop)` to `at`, where they take `stored_bytes`; the handles name the copies."""
+    target, first, size = np.uint64(at), np.uint64(begin), np.uint64(stop) - np.uint64(begin)
     for i in range(len(handles)):
-        _fetch(handles[min(i + _AHEAD, len(handles) - 1)])
         handle = handles[i]
-        if handle:
+        if (handle & _ADDRESS) - first < size:
             length = _length(handle)
             if handle >> _SHIFT == _LONG:
                 store_u64(target, length)
