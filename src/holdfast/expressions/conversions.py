@@ -38,7 +38,8 @@ def cast(node: Term, wanted: pa.DataType, settings: SqlSettings, mode: CastMode 
         return null_of(wanted)
     mode = mode or mode_of(settings)
     kernel = kernel_for(node.type, wanted, mode, settings.zone)
-    made = applied(wanted, with_arrays(kernel), node, fails=mode == "ansi" and may_fail(node.type, wanted))
+    fails = (mode == "ansi" and may_fail(node.type, wanted)) or (node.type == pa.string() and is_time(wanted))
+    made = applied(wanted, with_arrays(kernel), node, fails=fails)
     return Term(wanted, made.run, made.fails, made.constant, node.name)
 
 

@@ -27,6 +27,8 @@ _TIME = (
     r"^(?:(?P<y>[0-9]{4,6})(?:-(?P<m>[0-9]{1,2})(?:-(?P<d>[0-9]{1,2})(?:[ T](?:(?P<h>[0-9]{1,2}):(?P<n>[0-9]{1,2})"
     r"(?::(?P<s>[0-9]{1,2})(?:\.(?P<f>[0-9]*))?)?)?)?)?)?)\s*(?P<z>Z|UTC|GMT|[+-][0-9]{1,2}(?::[0-9]{1,2})?)?$"
 )
+_OTHER_TIME = r"^(?:[+-]?[0-9]{4,}-.*[A-Za-z]{2,}|[+-][0-9]{4,}-|T?[0-9]{1,2}:[0-9])"
+"""Times that Spark may read and that are not read here: with the name of a zone, with a sign, or without a day."""
 _BLANK = "".join(map(chr, range(33))) + "\x7f"
 
 
@@ -195,6 +197,8 @@ def read_times(array: pa.Array, wanted: pa.DataType, mode: str, zone: str) -> pa
     local = pc.add(pc.multiply(days.cast(pa.int64()), zones.DAY_US), pc.add(pc.multiply(seconds, 1_000_000), fraction))
     local = pc.if_else(valid, local, None).cast(LOCAL)
     made = local if wanted == LOCAL else _in_zone(local, get["z"], zone)
+    other = pc.and_(pc.match_substring_regex(texts, _OTHER_TIME), made.is_null())
+    failed_where(pc.and_(array.is_valid(), other), "{} has a form of time that is not supported in expressions", array)
     if mode == "ansi":
         failed_where(
             pc.and_(array.is_valid(), made.is_null()),
