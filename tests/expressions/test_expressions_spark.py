@@ -69,7 +69,8 @@ def test_rows_that_fail_here_fail_in_spark(session: Any) -> None:
         # Bytes that are no UTF-8 fail here; Spark keeps them, and writes them as they are.
         if text == "cast(g as string)" or "y" in text.replace("year", "").replace("try", ""):
             continue
-        for row in sorted(failed)[:FAILED_ROWS]:
+        refused_by_name = {row for row, reason in failed.items() if "not supported in expressions" in reason}
+        for row in sorted(failed.keys() - refused_by_name)[:FAILED_ROWS]:
             try:
                 given = frame.where(f"id = {row}").selectExpr(f"{text} as made").collect()
                 wrong.append(f"{text}: {failed[row]} here, {given} in Spark")
