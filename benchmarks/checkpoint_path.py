@@ -193,6 +193,7 @@ class StandInSink:
     """The publisher of a sink that has nothing to do."""
 
     layout = b""
+    awaited_us = None
 
     def publish(self, command: events.Publish, post: Callable[[events.Event], None]) -> None:
         post(events.Published(command.sink, command.number))

@@ -91,7 +91,7 @@ def test_a_query_that_fails_leaves_no_threads(storage: str, tmp_path: Path) -> N
 
 def test_a_start_that_is_refused_leaves_no_threads(storage: str, tmp_path: Path) -> None:
     def refuse(operation: str, name: str) -> Fault | None:
-        return Fault.FAIL if name.startswith("dstl/") and operation.startswith("get") else None
+        return Fault.FAIL if name.startswith("gathered/") and operation.startswith("get") else None
 
     census = Census()
     run(counting(storage, tmp_path))
