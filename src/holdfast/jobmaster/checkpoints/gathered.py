@@ -34,6 +34,9 @@ LOOKS = "look"
 ALONE_BYTES_MIN = 1024 * 1024
 """Bytes of a sink's committables from which they get an object of their own. A higher value makes fewer requests; logs
 in the same object keep it in the store for longer than the committables need."""
+ATTEMPTS_MAX, NEXT_ATTEMPT_S = 4, 0.1
+"""Attempts at an object, and the time in seconds from a failed attempt to the next, as for all other puts of the driver.
+Higher values outlast longer outages within a checkpoint, and say later that there is an outage."""
 OBJECTS_MAX = 8
 """Objects of a lane that are stored at once."""
 
@@ -109,7 +112,7 @@ class GatheredObjects:
     def __init__(self, store: ObjectStore, epoch: Epoch, scheduler: Scheduler | None = None) -> None:
         self._store = without_retries(store)
         self._epoch = epoch
-        policy = RetryPolicy()
+        policy = RetryPolicy(ATTEMPTS_MAX, next_attempt_delay=NEXT_ATTEMPT_S)
         threads = OBJECTS_MAX * policy.max_attempts
         self._scheduler = scheduler or ThreadScheduler({GATHERED: threads, COMMITTABLES: threads, DELETES: 1, LOOKS: 2})
         self._puts = Puts(policy, self._scheduler, DeletionQueue(store))
