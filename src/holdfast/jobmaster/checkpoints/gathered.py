@@ -35,8 +35,8 @@ ALONE_BYTES_MIN = 1024 * 1024
 """Bytes of a sink's committables from which they get an object of their own. A higher value makes fewer requests; logs
 in the same object keep it in the store for longer than the committables need."""
 ATTEMPTS_MAX, NEXT_ATTEMPT_S = 4, 0.1
-"""Attempts at an object, and the time in seconds from a failed attempt to the next, as for all other puts of the driver.
-Higher values outlast longer outages within a checkpoint, and say later that there is an outage."""
+"""Attempts at an object, and seconds from a failed attempt to the next, as for all other puts of the driver. Higher
+values outlast longer outages within a checkpoint, and say later that there is an outage."""
 OBJECTS_MAX = 8
 """Objects of a lane that are stored at once."""
 
