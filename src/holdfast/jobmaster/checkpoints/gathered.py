@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from holdfast.changelog_config import RetryPolicy
-from holdfast.errors import StorageError
+from holdfast.errors import StorageError, described
 from holdfast.formats.log_objects import OBJECT_HEADER
 from holdfast.ids import CheckpointId, Epoch
 from holdfast.storage import names
@@ -62,7 +62,7 @@ class Unstored(Exception):
     """Some object of a checkpoint could not be stored; `stored` names those that were."""
 
     def __init__(self, error: StorageError, stored: frozenset[str]) -> None:
-        super().__init__(str(error))
+        super().__init__(described(error))
         self.stored = stored
 
 

@@ -18,7 +18,7 @@ from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
 from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.clock import Clock
-from holdfast.errors import Fenced, ObjectNotFound, StorageError
+from holdfast.errors import Fenced, ObjectNotFound, StorageError, described
 from holdfast.ids import CheckpointId, Epoch, JournalNumber
 from holdfast.jobmaster.checkpoints.gathered import CarriedPart, GatheredObjects, StoredObjects, Unstored
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts
@@ -151,7 +151,7 @@ class Recorder:
             failpoints.hit("jobmaster.record.before")
             gone = self._gone([look() for look in looked])
         except (StorageError, OSError) as error:
-            self._post(events.RecordFailed(checkpoint_id, str(error), objects))
+            self._post(events.RecordFailed(checkpoint_id, described(error), objects))
             return
         if gone is not None:
             self.fail_query(gone)
