@@ -39,7 +39,7 @@ def test_scenario(line):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_after_any_change_of_the_load_three_steps_at_most_lead_to_a_number_that_stays(seed):
+def test_after_any_change_of_the_load_a_few_steps_lead_to_a_number_that_stays(seed):
     drawn = random.Random(seed)
     rates: list[float] = []
     job = JobWorld(
