@@ -32,6 +32,7 @@ def test_a_running_query_says_what_pyspark_says(fed):
         "splitsBehind": [],
         "keptSettings": {},
         "standbyTaskManagers": 0,
+        "autoscale": None,
         "exactlyOnce": True,
     }
     feed.put(ROWS)
@@ -57,6 +58,7 @@ def test_a_running_query_says_what_pyspark_says(fed):
         "splitsBehind": [],
         "keptSettings": {},
         "standbyTaskManagers": 0,
+        "autoscale": None,
         "exactlyOnce": True,
     }
 

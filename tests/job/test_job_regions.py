@@ -28,6 +28,8 @@ def test_each_split_is_a_region_where_no_operator_is_on_its_way(capsys: pytest.C
     assert capsys.readouterr().out == (
         "legs\n"
         "  level 0: sequence source 'numbers' → map_batches(<lambda>) → NoopSink 'nowhere'\n"
+        "engines\n"
+        "  map_batches(<lambda>): Python in the sender\n"
         "regions\n"
         "  source 'numbers': each split is a region\n"
     )

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.kill
 
 def test_splits_that_end_or_hang_their_process_stay_behind_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     kit = import_module("holdfast.testing.run")
-    monkeypatch.setattr(kit, "Start", lambda *told: replace(Start(*told), host="127.0.0.1"))
+    monkeypatch.setattr(kit, "Start", lambda *told, **named: replace(Start(*told, **named), host="127.0.0.1"))
     source = faulty(tmp_path / "faults", s7="exit", s11="raise", s20="hang")
     storage, clusters = f"file://{tmp_path}/storage", []
 

@@ -331,6 +331,8 @@ def test_explain_analyses_the_transforms_of_a_job_and_keeps_its_splits_as_region
     assert capsys.readouterr().out == (
         "legs\n"
         "  level 0: sequence source 'numbers' → transform → NoopSink 'nowhere'\n"
+        "engines\n"
+        "  transform: Spark SQL, a Spark job for each batch, because it is a function over a DataFrame\n"
         "regions\n"
         "  source 'numbers': each split is a region\n"
     )
