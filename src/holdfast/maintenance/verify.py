@@ -27,6 +27,7 @@ from holdfast.maintenance import report as kinds
 from holdfast.maintenance.objects import Check, Key, Wrong, copy_check, part_check, piece_check, staged_check
 from holdfast.maintenance.report import CheckpointSummary, OnProgress, Report
 from holdfast.recovery.restore import select
+from holdfast.references import object_of
 from holdfast.sinks.base import Owner
 from holdfast.sinks.gathered import Expanded
 from holdfast.sinks.staging import StagedRows, decode_owned
@@ -77,6 +78,8 @@ class _Verification:
         self._checks: dict[str, dict[Key, Check]] = {}
         self._copies: dict[str, CopiedObject] = {}
         """Copies that a savepoint lists."""
+        self._unread: dict[str, tuple[str, str, list[str]]] = {}
+        """Objects that cannot be read: the kind, the finding, and everything that they were to hold."""
 
     def run(self, listed: Listed) -> Report:
         self._read_job()
@@ -87,8 +90,7 @@ class _Verification:
                 self._read_checkpoint(number, record)
         self._read_objects()
         self._note_unknown()
-        self._report.problems.sort()
-        return self._report
+        return self._finished()
 
     def run_savepoint(self, savepoint: StoredSavepoint) -> Report:
         """Check a savepoint's checkpoint, and that each object is as it was when it was copied."""
@@ -103,8 +105,7 @@ class _Verification:
             elif isinstance(names.parse(name), names.GatheredName):
                 self._wanted([copy_check(kinds.CHANGELOG, copy)])
         self._read_objects()
-        report.problems.sort()
-        return report
+        return self._finished()
 
     # --- small objects ------------------------------------------------------------------------------------------------
 
@@ -304,15 +305,15 @@ class _Verification:
 
     def _check_object(self, name: str, reading: "Future[bytes]") -> int:
         checks = list(self._checks[name].values())
+        length = sum(check.length for check in checks)
         try:
             data = memoryview(reading.result())
         except ObjectNotFound:
-            expected = f"{sum(check.length for check in checks):,} bytes: {checks[0].what}"
-            self._report.wrong(checks[0].kind, name, "no such object", expected)
-            return sum(check.length for check in checks)
+            self._note_unread(checks[0].kind, name, "no such object", f"{length:,} bytes: {checks[0].what}")
+            return length
         except StorageError as error:
-            self._report.wrong(checks[0].kind, name, str(error), checks[0].what)
-            return sum(check.length for check in checks)
+            self._note_unread(checks[0].kind, name, str(error), checks[0].what)
+            return length
         for check in checks:
             self._run(check, data)
         return self._count(name, len(data))
@@ -338,15 +339,27 @@ class _Verification:
             data = read(self._store, name)
         except ObjectNotFound:
             if missing_is_wrong:
-                self._report.wrong(kind, name, "no such object", expected)
+                self._note_unread(kind, name, "no such object", expected)
             return None
         except StorageError as error:
-            self._report.wrong(kind, name, str(error), expected)
+            self._note_unread(kind, name, str(error), expected)
             return None
         self._report.count(kind, len(data))
         if name in self._copies:
             self._run(copy_check(kind, self._copies[name]), memoryview(data))
         return data
+
+    def _note_unread(self, kind: str, name: str, found: str, expected: str) -> None:
+        """Note that an object cannot be read. It is one problem, however many of its parts are needed."""
+        _, _, wanted = self._unread.setdefault(object_of(name), (kind, found, []))
+        if expected not in wanted:
+            wanted.append(expected)
+
+    def _finished(self) -> Report:
+        for name, (kind, found, wanted) in self._unread.items():
+            self._report.wrong(kind, name, found, "; ".join(wanted))
+        self._report.problems.sort()
+        return self._report
 
     def _note_unknown(self) -> None:
         for info in self._store.list(names.JOURNAL):
