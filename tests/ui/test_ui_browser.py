@@ -69,7 +69,7 @@ class Watched:
 
     def __init__(self, browser: Chrome) -> None:
         self.browser = browser
-        self.loses_manifests = False
+        self.loses_checkpoints = False
         self.cluster: LocalCluster | None = None
         Moody.refuses = False
         job = hf.Job(
@@ -96,7 +96,7 @@ class Watched:
         self.cluster = cluster
 
     def _fault(self, operation: str, name: str) -> Fault | None:
-        return Fault.FAIL if self.loses_manifests and name.startswith("gathered/") and operation == "put" else None
+        return Fault.FAIL if self.loses_checkpoints and name.startswith("gathered/") and operation == "put" else None
 
     def open_tab(self, name: str) -> None:
         self.browser.find_element(By.ID, f"tab-{name}").click()
@@ -171,11 +171,11 @@ def test_the_page_follows_a_job_through_checkpoints_that_complete_are_refused_an
     Moody.refuses = False
     until(lambda: watched.outcomes()[:1] == ["completed"])
 
-    watched.loses_manifests = True
+    watched.loses_checkpoints = True
     with pytest.raises(CheckpointFailed):
         query.trigger_checkpoint(30)
-    watched.loses_manifests = False
-    until(lambda: watched.outcomes()[:1] == ["declined"])
+    watched.loses_checkpoints = False
+    until(lambda: watched.outcomes()[:1] == ["failed"])
     saved = query.savepoint("memory://browser-savepoint")
     watched.sees("Savepoints", saved.url)
     watched.picture("page-checkpoints")
