@@ -91,8 +91,7 @@ def test_executors_are_probed_once_for_the_same_modules_and_storage_and_again_fo
     session = Session("once")
     assert [session.start(re.compile), session.start(re.compile), session.start([re.compile])] == [4, 0, 0]
     assert [session.start(re.sub), session.start([re.compile, re.sub])] == [4, 0]
-    assert [session.start(re.sub, "s3://bucket/jobs/a"), session.start(re.sub, "s3://bucket/jobs/b")] == [4, 0]
-    assert session.start(re.sub, "s3://bucket/others/a") == 4
+    assert [session.start(re.sub, "s3://bucket/jobs/a"), session.start(re.sub, "s3://bucket/jobs/a")] == [4, 0]
     session.executors = ["a:1", "c:1"]
     assert [session.start(re.sub), session.start(re.sub)] == [4, 0]
     session.executors = ["a:1", "b:1"]
@@ -110,9 +109,22 @@ def test_a_probe_that_fails_is_repeated_at_the_next_start():
     assert [session.start(re.compile), session.start(re.compile)] == [4, 0]
 
 
-def test_the_machine_of_the_driver_is_probed_by_a_single_task_for_all_its_storages():
+@pytest.mark.parametrize("url", ["s3://bucket-%s", "s3://bucket/jobs/%s", "file:///mnt/%s", "memory://%s"])
+def test_a_storage_beside_a_storage_that_executors_read_is_probed(url):
+    """It may be a bucket of its own, a disk of the driver's machine alone, or the driver's memory."""
+    session = Session(f"beside {url}")
+    assert session.start(re.sub, url % "a") == 4
+    session.problem = "executor on a: it cannot read what the driver wrote"
+    with pytest.raises(JobRefused, match="cannot read what the driver wrote"):
+        session.start(re.sub, url % "b")
+
+
+def test_the_machine_of_the_driver_is_probed_by_a_single_task_for_all_its_files_but_not_for_its_memory():
     session = Session("local", "local[4]")
     assert [session.start(re.compile, "file:///a/b"), session.start(re.compile, "file:///c/d")] == [1, 0]
+    session.problem = "executor on a: it cannot read what the driver wrote"
+    with pytest.raises(JobRefused, match="cannot read what the driver wrote"):
+        session.start(re.compile, "memory://a")
 
 
 def test_the_names_that_a_program_needs_are_found_and_none_of_modules_that_travel_with_it():

@@ -22,7 +22,6 @@ from holdfast.errors import JobRefused, ObjectNotFound
 from holdfast.ids import Epoch
 from holdfast.spark.probe import probe_executors
 from holdfast.storage import names
-from holdfast.storage.reach import LOCAL
 from holdfast.storage.store import ObjectStore
 
 PROBES_MAX = 3
@@ -98,14 +97,14 @@ def _is_inside(module: str, parents: Collection[str]) -> bool:
 
 
 def storage_fact(url: str, options: Mapping[str, str], is_local: bool) -> str:
-    """Return the fact that an executor reads storages like this one: in the same folder, with the same options.
+    """Return the fact that an executor reads a storage at this URL, with these options.
 
-    Executors of `local[…]` are on the driver's machine, so that they read what it reads there.
+    Nothing is concluded from a storage beside it: each may be a mount or a bucket of its own. Executors of `local[…]`
+    are on the driver's machine, so that they read the files that it reads there, but not its memory.
     """
-    if is_local and url.startswith(LOCAL):
-        return "storage on this machine"
-    folder = url.rstrip("/").rpartition("/")[0]
-    return f"storage {hashlib.sha256(repr((folder, sorted(options.items()))).encode()).hexdigest()}"
+    if is_local and url.startswith("file:"):
+        return "storage in files of this machine"
+    return f"storage {hashlib.sha256(repr((url, sorted(options.items()))).encode()).hexdigest()}"
 
 
 def executors_of(spark: SparkSession) -> frozenset[str]:
