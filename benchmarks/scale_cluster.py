@@ -165,8 +165,8 @@ class SocketTaskManager(_Caller):
     def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
         self._call("cut", (run, checkpoint_id, batch), type(None))
 
-    def complete(self, run: int, checkpoint_id: int) -> None:
-        self._call("complete", (run, checkpoint_id), type(None))
+    def complete(self, run: int, checkpoint_id: int, part: str = "") -> None:
+        self._call("complete", (run, checkpoint_id, part), type(None))
 
     def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
         self._call("abort_checkpoint", (run, checkpoint_id), type(None))
@@ -262,8 +262,8 @@ class StandInCluster:
         kind = SocketTaskManager(self, process) if self._server is None else TaskManagerClient(route, self._secret)
         complete, number = kind.complete, process.number
 
-        def noted(run: int, checkpoint_id: int) -> None:
-            complete(run, checkpoint_id)
+        def noted(run: int, checkpoint_id: int, part: str = "") -> None:
+            complete(run, checkpoint_id, part)
             self._on_completed(number)
 
         kind.complete = noted  # type: ignore[method-assign]

@@ -26,7 +26,7 @@ from holdfast.taskmanager.actions import ActionServer
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
 from holdfast.taskmanager.remote import address, bind
 
-CALLS = ("run", "cancel", "split", "deploy", "process", "commit", "abort", "cut", "complete", "abort_checkpoint")
+CALLS = ("run", "cancel", "split", "deploy", "process", "commit", "undo", "cut", "complete", "abort_checkpoint")
 HOST = "127.0.0.1"
 TAKEN, WANTED_WHOLE = b"\1", b"\0"
 """The driver's answers to an acknowledgement."""

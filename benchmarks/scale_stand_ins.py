@@ -14,6 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,17 @@ LOG_PIECES_MAX = 64
 NEW_FILES_SHARE = 5
 """A materialization replaces one file in so many."""
 BUCKETS = 10
-STAGED = f"_{names.staging_folder('0' * 32, Epoch(1), RunNumber(1))}/out/000000000001-100000-{'0' * 32}-0000.parquet"
-COMMITTABLE = encode(StagedParquet(1000, 80_000, 123_456_789, STAGED, ""))
 
 _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.decode
+
+
+@lru_cache
+def _committable(job_id: str) -> bytes:
+    """Of a file that the job's sink `out` staged."""
+    folder = names.staging_folder(job_id, Epoch(1), RunNumber(1))
+    name = f"_{folder}/out/000000000001-100000-{'0' * 32}-0000.parquet"
+    return encode(StagedParquet(1000, 80_000, 123_456_789, name, ""))
 
 
 @dataclass
@@ -252,7 +259,7 @@ class StandIns:
         outputs = tuple(
             OutputResult(self._sent(unit, rows, order))
             if isinstance(output.target, OperatorTarget)
-            else OutputResult(committables=(COMMITTABLE,))
+            else OutputResult(committables=(_committable(order.routes.job_id),))
             for output in leg.outputs
         )
         return UnitResult(unit.unit, leg.index, attempt, rows, outputs, event_times=times)
