@@ -11,16 +11,21 @@ from spark_kit import new_job, newest, write_rows
 
 import holdfast as hf
 from holdfast.jobmaster.savepoints import savepoints
+from holdfast.journal.codec import StoredSavepoint
 from holdfast.journal.savepoints import find_savepoint
 from holdfast.maintenance.verify import verify
 from holdfast.spark import savepoint_copies
+from holdfast.storage import names
 from holdfast.storage.copying import CopiedObject
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.store import open_store
 
 pytestmark = pytest.mark.spark
-STATE = ("dstl/", "shared/", "gathered/")
+LOGS_AND_TABLES = (names.CHANGELOG, names.SHARED)
 """Folders of objects that grow with the state."""
+ALONE = hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(gathered_size_max=0))
+"""TaskManagers store their logs, as if these were large. Small logs lie in the objects of their manifests, and the
+driver reads them along."""
 MANUAL = hf.CheckpointConfig(trigger=hf.manual())
 
 
@@ -53,22 +58,22 @@ def carried_on(job: hf.Job, folder: Path, number: int) -> hf.Query:
     return query
 
 
-def noting(names: list[str]) -> Any:
-    """Return `ObstoreStore.get` that notes the names it is asked for in this process."""
-    before = ObstoreStore.get
+def noting(reads: set[tuple[Any, ...]], method: str) -> Any:
+    """Patch a method of `ObstoreStore` that reads, so that it notes the names and ranges that it reads here."""
+    before = getattr(ObstoreStore, method)
 
-    def get(self: ObstoreStore, name: str) -> bytes:
-        names.append(name)
-        return before(self, name)
+    def read(self: ObstoreStore, name: str, *place: int) -> bytes:
+        reads.add((name, *place))
+        found: bytes = before(self, name, *place)
+        return found
 
-    return get
+    return mock.patch.object(ObstoreStore, method, read)
 
 
-def found_in(url: str) -> list[CopiedObject]:
-    """Return the objects of a savepoint."""
+def found_in(url: str) -> StoredSavepoint:
     stored = find_savepoint(open_store(url))
     assert stored is not None
-    return stored.objects
+    return stored
 
 
 def test_a_task_copies_no_more_than_its_portion() -> None:
@@ -92,7 +97,7 @@ def test_a_task_answers_the_error_of_a_damaged_object_and_writes_nothing() -> No
 @pytest.mark.timeout(300)
 def test_other_layouts_begin_from_a_savepoint_and_its_own_job_goes_back_to_it(spark: Any, tmp_path: Path) -> None:
     sink, url = hf.MemorySink(name="out"), (tmp_path / "save").as_uri()
-    query = carried_on(summed(spark, tmp_path, "one", sink, "counts", task_managers=2), tmp_path, 0)
+    query = carried_on(summed(spark, tmp_path, "one", sink, "counts", checkpoint=ALONE, task_managers=2), tmp_path, 0)
     with mock.patch.object(savepoints, "copy_objects", side_effect=AssertionError("the driver copies")):
         query.savepoint(url)
     file(tmp_path, 1)
@@ -101,15 +106,20 @@ def test_other_layouts_begin_from_a_savepoint_and_its_own_job_goes_back_to_it(sp
     assert newest(sink) == dict.fromkeys(range(8), 11)
     assert verify(open_store(url)).ok
 
-    after, read_here = hf.MemorySink(name="out"), list[str]()
+    after, read_here = hf.MemorySink(name="out"), set[tuple[Any, ...]]()
     other = {"parallelism": 3, "state": hf.RocksDBState(), "checkpoint": hf.CheckpointConfig(changelog=False)}
     dropped = {"drop_state": ["counts"], "start_from": url}
-    with mock.patch.object(ObstoreStore, "get", noting(read_here)):
+    with noting(read_here, "get"), noting(read_here, "get_range"):
         new = carried_on(summed(spark, tmp_path, "two", after, "many", **other, **dropped), tmp_path, 2)
     new.stop()
-    assert "savepoint" in read_here
-    assert not [name for name in read_here if name.startswith(STATE)], "the driver reads state"
-    assert any(each.name.startswith(STATE) for each in found_in(url)), "the savepoint has state to copy"
+    assert ("savepoint",) in read_here
+    saved = found_in(url)
+    copied, parts = {each.name for each in saved.objects}, map(names.part, saved.record.manifests)
+    manifests = {(part.object, part.offset, part.length) for part in parts if part is not None}
+    assert len(manifests) == 2
+    assert {each for each in read_here if each[0] in copied and each[0].startswith(names.GATHERED)} == manifests
+    assert not [name for name, *_ in read_here if name.startswith(LOGS_AND_TABLES)], "the driver reads state"
+    assert any(name.startswith(LOGS_AND_TABLES) for name in copied), "the savepoint has state to copy"
     assert verify(open_store((tmp_path / "two").as_uri())).ok
     assert newest(after) == dict.fromkeys(range(8), 111)
     assert new.id != query.id
