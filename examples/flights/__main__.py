@@ -20,6 +20,7 @@ from examples.flights.screen import Screen
 
 POLL_S = 0.1
 AT_ONCE_S_MAX = 30.0
+ROWS_PER_BATCH = 6_000
 
 
 class Recovery:
@@ -41,15 +42,16 @@ class Recovery:
 class Replay:
     """The job on its way through the input, and the kills on that way."""
 
-    def __init__(self, folder: Path, rows: int, screen: Screen) -> None:
+    def __init__(self, folder: Path, rows: int, rows_per_batch: int, screen: Screen) -> None:
         self.seen: set[psutil.Process] = set()
         self._folder = folder
         self._rows = rows
+        self._rows_per_batch = rows_per_batch
         self._screen = screen
         self._status = Status()
         self._earlier: list[Status] = []
         self._recovery: Recovery | None = None
-        self._driver = Driver(folder, 1, self.seen)
+        self._driver = Driver(folder, rows_per_batch, 1, self.seen)
 
     def run(self) -> None:
         """Raises `DriverFailed`."""
@@ -93,7 +95,8 @@ class Replay:
             processed = self._look()
             pid = next((self._driver.kill_task_manager(one) for one in self._status.task_managers), None)
         if pid is None:
-            raise DriverFailed("no TaskManager was found to kill")
+            cause = ": the job has ended" if self._driver.ended() else f" at {self._status.task_managers}"
+            raise DriverFailed(f"no TaskManager was found to kill{cause}")
         self._recovery = Recovery(self._status, new_driver=False)
         self._screen.say(f"[red]kill -9[/] of TaskManager 0, process {pid}, at {processed:,} rows")
 
@@ -103,7 +106,7 @@ class Replay:
         self._screen.say(f"[red]kill -9[/] of the driver, process {pid}, at {processed:,} rows; starting another")
         self._recovery = Recovery(self._status, new_driver=True)
         self._earlier.append(self._status)
-        self._driver = Driver(self._folder, len(self._earlier) + 1, self.seen)
+        self._driver = Driver(self._folder, self._rows_per_batch, len(self._earlier) + 1, self.seen)
 
 
 def compare(found: list[Row], expected: list[Row], screen: Screen) -> bool:
@@ -117,11 +120,11 @@ def compare(found: list[Row], expected: list[Row], screen: Screen) -> bool:
     return False
 
 
-def demonstrate(folder: Path, rows_max: int | None) -> bool:
+def demonstrate(folder: Path, rows_max: int | None, rows_per_batch: int) -> bool:
     """Run the demonstration; True if all went as it should."""
     rows = write_flights(folder / "flights.csv", rows_max)
     screen = Screen(rows)
-    replay = Replay(folder, rows, screen)
+    replay = Replay(folder, rows, rows_per_batch, screen)
     try:
         with screen:
             replay.run()
@@ -141,15 +144,16 @@ def demonstrate(folder: Path, rows_max: int | None) -> bool:
 
 def main(
     rows: Annotated[int | None, typer.Option(help="Replay only the first of the 336,776 flights.")] = None,
+    rows_per_batch: Annotated[int, typer.Option(help="At most so many flights in a batch.")] = ROWS_PER_BATCH,
     folder: Annotated[Path | None, typer.Option(help="Work in this empty folder and keep it.")] = None,
 ) -> None:
     """Replay real flights through a job that is killed twice, and compare its result with a direct computation."""
     if folder is not None:
         folder.mkdir(parents=True)
-        well = demonstrate(folder.resolve(), rows)
+        well = demonstrate(folder.resolve(), rows, rows_per_batch)
     else:
         with tempfile.TemporaryDirectory(prefix="holdfast-flights-") as temporary:
-            well = demonstrate(Path(temporary), rows)
+            well = demonstrate(Path(temporary), rows, rows_per_batch)
     raise typer.Exit(0 if well else 1)
 
 

@@ -1,6 +1,6 @@
 """The driver process: runs the job to the end of its input, and keeps a small file up to date that says how far it is.
 
-python -m examples.flights.driver <folder> <status file>
+python -m examples.flights.driver <folder> <status file> <rows per batch>
 """
 
 import json
@@ -49,9 +49,9 @@ def status_of(query: hf.Query, size: int) -> Status:
     )
 
 
-def main(folder: Path, status: Path) -> None:
+def main(folder: Path, status: Path, rows_per_batch: int) -> None:
     spark = session()
-    query = delays(spark, folder).start(trigger=hf.available_now())
+    query = delays(spark, folder, rows_per_batch).start(trigger=hf.available_now())
     size = (folder / "flights.csv").stat().st_size
     while not query.awaitTermination(timeout=REPORT_INTERVAL_S):
         status_of(query, size).write(status)
@@ -60,4 +60,4 @@ def main(folder: Path, status: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 
 
-def delays(spark: SparkSession, folder: Path) -> hf.Job:
+def delays(spark: SparkSession, folder: Path, rows_per_batch: int) -> hf.Job:
     """Reads `flights.csv` in the folder, and keeps the Delta table `delays` there up to date."""
     job = hf.Job(
         spark,
@@ -16,7 +16,7 @@ def delays(spark: SparkSession, folder: Path) -> hf.Job:
         parallelism=2,
         task_managers=2,
         checkpoint=hf.CheckpointConfig(trigger=hf.every("500ms")),
-        max_rows_per_batch=6_000,
+        max_rows_per_batch=rows_per_batch,
     )
     flights = job.read(hf.FileSource(str(folder / "flights.csv"), name="flights", null_values=("NA",)))
     (

@@ -23,11 +23,12 @@ class DriverFailed(Exception):
 class Driver:
     """A driver process, with its JVM and Python workers below it."""
 
-    def __init__(self, folder: Path, number: int, seen: set[psutil.Process]) -> None:
+    def __init__(self, folder: Path, rows_per_batch: int, number: int, seen: set[psutil.Process]) -> None:
         self._status = folder / f"status-{number}.json"
         self._log = folder / f"driver-{number}.log"
         self._seen = seen
-        command = [sys.executable, "-m", "examples.flights.driver", str(folder), str(self._status)]
+        arguments = [str(folder), str(self._status), str(rows_per_batch)]
+        command = [sys.executable, "-m", "examples.flights.driver", *arguments]
         with self._log.open("wb") as log:
             # A session of its own: Ctrl-C reaches the demonstration alone, which then ends all processes.
             self._process = subprocess.Popen(
