@@ -58,7 +58,7 @@ _decode = msgspec.msgpack.decode
 
 @lru_cache
 def _committable(job_id: str) -> bytes:
-    """Of a file that the job's sink `out` staged."""
+    """Names a file that the job's sink `out` staged."""
     folder = names.staging_folder(job_id, Epoch(1), RunNumber(1))
     name = f"_{folder}/out/000000000001-100000-{'0' * 32}-0000.parquet"
     return encode(StagedParquet(1000, 80_000, 123_456_789, name, ""))

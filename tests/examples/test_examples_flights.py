@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 48_000
 ROWS_PER_BATCH = 1_200
-"""As in the whole demonstration, a third of the rows is many batches, in which its processes are found and killed."""
+"""Rows of a batch: a third of all rows is many batches, in which the processes are found and killed."""
 
 
 @pytest.mark.kill

@@ -111,7 +111,7 @@ def test_a_probe_that_fails_is_repeated_at_the_next_start():
 
 @pytest.mark.parametrize("url", ["s3://bucket-%s", "s3://bucket/jobs/%s", "file:///mnt/%s", "memory://%s"])
 def test_a_storage_beside_a_storage_that_executors_read_is_probed(url):
-    """It may be a bucket of its own, a disk of the driver's machine alone, or the driver's memory."""
+    """A storage beside it may be a bucket of its own, a disk of the driver's machine alone, or the driver's memory."""
     session = Session(f"beside {url}")
     assert session.start(re.sub, url % "a") == 4
     session.problem = "executor on a: it cannot read what the driver wrote"
