@@ -47,6 +47,8 @@ class Shape:
     interval_s: float = 0.2
     log_handles_max: int = 5
     max_concurrent: int = 2
+    gathered_size_max: int | str = "64KB"
+    """Up to which size logs and manifests travel to the driver. 0: each TaskManager stores its own."""
     source: str = "sequence"
     """Kind of input. "stream": the numbers in files that a streaming DataFrame reads, an epoch a file."""
 
@@ -93,7 +95,9 @@ def build(shape: Shape, folder: Path, spark: Any = None, storage: str | None = N
             trigger=hf.every(shape.interval_s),
             max_concurrent=shape.max_concurrent,
             tolerable_failed_checkpoints=1000,
-            changelog=hf.ChangelogConfig(log_handles_max=shape.log_handles_max),
+            changelog=hf.ChangelogConfig(
+                log_handles_max=shape.log_handles_max, gathered_size_max=shape.gathered_size_max
+            ),
         ),
         failover=KILLED_OFTEN,
         **more,

@@ -30,6 +30,8 @@ PROVOKED = {
 EVERY = Shape(rows=960, rows_per_batch=80, interval_s=0.005, log_handles_max=2)
 DELTA = Shape(**{**vars(EVERY), "rows": 560, "sink": "delta"})
 """A commit of Delta takes most of a batch's time, so fewer batches have to do."""
+ALONE = Shape(**{**vars(EVERY), "gathered_size_max": 0})
+LASTING = Shape(**{**vars(EVERY), "rows": 12_000, "rows_per_batch": 40, "log_handles_max": 1})
 SHAPES = {
     "sink.callback": [Shape(**{**vars(EVERY), "sink": "callback"})],
     "sink.kafka": [Shape(**{**vars(EVERY), "rows": 400, "sink": "kafka"})],
@@ -41,8 +43,13 @@ SHAPES = {
     "sink.staged": [Shape(**{**vars(EVERY), "rows": 24_000, "rows_per_batch": 4000, "keys": 5000})],
     # Committables are gathered where several batches wait for a checkpoint.
     "jobmaster.gather": [Shape(**{**vars(EVERY), "interval_s": 1.0})],
-    # A table is materialized once its log is long, beside batches: a short job may end before.
-    "materialize": [Shape(**{**vars(EVERY), "rows": 4000, "log_handles_max": 1})],
+    # Small logs travel, so that their TaskManagers store no object.
+    "changelog.upload": [ALONE],
+    "taskmanager.cut.manifest": [ALONE],
+    # A table is materialized once its log is long, beside batches, and an object of logs that travelled is deleted
+    # once these logs are truncated: a short job may end before.
+    "materialize": [LASTING],
+    "jobmaster.delete": [LASTING, ALONE],
     "": [EVERY, Shape(**{**vars(DELTA), "emit": "chain"})],
 }
 

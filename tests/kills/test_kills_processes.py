@@ -1,6 +1,7 @@
 """Drivers and TaskManagers of real Spark, killed with SIGKILL at named failpoints, or stopped and continued."""
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,18 @@ TASK_MANAGER_POINTS = {
 }
 """Failpoints in processes that Spark started, and at which hit in its process each kills."""
 
+STORED_ALONE = {"changelog.upload.before", "changelog.upload.after", "taskmanager.cut.manifest"}
+"""Only TaskManagers whose logs and manifests do not travel come by these."""
+
+LAYOUTS = {
+    "logs stored alone": (0, TASK_MANAGER_POINTS),
+    "logs that travel": (
+        "64KB",
+        {point: hit for point, hit in TASK_MANAGER_POINTS.items() if point not in STORED_ALONE},
+    ),
+}
+"""`gathered_size_max`, and the failpoints that a job with it meets."""
+
 DRIVER_POINTS = {
     "two of them": {"jobmaster.record.before": 2, "sink.delta.committed": 1},
     "the most telling ones": {
@@ -69,9 +82,12 @@ def killed(folder: Path) -> set[str]:
     return {marker.name for marker in folder.iterdir()}
 
 
-def test_task_managers_and_tasks_are_killed_at_each_of_their_failpoints_within_one_driver(tmp_path):
+@pytest.mark.parametrize("layout", quick("logs stored alone", of=LAYOUTS))
+def test_task_managers_and_tasks_are_killed_at_each_of_their_failpoints_within_one_driver(layout, tmp_path):
+    size, hits = layout
     shape = Shape("every", "parquet", rows=200_000, keys=5000, rows_per_batch=8000, interval_s=0.3, log_handles_max=2)
-    points = armed(TASK_MANAGER_POINTS, tmp_path / "killed")
+    shape = replace(shape, gathered_size_max=size)
+    points = armed(hits, tmp_path / "killed")
     # The death of a sender leaves nothing to be undone, and a TaskManager's comes before the undo where both meet.
     points |= {
         "jobmaster.process.after": "raise:StorageError@6",
@@ -81,7 +97,7 @@ def test_task_managers_and_tasks_are_killed_at_each_of_their_failpoints_within_o
     with DriverProcess(tmp_path, {tmp_path / "job": shape}, armed=points) as driver:
         driver.finish(500)
     check(shape, tmp_path / "job")
-    assert killed(tmp_path / "killed") == TASK_MANAGER_POINTS.keys()
+    assert killed(tmp_path / "killed") == hits.keys()
 
 
 @pytest.mark.parametrize("hits", quick("two of them", of=DRIVER_POINTS))
