@@ -48,7 +48,7 @@ class Shape:
     log_handles_max: int = 5
     max_concurrent: int = 2
     gathered_size_max: int | str = "64KB"
-    """Up to which size logs and manifests travel to the driver. 0: each TaskManager stores its own."""
+    """The size up to which logs and manifests travel to the driver. 0: each TaskManager stores its own."""
     source: str = "sequence"
     """Kind of input. "stream": the numbers in files that a streaming DataFrame reads, an epoch a file."""
 
