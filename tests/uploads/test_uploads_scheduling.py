@@ -92,3 +92,11 @@ def test_in_manual_time_nothing_runs_until_time_is_let_pass_and_then_in_order():
     assert (ran, scheduler.monotonic()) == (["fast", "timer", "slow"], 2.0)
     with pytest.raises(RuntimeError, match="nothing is left"):
         scheduler.run_until(lambda: False)
+
+
+def test_a_retry_that_is_asked_for_after_the_end_comes_all_the_same():
+    scheduler = ThreadScheduler({"lane": 1})
+    scheduler.close()
+    called = threading.Event()
+    scheduler.call_later(0.001, called.set)
+    assert called.wait(10)

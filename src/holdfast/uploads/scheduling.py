@@ -119,6 +119,12 @@ class ThreadScheduler:
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
         with self._changed:
+            if self._ended:
+                # A call may fail, and the last one be over, before its maker asks for its retry.
+                late = threading.Timer(delay_s, call)
+                late.daemon = True
+                late.start()
+                return late.cancel
             self._timed += 1
             timer = _Timer(self.monotonic() + delay_s, self._timed, call)
             heapq.heappush(self._timers, timer)
