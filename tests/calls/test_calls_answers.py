@@ -1,6 +1,7 @@
 """`map_async` over a whole job in one process: answers, bad records, retries, time-outs, rates, repeated batches."""
 
 import asyncio
+import threading
 from collections import Counter
 from uuid import uuid4
 
@@ -8,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.calls.caller import Caller
+from holdfast.calls.declared import as_function, checked_settings
 from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import QueryFailed, SettingsError, StorageError
 from holdfast.testing import TestSource, run
@@ -212,6 +215,27 @@ def test_calls_of_a_repeated_batch_are_answered_from_the_first_try():
     failed.clear()
     asked.calls.clear()
     assert ask(kept=0) == (20, 40)
+
+
+def test_a_function_that_blocks_its_loop_does_not_hold_up_the_end(monkeypatch):
+    monkeypatch.setattr("holdfast.calls.loop.END_S_MAX", 0.05)
+    monkeypatch.setattr("holdfast.calls.caller.CLOSE_S_MAX", 0.05)
+    blocked, let_go = threading.Event(), threading.Event()
+
+    async def blocks() -> None:
+        blocked.set()
+        let_go.wait(30)
+
+    caller = Caller(
+        "asking", as_function(square), checked_settings(1, True, None, 0, 0, Exception, None, None, 1, 0), SystemClock()
+    )
+    caller._thread.submit(blocks())
+    until(blocked.is_set)
+    caller.close()
+    let_go.set()
+    until(lambda: not caller._thread._thread.is_alive())
+    caller._thread.loop.run_until_complete(asyncio.sleep(0))
+    caller._thread.loop.close()
 
 
 def test_what_is_no_coroutine_function_is_refused():

@@ -11,6 +11,8 @@ from holdfast.clock import Clock, SystemClock
 
 T = TypeVar("T")
 
+END_S_MAX = 5.0
+"""Seconds for which the end of a loop is awaited."""
 LOOK_S = 0.001
 """Seconds for which a loop without a clock of its own waits for something real before it skips a pause."""
 
@@ -29,10 +31,11 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(made, self.loop)
 
     def close(self) -> None:
-        """End the loop and its thread."""
+        """End the loop and its thread. A loop that a function blocks for longer than `END_S_MAX` is left to itself."""
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        self._thread.join(END_S_MAX)
+        if not self._thread.is_alive():
+            self.loop.close()
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
