@@ -241,6 +241,8 @@ def test_a_function_that_blocks_its_loop_does_not_hold_up_the_end(monkeypatch):
 def test_what_is_no_coroutine_function_is_refused():
     with pytest.raises(SettingsError, match="async def"):
         rows_of(lambda row: row)
+    with pytest.raises(SettingsError, match="AsyncFunction has no `async def call"):
+        rows_of(hf.AsyncFunction())
     with pytest.raises(SettingsError, match="capacity=0"):
         rows_of(square, capacity=0)
     with pytest.raises(SettingsError, match="rate=-1"):

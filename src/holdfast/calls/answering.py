@@ -88,7 +88,7 @@ def _fitted(
         yield fitter.batch(shaped)
         return
     except OutputMismatch:
-        pass
+        pass  # the rows are looked at singly below, which finds all that do not fit
     fitting: list[tuple[int, Row]] = []
     for owner, row in zip(owners, shaped, strict=True):
         try:

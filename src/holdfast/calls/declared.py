@@ -136,6 +136,8 @@ def checked_settings(
 def as_function(fn: Any) -> AsyncFunction:
     """Return a coroutine function, or an object with an asynchronous call, as an `AsyncFunction`."""
     if isinstance(fn, AsyncFunction):
+        if type(fn).call is AsyncFunction.call:
+            raise SettingsError(f"{type(fn).__name__} has no `async def call(self, rows)`, which answers rows")
         return fn
     called = vars(type(fn)).get("__call__")
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(called):
