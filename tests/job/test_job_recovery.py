@@ -178,9 +178,14 @@ def test_a_survivor_that_cannot_go_back_in_memory_restores(tmp_path):
     job.check()
 
 
+def has_copies(hosted: Hosted) -> bool:
+    """The TaskManager knows where its logs lie, and has copies of all that the last checkpoint names."""
+    held, known = set(hosted.held()), not hosted.uploader.carried._waiting
+    return hosted.copies is not None and known and bool(held) and hosted.copies.names() >= held
+
+
 def copied(job: Job) -> bool:
-    """Each TaskManager has copies of all that the last checkpoint names."""
-    return all(each.copies is not None and each.copies.names() >= set(each.held()) for each in job.hosted())
+    return all(has_copies(each) for each in job.hosted())
 
 
 def local_job(
@@ -306,14 +311,14 @@ def modulo(rows: pa.RecordBatch) -> pa.RecordBatch:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from test_job_recovery import counted
+from test_job_recovery import counted, has_copies
 import holdfast as hf
 from holdfast.testing import start
 clusters = []
 query = start(counted(Path(sys.argv[1]), 3000), hf.processing_time("0s"), on_cluster=clusters.append)
 query.processAllAvailable()
 [hosted] = [each.task_manager._hosted for each in clusters[0]._hosted.values()]
-while not hosted.copies.names() >= set(hosted.held()):
+while not has_copies(hosted):
     pass
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -79,7 +79,8 @@ def test_a_standby_with_state_takes_a_place_and_reads_only_the_pieces_that_it_la
         job.work(range(5))
         taken = job.process(2).metrics
         assert not job.process(2).is_standby
-        assert taken["recoveryBytesFromStore"] + taken["recoveryBytesFromLocal"] < 4000
+        # The newest checkpoint's piece, 4,100 bytes with the place of the other TaskManager before it; all take 21,000.
+        assert taken["recoveryBytesFromStore"] + taken["recoveryBytesFromLocal"] < 8000
         assert taken["stateRows"] > ROWS / 4
 
 

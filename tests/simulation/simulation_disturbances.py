@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from simulation_runtime import Process
 from simulation_settings import Event
+from simulation_threads import fiber as running_fiber
 
 from holdfast import errors
 
@@ -42,7 +43,7 @@ STEPS_OF_A_STORM = ("sender.unit.before", "taskmanager.deploy.after", "taskmanag
 
 def hit(world: World, name: str) -> None:
     """Somebody passes a failpoint: whatever is due there happens."""
-    fiber = world.runtime.current
+    fiber = running_fiber()
     if fiber is None or not world.starts:
         return
     world.runtime.note("hit", name)

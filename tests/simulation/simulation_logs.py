@@ -18,6 +18,8 @@ class _Errors(logging.Handler):
         self._lock = threading.RLock()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if threading.get_ident() != self._runtime.thread:
+            return  # of a job of an earlier test, which is still ending
         error = record.exc_info[1] if record.exc_info else None
         self._runtime.note("logged", f"{record.getMessage()}: {type(error).__name__}: {error}")
         passes_over = record.name == "concurrent.futures" or "could not be closed" in record.msg

@@ -47,7 +47,7 @@ _THREADING = Only(
     BoundedSemaphore=Semaphore,
     Thread=Thread,
     Timer=Timer,
-    get_ident=lambda: id(made.fiber()),
+    get_ident=lambda: threading.get_ident() if made.is_foreign() else id(made.fiber()),
     current_thread=lambda: made.fiber() or threading.current_thread(),
     main_thread=threading.main_thread,
 )
@@ -64,7 +64,12 @@ _TIME = Only(
     sleep=made.sleep,
 )
 _QUEUE = Only("queue", SimpleQueue=SimpleQueue, Queue=SimpleQueue, Empty=queue.Empty)
-_RANDOM = Only("random", Random=random.Random, uniform=made.chance.uniform, random=made.chance.random)
+_RANDOM = Only(
+    "random",
+    Random=random.Random,
+    uniform=lambda low, high: made.chance().uniform(low, high),
+    random=lambda: made.chance().random(),
+)
 _UUID = Only("uuid", uuid4=made.uuid4, UUID=uuid.UUID)
 _PLACED = [
     (threading, _THREADING),

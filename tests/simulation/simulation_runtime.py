@@ -10,6 +10,7 @@ requests to others may still happen. This file does not know its users (`simulat
 import heapq
 import itertools
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +113,8 @@ class Runtime:
         self._numbers = itertools.count()
         self._processes: list[Process] = []
         self._hub: Any = getcurrent()
+        self.thread = threading.get_ident()
+        """The real thread in which all of it runs."""
 
     # --- processes and fibers -----------------------------------------------------------------------------------------
 

@@ -1,12 +1,14 @@
 """Threads, locks, queues, executors, time and chance, as Holdfast's modules find them during a simulation.
 
 With the interfaces of the real ones, upon the fibers and the clock of a `Runtime`: `running` says which.
-Outside of every fiber (in the test itself) locks are free, and there are no executors.
+Outside of every fiber (in the test itself) locks are free, and there are no executors. A real thread beside the
+simulation, of a job of an earlier test that is still ending, gets the real ones (`is_foreign`).
 """
 
 import concurrent.futures
 import queue
 import random
+import threading
 import time
 import uuid
 from collections import deque
@@ -19,9 +21,9 @@ from greenlet import GreenletExit
 from simulation_runtime import Fiber, Runtime
 
 _runtime: Runtime | None = None
-chance = random.Random(0)
+_chance, _others_chance = random.Random(0), random.Random()
 REAL_RESULT, REAL_EXCEPTION = Future.result, Future.exception
-_REAL_MONOTONIC, _REAL_TIME = time.monotonic, time.time
+_REAL_MONOTONIC, _REAL_TIME, _REAL_SLEEP = time.monotonic, time.time, time.sleep
 EPOCH_S = 1_700_000_000.0
 
 
@@ -30,12 +32,28 @@ def runtime() -> Runtime:
     return _runtime
 
 
+def is_foreign() -> bool:
+    """True if the caller is a real thread beside the simulation that runs."""
+    return _runtime is not None and threading.get_ident() != _runtime.thread
+
+
 def fiber() -> Fiber | None:
-    return None if _runtime is None else _runtime.current
+    return None if _runtime is None or is_foreign() else _runtime.current
 
 
-class Lock:
+class _Simulated:
+    """A stand-in: a foreign thread that makes one gets what `_real` makes."""
+
+    _real: Callable[..., Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._real(*args, **kwargs) if is_foreign() else super().__new__(cls)
+
+
+class Lock(_Simulated):
     """`threading.Lock`."""
+
+    _real = threading.Lock
 
     def __init__(self) -> None:
         self._held = False
@@ -81,6 +99,8 @@ class Lock:
 class RLock(Lock):
     """`threading.RLock`."""
 
+    _real = threading.RLock
+
     def __init__(self) -> None:
         super().__init__()
         self._owner: Fiber | None = None
@@ -102,8 +122,10 @@ class RLock(Lock):
             super().release()
 
 
-class Condition:
+class Condition(_Simulated):
     """`threading.Condition`."""
+
+    _real = threading.Condition
 
     def __init__(self, lock: Any = None) -> None:
         self._lock = RLock() if lock is None else lock
@@ -147,8 +169,10 @@ class Condition:
         self._lock.release()
 
 
-class Event:
+class Event(_Simulated):
     """`threading.Event`."""
+
+    _real = threading.Event
 
     def __init__(self) -> None:
         self._set = False
@@ -175,8 +199,10 @@ class Event:
         return self._set
 
 
-class Semaphore:
+class Semaphore(_Simulated):
     """`threading.Semaphore`, bounded or not."""
+
+    _real = threading.Semaphore
 
     def __init__(self, value: int = 1) -> None:
         self._value = value
@@ -203,8 +229,10 @@ class Semaphore:
         self.release()
 
 
-class Thread:
+class Thread(_Simulated):
     """`threading.Thread`."""
+
+    _real = threading.Thread
 
     def __init__(
         self,
@@ -247,6 +275,8 @@ class Thread:
 class Timer(Thread):
     """`threading.Timer`."""
 
+    _real = threading.Timer
+
     def __init__(self, interval: float, function: Callable[..., Any], args: Any = None, kwargs: Any = None) -> None:
         super().__init__(target=function, name="timer", args=args or (), kwargs=kwargs)
         self._interval_s = interval
@@ -260,8 +290,10 @@ class Timer(Thread):
         self._cancelled.set()
 
 
-class SimpleQueue:
+class SimpleQueue(_Simulated):
     """`queue.SimpleQueue` and `queue.Queue`, without a bound."""
+
+    _real = queue.Queue
 
     def __init__(self, maxsize: int = 0) -> None:
         assert maxsize <= 0, "bounded queues are not simulated yet"
@@ -295,8 +327,10 @@ class SimpleQueue:
         return len(self._items)
 
 
-class ThreadPoolExecutor:
+class ThreadPoolExecutor(_Simulated):
     """`concurrent.futures.ThreadPoolExecutor`: at most so many fibers at once, in order."""
+
+    _real = concurrent.futures.ThreadPoolExecutor
 
     def __init__(
         self, max_workers: int | None = None, thread_name_prefix: str = "pool", initializer: None = None
@@ -368,17 +402,23 @@ def _await(future: Future[Any], timeout: float | None) -> None:
 
 
 def result(self: Future[Any], timeout: float | None = None) -> Any:
+    if is_foreign():
+        return REAL_RESULT(self, timeout)
     _await(self, timeout)
     return REAL_RESULT(self, 0)
 
 
 def exception(self: Future[Any], timeout: float | None = None) -> BaseException | None:
+    if is_foreign():
+        return REAL_EXCEPTION(self, timeout)
     _await(self, timeout)
     return REAL_EXCEPTION(self, 0)
 
 
 def wait(fs: Iterable[Future[Any]], timeout: float | None = None, return_when: str = "ALL_COMPLETED") -> Any:
     futures = list(fs)
+    if is_foreign():
+        return concurrent.futures.wait(futures, timeout, return_when)
     deadline_s = None if timeout is None else runtime().now_s + timeout
     while True:
         done = [future for future in futures if future.done()]
@@ -399,6 +439,9 @@ def wait(fs: Iterable[Future[Any]], timeout: float | None = None, return_when: s
 
 def as_completed(fs: Iterable[Future[Any]], timeout: float | None = None) -> Iterator[Future[Any]]:
     futures = list(fs)
+    if is_foreign():
+        yield from concurrent.futures.as_completed(futures, timeout)
+        return
     while futures:
         wait(futures, timeout, "FIRST_COMPLETED")
         done = [future for future in futures if future.done()]
@@ -409,26 +452,34 @@ def as_completed(fs: Iterable[Future[Any]], timeout: float | None = None) -> Ite
 
 
 def monotonic() -> float:
-    return _REAL_MONOTONIC() if _runtime is None else _runtime.now_s
+    return _REAL_MONOTONIC() if _runtime is None or is_foreign() else _runtime.now_s
 
 
 def now() -> float:
-    return _REAL_TIME() if _runtime is None else EPOCH_S + _runtime.now_s
+    return _REAL_TIME() if _runtime is None or is_foreign() else EPOCH_S + _runtime.now_s
 
 
 def sleep(seconds: float) -> None:
-    runtime().sleep(seconds)
+    if is_foreign():
+        _REAL_SLEEP(seconds)
+    else:
+        runtime().sleep(seconds)
+
+
+def chance() -> random.Random:
+    """The seed's chance; for a foreign thread another, so that it takes no number of the seed's."""
+    return _others_chance if is_foreign() else _chance
 
 
 def uuid4() -> uuid.UUID:
-    return uuid.UUID(int=chance.getrandbits(128), version=4)
+    return uuid.UUID(int=chance().getrandbits(128), version=4)
 
 
 @contextmanager
 def running(made: Runtime, seed: int) -> Iterator[None]:
     """Run everything on that runtime."""
     global _runtime
-    chance.seed(seed)
+    _chance.seed(seed)
     _runtime = made
     try:
         yield

@@ -180,7 +180,7 @@ def test_a_chunk_that_is_read_for_longer_than_the_server_waits_keeps_the_connect
     monkeypatch.setattr(chunks, "copy_table", copies_slowly)
     tables = database.create("a")
     database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series(1, 100)")
-    database.execute("ALTER ROLE holdfast SET wal_sender_timeout = '500ms'")
+    database.execute("ALTER ROLE holdfast SET wal_sender_timeout = '1500ms'")
     try:
         run(job_of(database.source(snapshot="chunked"), tables, tmp_path))
     finally:

@@ -58,20 +58,32 @@ def observe(store: ObjectStore, epoch: Epoch | None = None, sinks: Collection[st
     CorruptObject, StorageError
         The journal, or something that the newest checkpoint names, cannot be read, or a record is lost.
     """
+    gone: ObjectNotFound | None = None
     for _ in range(OBSERVATIONS_MAX):
-        listed = list_journal(store)
+        listed = _list_and_ask(store)
         if not listed.numbers:
             return None
-        following = JournalNumber(max(listed.numbers) + 1)
-        own_is_shown = epoch is None or JournalNumber(epoch) in listed.numbers
-        if not own_is_shown or exists(store, names.journal(following)):
-            continue  # the listing lags behind, or the job went on meanwhile
+        if epoch is not None and JournalNumber(epoch) not in listed.numbers:
+            continue  # the listing lags behind
         try:
             return _observe(store, listed, epoch, sinks)
-        except (ObjectNotFound, CorruptObject):
-            if list_journal(store) == listed:
+        except ObjectNotFound as error:
+            gone = error if _list_and_ask(store) == listed else None
+        except CorruptObject:
+            if _list_and_ask(store) == listed:
                 raise
+    if gone is not None:
+        raise gone
     raise StorageError(f"{store.url}: the journal changed {OBSERVATIONS_MAX} times while it was read; try again")
+
+
+def _list_and_ask(store: ObjectStore) -> Listed:
+    """List the journal, and ask by name for the records that follow: a listing may lag behind a job that goes on."""
+    listed = list_journal(store)
+    numbers = list(listed.numbers)
+    while numbers and exists(store, names.journal(following := JournalNumber(max(numbers) + 1))):
+        numbers.append(following)
+    return Listed(numbers, listed.begun)
 
 
 def plan(store: ObjectStore, observed: Observed) -> CleanupPlan:

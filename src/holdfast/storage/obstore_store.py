@@ -203,7 +203,8 @@ class FileStore(ObstoreStore):
         file = Path(self._path, name)
 
         def write_privately() -> None:
-            with contextlib.suppress(FileNotFoundError):  # somebody removes emptied folders: the put makes them
+            # Somebody removes emptied folders at the same moment: the put makes them.
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
                 make_private_folder(file.parent)
             write()
             with contextlib.suppress(FileNotFoundError):
