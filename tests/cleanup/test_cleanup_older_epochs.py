@@ -9,7 +9,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.cleanup.observation import observe, plan
-from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.errors import CorruptObject, ObjectNotFound
 from holdfast.ids import Epoch
 from holdfast.journal.codec import encode_record
 from holdfast.journal.fence import take_over
