@@ -4,6 +4,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.spark.claims import Claim, SlotClaims
+from holdfast.spark.classic_host import ClassicHost
 from holdfast.spark.slots import resident_senders
 from holdfast.testing import TestSource
 
@@ -82,23 +83,17 @@ def test_three_jobs_in_one_session_start_by_default_and_process(tmp_path, spark)
 
 def test_a_start_in_the_midst_of_the_loss_of_executors_waits_or_is_refused_by_name(spark, tmp_path, monkeypatch):
     """There may be no slot between two looks at them."""
-    sink, asked = hf.MemorySink(name="out"), []
+    sink, looks = hf.MemorySink(name="out"), [4, 0, 4]
 
     def job():
         made = hf.Job(spark, name="lossy", storage=f"file://{tmp_path}/s")
         made.read(hf.SequenceSource(20, name="numbers")).key_by("value").aggregate(n=hf.count(), name="n").write(sink)
         return made
 
-    def none_first(session):
-        asked.append(session)
-        return 0 if len(asked) < 3 else 4
-
-    monkeypatch.setattr("holdfast.spark.start.slots", none_first)
-    monkeypatch.setattr("holdfast.spark.cluster.slots", lambda session: 0)
+    monkeypatch.setattr(ClassicHost, "slots", lambda host: looks.pop(0) if looks else 0)
     query = job().start(hf.available_now())
     query.awaitTermination(60)
     assert len(sink.rows()) == 20
-    monkeypatch.setattr("holdfast.spark.start.slots", lambda session: 0)
-    monkeypatch.setattr("holdfast.spark.start.await_slots", lambda session, needed: 0)
+    looks.append(4)
     with pytest.raises(hf.JobRefused, match="Spark had 4 slots and has none any more: its executors were lost"):
         job().start()

@@ -10,6 +10,7 @@ from unittest import mock
 
 import cloudpickle
 import pytest
+from host_kit import NamedHost
 
 from holdfast.errors import JobRefused
 from holdfast.spark import probe, probing
@@ -50,8 +51,7 @@ def test_a_probe_that_is_there_and_cannot_be_read_is_refused_at_once():
 def test_a_python_without_holdfast_is_named_with_its_place_and_the_remedy():
     with mock.patch.dict(sys.modules, {"holdfast": None}):
         found = probe._probe(b"", STORAGE, ("probe", b""))
-    session = mock.MagicMock()
-    session.sparkContext.parallelize().mapPartitions().collect.return_value = [found]
+    session = mock.MagicMock(run=lambda tasks, body: [found])
     told = re.escape(f"({sys.executable}) cannot import Holdfast") + ".* let PYSPARK_PYTHON name a Python that has it"
     with pytest.raises(JobRefused, match=told):
         probe.probe_executors(session, b"", STORAGE, ("probe", b""), 1)
@@ -62,9 +62,8 @@ class Session:
 
     def __init__(self, application, master="spark://host:7077"):
         self.executors = ["a:1", "b:1"]
-        java = mock.MagicMock()
-        java.sc().getExecutorMemoryStatus().keySet().mkString.side_effect = lambda gap: gap.join(self.executors)
-        self.sparkContext = types.SimpleNamespace(applicationId=application, master=master, _jsc=java)
+        there = types.SimpleNamespace(application=application, executors=lambda: frozenset(self.executors))
+        self.host = NamedHost(master, there)
         self.probes, self.problem = [], None
 
     def start(self, program, url="memory://probed"):
@@ -83,7 +82,7 @@ class Session:
         ):
             store = open_store("memory://probed")
             facts = probing.facts_of(shipped)
-            probing.begin_probe(self, shipped, facts, store, (url, {}), lambda: 4).result()
+            probing.begin_probe(self.host, shipped, facts, store, (url, {}), lambda: 4).result()
         return sum(probes)
 
 

@@ -88,7 +88,7 @@ def test_a_task_answers_the_error_of_a_damaged_object_and_writes_nothing() -> No
     source, target = (open_store(f"memory://{uuid4().hex}") for _ in range(2))
     source.put("dstl/a", b"damaged")
     portion = [CopiedObject("dstl/a", 7, 1)]
-    (answer,) = savepoint_copies.CopyPortions(source.url, target.url, {})([msgspec.msgpack.encode(portion)])
+    (answer,) = savepoint_copies.CopyPortions(source.url, target.url, {})(msgspec.msgpack.encode(portion))
     failure = msgspec.msgpack.decode(answer, type=savepoint_copies.CopyFailure)
     assert failure.error == "CorruptObject" and "dstl/a" in failure.message
     assert not target.list("")

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from holdfast.errors import SessionStopped
 from holdfast.exchange.resident import SenderGateway
@@ -24,13 +24,12 @@ from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.spark.claims import Claim, SlotClaims
 from holdfast.spark.failures import step_failure
+from holdfast.spark.host import SparkHost, SparkJob
 from holdfast.spark.hosting import Hosting
-from holdfast.spark.session import cancel_group, has_ended
 from holdfast.spark.shipping import shipped_by_value
-from holdfast.spark.slots import slots
 from holdfast.spark.staying import StayingProcess
 from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment
-from holdfast.spark.transforms import declared_rows, lanes, spark_schema
+from holdfast.spark.transforms import declared_rows, spark_schema
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.settings import TaskManagerSettings
 
@@ -44,7 +43,7 @@ class SparkCluster:
 
     def __init__(
         self,
-        spark: SparkSession,
+        host: SparkHost,
         name: str,
         program: Program,
         shipment: Shipment,
@@ -59,17 +58,16 @@ class SparkCluster:
         self._slots_left = slots_left
         self._slots_beside_residents = max(1, slots_left - claim.senders)
         self._slots_taken = slots_left + claim.processes - claim.senders
-        self._spark = spark
-        self._sc = spark.sparkContext
+        self._host = host
         self._name = name
         self._group = f"holdfast-{name}-{uuid.uuid4().hex[:8]}"
         self._program = program
         self._secret = shipment.secret
-        self._shipment = self._sc.broadcast(msgspec.msgpack.encode(shipment))
+        self._shipment = host.ship(msgspec.msgpack.encode(shipment))
         self._task_manager = task_manager
         self._modules = tuple(modules)
         self._lanes: dict[int, DataFrame] = {}
-        self._hosting = Hosting(spark, name, self._group, self._secret)
+        self._hosting = Hosting(host, name, self._group, self._secret)
         self._running: int | None = None
 
     @property
@@ -78,10 +76,10 @@ class SparkCluster:
         return self._claim.senders
 
     def residents_that_fit(self) -> int:
-        return max(0, min(self.residents, slots(self._spark) - self._slots_taken))
+        return max(0, min(self.residents, self._host.slots() - self._slots_taken))
 
     def check(self) -> None:
-        if has_ended(self._spark):
+        if self._host.has_ended():
             raise SessionStopped(
                 f"the Spark session of {self._name!r} was stopped while its query ran (spark.stop(), or the end of "
                 "Spark's JVM). Stop the query first; to go on from the last checkpoint, start the job on a new session"
@@ -89,7 +87,7 @@ class SparkCluster:
 
     def start(self, start: ProcessStarter) -> None:
         settings = msgspec.structs.replace(self._task_manager, process=start.process)
-        self._hosting.start(start, StayingProcess(self._shipment, msgspec.msgpack.encode(settings)))
+        self._hosting.start(start, msgspec.msgpack.encode(settings), StayingProcess(self._shipment))
 
     def end(self, process: ProcessId) -> None:
         self._hosting.end(process)
@@ -106,14 +104,15 @@ class SparkCluster:
 
     def run_level(self, run: LevelRun) -> list[UnitResult]:
         self._running = run.request.run
+        job = SparkJob(self._run_group(run.request.run), f"{self._name}: {run.description}")
         try:
-            return self._run_level(run)
+            with self._host.described(job):
+                return self._run_level(run)
         finally:
             self._running = None
 
     def _run_level(self, run: LevelRun) -> list[UnitResult]:
         header = msgspec.msgpack.encode(msgspec.structs.replace(run, units=[]))
-        self._describe(self._run_group(run.request.run), run.description)
         by_leg: dict[int, list[Unit]] = {}
         in_python: list[Unit] = []
         for unit in run.units:
@@ -133,8 +132,7 @@ class SparkCluster:
     def _run_in_python(self, header: bytes, units: list[Unit]) -> list[UnitResult]:
         tasks = min(len(units), self._slots_left)
         groups = [msgspec.msgpack.encode(units[task::tasks]) for task in range(tasks)]
-        body = RunUnits(self._shipment, header, groups)
-        encoded = self._sc.parallelize(range(tasks), tasks).mapPartitionsWithIndex(body).collect()
+        encoded = self._host.run(groups, RunUnits(self._shipment, header))
         return [msgspec.msgpack.decode(result, type=UnitResult) for result in encoded]
 
     def _run_in_spark(self, header: bytes, number: int, units: list[Unit]) -> list[UnitResult]:
@@ -154,14 +152,14 @@ class SparkCluster:
     def _run_dataframe(self, header: bytes, leg: int, source: DataFrameSource, unit: Unit) -> list[UnitResult]:
         results: list[UnitResult] = []
         for read in unit.reads:
-            rows = declared_rows(source, source.dataframe_of(self._spark, read))
+            rows = declared_rows(source, source.dataframe_of(self._host.session, read))
             body = DeliverUnit(self._shipment, header, msgspec.msgpack.encode([unit]), True)
             results += self._deliver(rows.coalesce(self._slots_beside_residents), leg, body)
         return results
 
     def _lanes_of(self, count: int) -> DataFrame:
         if count not in self._lanes:
-            self._lanes[count] = lanes(self._spark, count)
+            self._lanes[count] = self._host.lanes(count)
         return self._lanes[count]
 
     def _deliver(self, rows: DataFrame, number: int, body: DeliverUnit) -> list[UnitResult]:
@@ -190,16 +188,14 @@ class SparkCluster:
 
     def cancel(self, run: RunNumber) -> None:
         if self._running == run:  # Spark warns of a group that has no jobs
-            cancel_group(self._spark, self._run_group(run))
+            self._host.cancel(self._run_group(run))
 
     def stop(self) -> None:
         self._hosting.stop()
         self._claims.release(self._claim)
-        if not has_ended(self._spark):
+        if not self._host.has_ended():
             self._shipment.unpersist()
-
-    def _describe(self, group: str, description: str) -> None:
-        self._sc.setJobGroup(group, f"{self._name}: {description}", interruptOnCancel=True)
+        self._host.close()
 
     def _run_group(self, run: RunNumber) -> str:
         return f"{self._group}-run-{run}"

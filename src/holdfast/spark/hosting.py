@@ -10,18 +10,14 @@ the job goes on meanwhile. The connection to a process breaks at once when it di
 
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError, SenderLost, TaskManagerLost
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.processes.cluster import ProcessStarter
 from holdfast.printable import logger
 from holdfast.spark.failures import cause_of_death, first_line
-from holdfast.spark.session import cancel_group, failed_attempt, has_ended, jobs_of_group
+from holdfast.spark.host import SparkHost, SparkJob, TaskBody
 from holdfast.taskmanager.client import ProcessClient
 
 log = logger(__name__)
@@ -43,14 +39,12 @@ KERNEL_COUNTERS = Path("/proc/vmstat")
 _DUTIES = {Role.TASK_MANAGER: "", Role.SENDER: ": reads, runs Python steps, sends and stages"}
 """Descriptions in Spark's UI of the jobs of long-running processes, after their names."""
 
-TaskBody = Callable[[Iterator[Any]], Iterator[Any]]
-
 
 class Hosting:
     """All processes of a job's start. Thread-safe."""
 
-    def __init__(self, spark: SparkSession, name: str, group: str, secret: str) -> None:
-        self._spark = spark
+    def __init__(self, host: SparkHost, name: str, group: str, secret: str) -> None:
+        self._host = host
         self._name = name
         self._group = group
         self._secret = secret
@@ -59,30 +53,27 @@ class Hosting:
         self._clients: dict[ProcessId, ProcessClient] = {}
         self._kills_before: dict[ProcessId, int] = {}
 
-    def start(self, start: ProcessStarter, body: TaskBody) -> None:
+    def start(self, start: ProcessStarter, settings: bytes, body: TaskBody) -> None:
         """Start a process and return at once; `start.ended` is called when the process is over, perhaps by several
         threads."""
         self._starts[start.process] = start
         self._kills_before[start.process] = out_of_memory_kills()
-        # PySpark's InheritableThread is not used: it asks the SparkContext, which may be stopped by now, before `_host`
+        # PySpark's InheritableThread is not used: it asks the SparkContext, which may be stopped by now, before `_stay`
         # runs.
         thread = threading.Thread(
-            target=self._host, args=(start, body), name=f"holdfast-{start.process.name}", daemon=True
+            target=self._stay, args=(start, settings, body), name=f"holdfast-{start.process.name}", daemon=True
         )
         self._threads[start.process] = thread
         thread.start()
 
-    def _host(self, start: ProcessStarter, body: TaskBody) -> None:
+    def _stay(self, start: ProcessStarter, settings: bytes, body: TaskBody) -> None:
         """Run a Spark job of a single task for as long as the process lives."""
         reason = "its Spark task returned"
         try:
-            context = self._spark.sparkContext
             description = f"{self._name}: {start.process}{_DUTIES[start.process.role]}"
-            # Spark interrupts no thread of these jobs: a thread that is interrupted while its Python worker connects
-            # makes Spark restart the daemon of all Python workers, and that kills every process that stays there.
-            context.setJobGroup(self._group_of(start.process), description, interruptOnCancel=False)
             self._await_task_managers(start.process)
-            context.parallelize([0], 1).mapPartitions(body).collect()
+            with self._host.described(SparkJob(self._group_of(start.process), description, interrupts=False)):
+                self._host.run([settings], body)
         except Exception as error:
             reason = first_line(error)
         finally:
@@ -96,7 +87,7 @@ class Hosting:
         started = [each for each in list(self._threads) if each.role is Role.TASK_MANAGER]
         waiting = [each for each in started if self._threads[each].is_alive()]
         for each in waiting:
-            while not jobs_of_group(self._spark, self._group_of(each)) and time.monotonic() < deadline_s:
+            while not self._host.has_begun(self._group_of(each)) and time.monotonic() < deadline_s:
                 time.sleep(VERDICT_POLL_S)
 
     def watch(self, client: ProcessClient) -> None:
@@ -136,14 +127,14 @@ class Hosting:
     def _cancel(self, process: ProcessId) -> None:
         thread = self._threads.get(process)
         if thread is not None and thread.is_alive():
-            cancel_group(self._spark, self._group_of(process))
+            self._host.cancel(self._group_of(process))
 
     def _await_verdict(self, process: ProcessId, seconds: float) -> bool:
         """Wait for Spark's report on a process that has just died; True once the report is there."""
         deadline_s = time.monotonic() + seconds
         thread = self._threads.get(process)
-        while thread is not None and thread.is_alive() and not has_ended(self._spark):
-            if failed_attempt(self._spark, self._group_of(process)) is not None:
+        while thread is not None and thread.is_alive() and not self._host.has_ended():
+            if self._host.failure(self._group_of(process)) is not None:
                 return True
             if time.monotonic() >= deadline_s:
                 return False
@@ -151,9 +142,9 @@ class Hosting:
         return True
 
     def _cause(self, process: ProcessId, otherwise: str) -> str:
-        if has_ended(self._spark):
+        if self._host.has_ended():
             return "the Spark session was stopped"
-        failed = failed_attempt(self._spark, self._group_of(process))
+        failed = self._host.failure(self._group_of(process))
         reason = otherwise if failed is None else cause_of_death(failed)
         kills = out_of_memory_kills() - self._kills_before[process]
         if kills > 0:

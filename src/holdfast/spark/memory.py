@@ -1,34 +1,29 @@
 """Comparison of a TaskManager's memory setting with the memory that Spark grants its Python workers."""
 
-from typing import Any
-
-from pyspark.sql import SparkSession
-
 from holdfast.errors import JobRefused
 from holdfast.settings import TaskManagerConfig
-from holdfast.spark.session import spark_settings
+from holdfast.spark.host import SparkHost
 
 _MEBIBYTE = 1024 * 1024
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-def check_memory(spark: SparkSession, config: TaskManagerConfig, task_managers: int) -> None:
+def check_memory(host: SparkHost, config: TaskManagerConfig, task_managers: int) -> None:
     """Check memory limits. Raises `JobRefused`, naming both settings, if a limit that Spark enforces is below the
     TaskManager's."""
     if not task_managers:
         return
-    conf = spark_settings(spark)
-    limit = conf.get("spark.executor.pyspark.memory")
+    limit = host.setting("spark.executor.pyspark.memory")
     if limit is not None and spark_bytes(limit) < config.memory_bytes:
         raise JobRefused(
             f"TaskManagerConfig(memory={config.memory!r}) is more than spark.executor.pyspark.memory={limit} lets a "
             "Python worker use; raise that setting, or lower memory"
         )
-    master = spark.sparkContext.master
+    master = host.master
     if not master.startswith(("yarn", "k8s")) or limit is not None:
         return
-    overhead = conf.get("spark.executor.memoryOverhead")
-    granted = spark_bytes(overhead) if overhead is not None else _default_overhead(conf)
+    overhead = host.setting("spark.executor.memoryOverhead")
+    granted = spark_bytes(overhead) if overhead is not None else _default_overhead(host)
     if granted < config.memory_bytes:
         raise JobRefused(
             f"TaskManagerConfig(memory={config.memory!r}) lives outside the JVM heap, and on {master.split(':')[0]} an "
@@ -47,8 +42,10 @@ def spark_bytes(text: str, unit: str = "m") -> int:
     return int(lowered[:-1]) * _UNITS[lowered[-1]]
 
 
-def _default_overhead(conf: Any) -> int:
+def _default_overhead(host: SparkHost) -> int:
     """Compute Spark's default overhead; on Kubernetes in cluster mode Spark itself sets a higher factor for Python."""
-    factor = conf.get("spark.executor.memoryOverheadFactor") or conf.get("spark.kubernetes.memoryOverheadFactor")
-    least = spark_bytes(conf.get("spark.executor.minMemoryOverhead") or "384m")
-    return max(least, int(spark_bytes(conf.get("spark.executor.memory") or "1g") * float(factor or 0.1)))
+    factor = host.setting("spark.executor.memoryOverheadFactor") or host.setting(
+        "spark.kubernetes.memoryOverheadFactor"
+    )
+    least = spark_bytes(host.setting("spark.executor.minMemoryOverhead") or "384m")
+    return max(least, int(spark_bytes(host.setting("spark.executor.memory") or "1g") * float(factor or 0.1)))

@@ -3,18 +3,17 @@
 The probe must run on executors without Holdfast, so it travels by value and imports Holdfast only inside.
 """
 
+import json
 import platform
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from holdfast.errors import JobRefused
-from holdfast.spark.session import described
+from holdfast.spark.host import SparkHost, SparkJob
 
-Finding = tuple[str, str, str, str, str]
-"""Host, Python and its place, Holdfast's version ('': missing), failed import, failed storage access."""
+Finding = bytes
+"""Host, Python and its place, Holdfast's version ('': missing), failed import, failed storage access; as JSON."""
 
 
 _WRONG_PYTHON = (
@@ -27,39 +26,37 @@ _WRONG_PYTHON = (
 
 
 def probe_executors(
-    spark: SparkSession, program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str, bytes], tasks: int
+    host: SparkHost, program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str, bytes], tasks: int
 ) -> None:
     """Check every executor. Raises `JobRefused` naming the first lack of an executor, and the remedy."""
     import holdfast
 
     run = _by_value(_probe)
-    context = spark.sparkContext
-    probes = context.parallelize(range(tasks), tasks).mapPartitions(lambda _: [run(program, storage, nonce)])
     try:
-        with described(spark, "holdfast-probe", "holdfast: probe of the executors"):
-            found = probes.collect()
+        with host.described(SparkJob("holdfast-probe", "holdfast: probe of the executors")):
+            answers = host.run([b""] * tasks, lambda _: [run(program, storage, nonce)])
     except Exception as error:
         raise JobRefused(_python_failed(str(error))) from error
-    for host, python, version, missing, unshared in sorted(set(found)):
+    for name, python, version, missing, unshared in sorted({tuple(json.loads(answer)) for answer in answers}):
         if not version:
             raise JobRefused(
-                f"executor on {host}: {python} cannot import Holdfast ({missing}). Install holdfast=="
+                f"executor on {name}: {python} cannot import Holdfast ({missing}). Install holdfast=="
                 f"{holdfast.__version__} there; or let PYSPARK_PYTHON name a Python that has it, before the session "
                 f"starts (the driver's own would be PYSPARK_PYTHON={sys.executable}); or ship a virtual environment "
                 "(spark.archives)"
             )
         if version != holdfast.__version__:
             raise JobRefused(
-                f"executor on {host}: found Holdfast {version}, the driver has {holdfast.__version__}; install the same"
+                f"executor on {name}: found Holdfast {version}, the driver has {holdfast.__version__}; install the same"
             )
         if missing:
             raise JobRefused(
-                f"executor on {host}: the job's functions need something that is not there: {missing}. Install it on "
+                f"executor on {name}: the job's functions need something that is not there: {missing}. Install it on "
                 "the executors, or send the module with Job(ship_modules=[...])"
             )
         if unshared:
             raise JobRefused(
-                f"executor on {host}: it cannot read the object that the driver wrote to the job's storage "
+                f"executor on {name}: it cannot read the object that the driver wrote to the job's storage "
                 f"({unshared}). The storage must be shared by driver and executors: an object store, or a file system "
                 "mounted on all"
             )
@@ -77,7 +74,8 @@ def _python_failed(text: str) -> str:
     return f"the executors could not be probed: {text[:500]}. If it is Python that does not start there: {remedy}"
 
 
-def _probe(program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str, bytes]) -> Any:
+def _probe(program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str, bytes]) -> bytes:
+    import json
     import platform
     import socket
     import sys
@@ -86,13 +84,13 @@ def _probe(program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str
     try:
         import holdfast
     except ImportError as error:
-        return (host, python, "", str(error), "")
+        return json.dumps([host, python, "", str(error), ""]).encode()
     try:
         import cloudpickle
 
         cloudpickle.loads(program)
     except ImportError as error:
-        return (host, python, holdfast.__version__, str(error), "")
+        return json.dumps([host, python, holdfast.__version__, str(error), ""]).encode()
     try:
         from holdfast.storage.store import open_store
 
@@ -100,7 +98,7 @@ def _probe(program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str
         problem = "" if same else f"{nonce[0]} has other contents"
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
-    return (host, python, holdfast.__version__, "", problem)
+    return json.dumps([host, python, holdfast.__version__, "", problem]).encode()
 
 
 def _by_value(function: Any) -> Callable[..., Finding]:

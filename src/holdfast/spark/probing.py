@@ -16,10 +16,10 @@ from concurrent.futures import Future
 
 import cloudpickle
 from pyspark import InheritableThread
-from pyspark.sql import SparkSession
 
 from holdfast.errors import JobRefused, ObjectNotFound
 from holdfast.ids import Epoch
+from holdfast.spark.host import SparkHost
 from holdfast.spark.probe import probe_executors
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
@@ -107,11 +107,6 @@ def storage_fact(url: str, options: Mapping[str, str], is_local: bool) -> str:
     return f"storage {hashlib.sha256(repr((url, sorted(options.items()))).encode()).hexdigest()}"
 
 
-def executors_of(spark: SparkSession) -> frozenset[str]:
-    """Return host and port of each executor's block manager: another start of an executor has another port."""
-    return frozenset(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ").split())
-
-
 class Beside:
     """A check that runs beside the start, in a thread of its own; None: all is known. `result` waits for it."""
 
@@ -139,7 +134,7 @@ class Beside:
 
 
 def begin_probe(
-    spark: SparkSession,
+    host: SparkHost,
     program: bytes,
     facts: frozenset[str] | None,
     store: ObjectStore,
@@ -147,30 +142,29 @@ def begin_probe(
     tasks: Callable[[], int],
 ) -> Beside:
     """Probe the executors unless all is known of them."""
-    context = spark.sparkContext
-    is_local = context.master.partition("[")[0] == "local"
-    probed, executors = probed_in(context.applicationId), executors_of(spark)
-    facts = None if facts is None else facts | {storage_fact(*storage, is_local)}
-    if facts is not None and probed.knows(executors, facts):
+    is_local = host.master.partition("[")[0] == "local"
+    probed, executors = probed_in(host.application), host.executors()
+    known = None if facts is None or executors is None else facts | {storage_fact(*storage, is_local)}
+    if executors is not None and known is not None and probed.knows(executors, known):
         return Beside(None)
 
     def probe() -> None:
-        _probe(spark, program, storage, store, 1 if is_local else tasks())
-        if facts is not None:
-            probed.note(executors, facts)
+        _probe(host, program, storage, store, 1 if is_local else tasks())
+        if executors is not None and known is not None:
+            probed.note(executors, known)
 
     return Beside(probe)
 
 
 def _probe(
-    spark: SparkSession, program: bytes, storage: tuple[str, dict[str, str]], store: ObjectStore, tasks: int
+    host: SparkHost, program: bytes, storage: tuple[str, dict[str, str]], store: ObjectStore, tasks: int
 ) -> None:
     """Probe the executors; try again if another driver's clean-up has deleted the probe's object."""
     for attempt in range(1, PROBES_MAX + 1):
         name, nonce = names.probe(Epoch(0)), uuid.uuid4().bytes
         store.put(name, nonce)
         try:
-            probe_executors(spark, program, storage, (name, nonce), tasks)
+            probe_executors(host, program, storage, (name, nonce), tasks)
             return
         except JobRefused:
             if attempt == PROBES_MAX or is_there(store, name):

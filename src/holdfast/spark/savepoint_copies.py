@@ -11,13 +11,12 @@ once everything is copied (`jobmaster.starting.from_savepoint`).
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from holdfast import errors
 from holdfast.errors import HoldfastError
 from holdfast.jobmaster.starting.from_savepoint import OpenedSavepoint
 from holdfast.printable import logger
-from holdfast.spark.session import described
+from holdfast.spark.host import SparkHost, SparkJob
 from holdfast.storage.copying import CopiedObject, copy_objects
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -41,27 +40,25 @@ class CopyFailure(msgspec.Struct, frozen=True):
 
 
 class CopyPortions:
-    """Partition function of an RDD of encoded portions, a portion for each task. A task answers nothing, or the failure
-    that ended it."""
+    """Body of tasks that copy an encoded portion each. A task answers nothing, or the failure that ended it."""
 
     def __init__(self, source: str, target: str, storage_options: Mapping[str, str]) -> None:
         self._source = source
         self._target = target
         self._storage_options = dict(storage_options)
 
-    def __call__(self, portions: Iterable[bytes]) -> Iterator[bytes]:
-        for portion in portions:
-            expected = {each.name: each for each in msgspec.msgpack.decode(portion, type=CopyPortion)}
-            try:
-                source = RetryingStore(open_store(self._source, self._storage_options, make=False))
-                target = RetryingStore(open_store(self._target, self._storage_options))
-                copy_objects(source, target, list(expected), expected=expected)
-            except HoldfastError as error:
-                yield msgspec.msgpack.encode(CopyFailure(type(error).__name__, str(error)))
+    def __call__(self, portion: bytes) -> Iterator[bytes]:
+        expected = {each.name: each for each in msgspec.msgpack.decode(portion, type=CopyPortion)}
+        try:
+            source = RetryingStore(open_store(self._source, self._storage_options, make=False))
+            target = RetryingStore(open_store(self._target, self._storage_options))
+            copy_objects(source, target, list(expected), expected=expected)
+        except HoldfastError as error:
+            yield msgspec.msgpack.encode(CopyFailure(type(error).__name__, str(error)))
 
 
 def copy_on_executors(
-    spark: SparkSession,
+    host: SparkHost,
     source: str,
     target: str,
     storage_options: Mapping[str, str],
@@ -85,10 +82,9 @@ def copy_on_executors(
     done = f"copies {len(objects)} objects, {size_bytes} bytes, of savepoint {savepoint.store.url}"
     log.info("%s: %s in %d Spark tasks", store.url, done, len(portions))
     body = CopyPortions(source, target, storage_options)
-    tasks = spark.sparkContext.parallelize(portions, max(1, len(portions))).mapPartitions(body)
     try:
-        with described(spark, "holdfast-savepoint", f"holdfast: {done}"):
-            failures = tasks.collect() if portions else []
+        with host.described(SparkJob("holdfast-savepoint", f"holdfast: {done}")):
+            failures = host.run(portions, body) if portions else []
     except Exception as error:
         raise HoldfastError(f"{store.url}: Spark could not run the tasks that {done}: {error}") from error
     for each in failures:

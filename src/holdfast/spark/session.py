@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import JobRefused
 from holdfast.printable import logger
+from holdfast.spark.host import SparkJob
 
 log = logger(__name__)
 
@@ -146,12 +147,12 @@ def clone_session(spark: SparkSession) -> SparkSession:
 
 
 @contextmanager
-def described(spark: SparkSession, group: str, description: str) -> Iterator[None]:
+def described(spark: SparkSession, job: SparkJob) -> Iterator[None]:
     """Give Spark jobs of this thread a group and a description inside the context; restore the user's own
     afterwards."""
     context = spark.sparkContext
     before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
-    context.setJobGroup(group, description)
+    context.setJobGroup(job.group, job.description, interruptOnCancel=job.interrupts)
     try:
         yield
     finally:

@@ -9,14 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark import InheritableThread
-from pyspark.sql import SparkSession
 
 from holdfast.graph.program import Program
 from holdfast.printable import logger
-from holdfast.spark.session import spark_settings
+from holdfast.spark.host import SparkHost, SparkJob
 
 log = logger(__name__)
 
@@ -26,12 +24,6 @@ MORE_S_MAX = 20.0
 _POLL_S = 0.1
 _PROGRESS_EVERY_S = 5.0
 _GROUP = "holdfast-slots"
-
-
-def slots(spark: SparkSession) -> int:
-    """Number of tasks that Spark can run at once now, on all executors together."""
-    context = spark.sparkContext._jsc.sc()
-    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
 @dataclass(frozen=True)
@@ -65,26 +57,26 @@ def resident_senders(wanted: int | None, left: int, program: Program) -> Residen
     return Residents(count, f"{count} senders stay in the {left} slots that TaskManagers leave")
 
 
-def slots_beside_others(spark: SparkSession, needed: int, asked: int, held: int) -> int:
+def slots_beside_others(host: SparkHost, needed: int, asked: int, held: int) -> int:
     """Wait for `needed` slots, and return the number of slots, as `await_slots` does.
 
     Where other queries hold some and Spark asks for no more executors, slots beyond those promised are not awaited.
     """
-    return await_slots(spark, needed if not held or _dynamic(spark) else 1, asked)
+    return await_slots(host, needed if not held or _dynamic(host) else 1, asked)
 
 
-def await_slots(spark: SparkSession, needed: int, asked: int = 0, wait_s_max: float = WAIT_S_MAX) -> int:
+def await_slots(host: SparkHost, needed: int, asked: int = 0, wait_s_max: float = WAIT_S_MAX) -> int:
     """Wait until there are `needed` slots, and as many as the settings promise; return the number of slots.
 
     Under dynamic allocation Spark is asked for `asked` slots, and those beyond `needed` are awaited for a while. The
     result may be below `needed` after `wait_s_max` seconds; the caller refuses then.
     """
-    found = slots(spark)
-    wanted = max(needed, asked if _dynamic(spark) else 0, _promised(spark))
-    if found >= wanted or spark.sparkContext.master.partition("[")[0] == "local":
+    found = host.slots()
+    wanted = max(needed, asked if _dynamic(host) else 0, _promised(host))
+    if found >= wanted or host.master.partition("[")[0] == "local":
         return found
     started_s = reported_s = time.monotonic()
-    with _asking(spark, wanted, wait_s_max):
+    with _asking(host, wanted, wait_s_max):
         while found < (wanted if time.monotonic() - started_s < MORE_S_MAX or not asked else needed):
             if time.monotonic() - started_s >= wait_s_max:
                 break
@@ -92,39 +84,37 @@ def await_slots(spark: SparkSession, needed: int, asked: int = 0, wait_s_max: fl
                 reported_s = time.monotonic()
                 log.warning("waiting for executors: Spark has %d slots, %d are needed", found, wanted)
             time.sleep(_POLL_S)
-            found = slots(spark)
+            found = host.slots()
     return found
 
 
-def _promised(spark: SparkSession) -> int:
+def _promised(host: SparkHost) -> int:
     """Number of slots that the settings fix; 0 if they fix none."""
-    conf = spark_settings(spark)
-    cores_a_task = int(conf.get("spark.task.cpus", "1"))
-    cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", spark.sparkContext.master)
-    if _dynamic(spark):
+    cores_a_task = int(host.setting("spark.task.cpus") or 1)
+    cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", host.master)
+    if _dynamic(host):
         return 0
     if cluster:
         return int(cluster[1]) * (int(cluster[2]) // cores_a_task)
-    instances, cores = conf.get("spark.executor.instances"), conf.get("spark.executor.cores", "1")
+    instances, cores = host.setting("spark.executor.instances"), host.setting("spark.executor.cores") or "1"
     return int(instances) * (int(cores) // cores_a_task) if instances else 0
 
 
-def _dynamic(spark: SparkSession) -> bool:
-    return str(spark_settings(spark).get("spark.dynamicAllocation.enabled", "false")) == "true"
+def _dynamic(host: SparkHost) -> bool:
+    return host.setting("spark.dynamicAllocation.enabled") == "true"
 
 
 @contextmanager
-def _asking(spark: SparkSession, tasks: int, wait_s_max: float) -> Iterator[None]:
+def _asking(host: SparkHost, tasks: int, wait_s_max: float) -> Iterator[None]:
     """Submit waiting tasks under dynamic allocation, so that Spark asks its cluster manager for executors."""
-    if not _dynamic(spark):
+    if not _dynamic(host):
         yield
         return
-    context = spark.sparkContext
 
     def ask() -> None:
-        context.setJobGroup(_GROUP, f"holdfast: asks for {tasks} slots", interruptOnCancel=True)
         try:
-            context.parallelize(range(tasks), tasks).mapPartitions(_Waiting(wait_s_max)).collect()
+            with host.described(SparkJob(_GROUP, f"holdfast: asks for {tasks} slots")):
+                host.run([b""] * tasks, _Waiting(wait_s_max))
         except Exception as error:  # cancelled once the slots are there
             log.debug("asking for slots ended: %s", error)
 
@@ -133,7 +123,7 @@ def _asking(spark: SparkSession, tasks: int, wait_s_max: float) -> Iterator[None
     try:
         yield
     finally:
-        context.cancelJobGroup(_GROUP)
+        host.cancel(_GROUP)
         thread.join(wait_s_max)
 
 
@@ -141,6 +131,6 @@ class _Waiting:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def __call__(self, _: Iterator[Any]) -> Iterator[Any]:
+    def __call__(self, _: bytes) -> Iterator[bytes]:
         time.sleep(self._seconds)
         return iter(())

@@ -27,20 +27,13 @@ from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.spark.advice import advice
 from holdfast.spark.claims import SHARED, Claim, SlotClaims, claims_of
 from holdfast.spark.cluster import SparkCluster
+from holdfast.spark.host import SparkHost
+from holdfast.spark.hosts import has_ended, open_host
 from holdfast.spark.memory import check_memory
 from holdfast.spark.probing import Beside, begin_probe, facts_of, is_there
 from holdfast.spark.savepoint_copies import copy_on_executors
-from holdfast.spark.session import (
-    clone_session,
-    driver_host,
-    end_progress_bar,
-    has_ended,
-    spark_settings,
-    use_drivers_python,
-    use_warm_daemon,
-)
 from holdfast.spark.shipping import shipped_by_value
-from holdfast.spark.slots import await_slots, resident_senders, slots, slots_beside_others
+from holdfast.spark.slots import await_slots, resident_senders, slots_beside_others
 from holdfast.spark.tasks import Shipment
 from holdfast.spark.transforms import analyse_transform
 from holdfast.standby_query import wait_to_lead
@@ -83,22 +76,27 @@ def start_on_spark(job: "Job", trigger: QueryTrigger, say: Say = lambda step: No
 
 
 def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger, say: Say) -> Query:
-    use_drivers_python(spark)
-    use_warm_daemon(spark)
-    end_progress_bar(spark)
+    host = open_host(spark)
+    try:
+        return _start_on(host, job, trigger, say)
+    except BaseException:
+        host.close()
+        raise
+
+
+def _start_on(host: SparkHost, job: "Job", trigger: QueryTrigger, say: Say) -> Query:
     is_here = job.storage.startswith(LOCAL)
     reaching = Beside(None if is_here else partial(check_reachable, job.storage, job.storage_options))
-    session = clone_session(spark)
     say("analysing the job")
-    program = _program(job, session)
+    program = _program(job, host)
     if reaching.running:
         say("checking the storage")
     reaching.result()
-    claims = claims_of(session.sparkContext.applicationId)
+    claims = claims_of(host.application)
     say("waiting for executors")
-    layout, claim, available = _layout(job, program, session, claims)
+    layout, claim, available = _layout(job, program, host, claims)
     try:
-        return _start_claimed(job, session, program, layout, trigger, _Slots(claims, claim, available), say)
+        return _start_claimed(job, host, program, layout, trigger, _Slots(claims, claim, available), say)
     except BaseException:
         claims.release(claim)
         raise
@@ -119,14 +117,14 @@ class _Slots(NamedTuple):
 
 
 def _start_claimed(
-    job: "Job", session: SparkSession, program: Program, layout: Layout, trigger: QueryTrigger, found: _Slots, say: Say
+    job: "Job", host: SparkHost, program: Program, layout: Layout, trigger: QueryTrigger, found: _Slots, say: Say
 ) -> Query:
-    check_memory(session, job.task_manager, layout.task_managers)
+    check_memory(host, job.task_manager, layout.task_managers)
     shipped, facts = _ship(job, program)
     store = RetryingStore(open_store(job.storage, job.storage_options))
-    storage, tasks = (job.storage, dict(job.storage_options)), partial(_slots_for_probes, job, session, found)
+    storage, tasks = (job.storage, dict(job.storage_options)), partial(_slots_for_probes, job, host, found)
     tasks()  # also where nothing has to be probed: the executors may have been lost meanwhile
-    probing = begin_probe(session, shipped, facts, store, storage, tasks)
+    probing = begin_probe(host, shipped, facts, store, storage, tasks)
     if probing.running:
         say("starting Python on the executors, and probing them")
     if not is_there(store, names.job()):
@@ -139,7 +137,7 @@ def _start_claimed(
     settings = settings_of(job, layout, trigger)
 
     def cluster(place: ClusterContext, _: JobMasterGateway) -> SparkCluster:
-        return _cluster(job, session, program, shipped, place, found)
+        return _cluster(job, host, program, shipped, place, found)
 
     start = Start(
         settings,
@@ -148,11 +146,11 @@ def _start_claimed(
         shipped,
         SystemClock(),
         cluster,
-        driver_host(session),
+        host.address(),
         job.storage_options,
         job.starting.state_by_name(),
         savepoint,
-        partial(copy_on_executors, session, str(job.starting.start_from), job.storage, job.storage_options),
+        partial(copy_on_executors, host, str(job.starting.start_from), job.storage, job.storage_options),
         probing.result,
         beats=True,
     )
@@ -168,33 +166,37 @@ def _start_claimed(
 
 def explain_on_spark(job: "Job", spark: SparkSession) -> str:
     """Analyse a job as `start_on_spark` does, and describe it. Starts nothing. Raises `JobRefused`."""
-    return explained(_program(job, clone_session(spark)))
+    host = open_host(spark)
+    try:
+        return explained(_program(job, host))
+    finally:
+        host.close()
 
 
-def _program(job: "Job", session: SparkSession) -> Program:
-    _bind_sources(job, session)
+def _program(job: "Job", host: SparkHost) -> Program:
+    _bind_sources(job, host)
     with shipped_by_value(job.ship_modules):
         return build_program(
-            job.declared, lambda fn, schema: analyse_transform(session, fn, schema), job.dead_letters, job.state
+            job.declared, lambda fn, schema: analyse_transform(host, fn, schema), job.dead_letters, job.state
         )
 
 
-def _bind_sources(job: "Job", session: SparkSession) -> None:
+def _bind_sources(job: "Job", host: SparkHost) -> None:
     for source in job.declared.sources.values():
         if isinstance(source, DataFrameSource):
-            source.bind(session)
+            source.bind(host.session)
         elif isinstance(source, StreamingDataFrameSource):
             source.bind(job.storage, job.storage_options)
 
 
-def _layout(job: "Job", program: Program, session: SparkSession, claims: SlotClaims) -> tuple[Layout, Claim, int]:
+def _layout(job: "Job", program: Program, host: SparkHost, claims: SlotClaims) -> tuple[Layout, Claim, int]:
     """Fit the job into the slots that other queries leave. Raises `JobRefused`."""
     task_managers = job.task_managers if program.operators else 0
     standby = job.standby_task_managers if task_managers else 0
     processes = task_managers + standby
     needed = claims.firm() + processes + max(1, job.senders or 0)
     asked = claims.held() + processes + (0 if job.senders == 0 else (job.senders or 1) + SHARED)
-    available = slots_beside_others(session, needed, asked, claims.held())
+    available = slots_beside_others(host, needed, asked, claims.held())
 
     def senders_of(left: int) -> int:
         residents = resident_senders(job.senders, left, program)
@@ -202,8 +204,7 @@ def _layout(job: "Job", program: Program, session: SparkSession, claims: SlotCla
         return residents.count
 
     claim = claims.claim(job.name, available, processes, job.senders, senders_of)
-    settings = spark_settings(session)
-    for line in advice(session.sparkContext.master, settings.get, processes, claim.senders):
+    for line in advice(host.master, host.setting, processes, claim.senders):
         log.warning("%s: %s", job.name, line)
     parallelism = job.parallelism or max(task_managers, available - processes)
     layout = Layout(parallelism, job.max_parallelism or 0, task_managers, standby, bool(standby and job.standby_state))
@@ -223,22 +224,22 @@ def _ship(job: "Job", program: Program) -> tuple[bytes, frozenset[str] | None]:
         ) from error
 
 
-def _slots_for_probes(job: "Job", session: SparkSession, found: _Slots) -> int:
+def _slots_for_probes(job: "Job", host: SparkHost, found: _Slots) -> int:
     """Number of slots that no other query holds. Raises `JobRefused` if all executors were lost meanwhile."""
-    if not slots(session) and not await_slots(session, 1):
+    if not host.slots() and not await_slots(host, 1):
         raise JobRefused(
             f"job {job.name!r}: Spark had {found.available} slots and has none any more: its executors were lost. "
             "Look at the cluster manager's log, and start the job again once executors are there"
         )
     others = found.claims.held() - found.claim.total
-    return max(1, slots(session) - others)
+    return max(1, host.slots() - others)
 
 
 def _cluster(
-    job: "Job", session: SparkSession, program: Program, shipped: bytes, place: ClusterContext, found: _Slots
+    job: "Job", host: SparkHost, program: Program, shipped: bytes, place: ClusterContext, found: _Slots
 ) -> SparkCluster:
     shipment = Shipment(place.job.job_id, shipped, job.storage, job.storage_options, place.secret)
     task_manager = task_manager_settings(place, job.task_manager, job.storage, job.storage_options)
     return SparkCluster(
-        session, job.name, program, shipment, task_manager, found.claim, found.claims, found.left, job.ship_modules
+        host, job.name, program, shipment, task_manager, found.claim, found.claims, found.left, job.ship_modules
     )

@@ -6,29 +6,28 @@ it imports modules that would take a core from the replacement for a second.
 
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.broadcast import Broadcast
 
 if TYPE_CHECKING:
+    from holdfast.spark.host import Shipped
     from holdfast.taskmanager.settings import TaskManagerSettings
 
 
 class StayingProcess:
-    """Body of the task. Its settings are a TaskManager's; a sender ignores some of them."""
+    """Body of the task, whose bytes are the settings of a TaskManager; a sender ignores some of them."""
 
-    def __init__(self, shipment: "Broadcast[bytes]", settings: bytes) -> None:
+    def __init__(self, shipment: "Shipped") -> None:
         self._shipment = shipment
-        self._settings = settings
 
-    def __call__(self, _: Iterator[Any]) -> Iterator[Any]:
+    def __call__(self, settings: bytes) -> Iterator[bytes]:
         context = TaskContext.get()
         if context is None or context.attemptNumber() == 0:
-            self._stay()
+            self._stay(settings)
         return iter(())
 
-    def _stay(self) -> None:
+    def _stay(self, encoded: bytes) -> None:
         import msgspec
 
         from holdfast.exchange.main import run_sender
@@ -37,7 +36,7 @@ class StayingProcess:
         from holdfast.taskmanager.main import run_task_manager
         from holdfast.taskmanager.settings import TaskManagerSettings
 
-        settings = _own_address(msgspec.msgpack.decode(self._settings, type=TaskManagerSettings))
+        settings = _own_address(msgspec.msgpack.decode(encoded, type=TaskManagerSettings))
         worker = worker_for(self._shipment)
         if settings.process.role is Role.TASK_MANAGER:
             run_task_manager(settings, program=worker.program)

@@ -7,13 +7,11 @@ import gc
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
 
 import cloudpickle
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.broadcast import Broadcast
 
 from holdfast.errors import USER_ERRORS, BadRecord, JobRefused, ObjectNotFound
 from holdfast.exchange.connections import Connections
@@ -33,6 +31,7 @@ from holdfast.ids import of_partition
 from holdfast.jobmaster.processes.cluster import LevelRun
 from holdfast.sources.bad_reasons import counted_reasons
 from holdfast.sources.base import BadRow
+from holdfast.spark.host import Shipped
 from holdfast.storage import names
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -76,7 +75,7 @@ class _Worker:
 _workers: dict[str, _Worker] = {}
 
 
-def worker_for(shipment: "Broadcast[bytes]") -> _Worker:
+def worker_for(shipment: Shipped) -> _Worker:
     """The worker for a shipment. Only the last job's is kept, so that workers do not grow."""
     raw = shipment.value
     decoded = msgspec.msgpack.decode(raw, type=Shipment)
@@ -90,19 +89,18 @@ def worker_for(shipment: "Broadcast[bytes]") -> _Worker:
 
 
 class RunUnits:
-    """Partition function of an RDD: the units of a task, with all their steps in Python."""
+    """Body of a task, whose bytes are its units, with all their steps in Python."""
 
-    def __init__(self, shipment: "Broadcast[bytes]", run: bytes, groups: list[bytes]) -> None:
+    def __init__(self, shipment: Shipped, run: bytes) -> None:
         self._shipment = shipment
         self._run = run
-        self._groups = groups
 
-    def __call__(self, partition: int, _: Iterator[Any]) -> Iterator[bytes]:
+    def __call__(self, encoded: bytes) -> Iterator[bytes]:
         worker = worker_for(self._shipment)
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
         with Connections(worker.shipment.secret) as connections:
             links = FlightLinks(run.routes, connections)
-            units = msgspec.msgpack.decode(self._groups[partition], type=list[Unit])
+            units = msgspec.msgpack.decode(encoded, type=list[Unit])
             expect_outputs(units, run.request, worker.program, links)
             for unit in units:
                 result = run_unit(unit, run.request, worker.program, links, worker.store)
@@ -116,7 +114,7 @@ class ReadUnit:
     the name of this Spark task attempt. The second half runs in the same attempt and finds them there.
     """
 
-    def __init__(self, shipment: "Broadcast[bytes]", run: bytes, units: bytes) -> None:
+    def __init__(self, shipment: Shipped, run: bytes, units: bytes) -> None:
         self._shipment = shipment
         self._run = run
         self._units = units
@@ -160,9 +158,7 @@ class StepBatches:
     Rows that it refuses are noted in the job's storage, like the facts of `ReadUnit`, if there are any.
     """
 
-    def __init__(
-        self, shipment: "Broadcast[bytes]", run: bytes, units: bytes, read_by_spark: bool, leg: int, place: int
-    ) -> None:
+    def __init__(self, shipment: Shipped, run: bytes, units: bytes, read_by_spark: bool, leg: int, place: int) -> None:
         self._shipment = shipment
         self._run = run
         self._units = units
@@ -213,7 +209,7 @@ class DeliverUnit:
     Each partition gives a single result row.
     """
 
-    def __init__(self, shipment: "Broadcast[bytes]", run: bytes, units: bytes, read_by_spark: bool) -> None:
+    def __init__(self, shipment: Shipped, run: bytes, units: bytes, read_by_spark: bool) -> None:
         self._shipment = shipment
         self._run = run
         self._units = units

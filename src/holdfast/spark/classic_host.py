@@ -1,0 +1,78 @@
+"""A classic session as the host: Spark jobs on its SparkContext, in this process's own Spark driver."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.spark import session as of_session
+from holdfast.spark.classic_plans import check_plans
+from holdfast.spark.host import Shipped, SparkJob, TaskBody
+
+
+class ClassicHost:
+    """Implements `host.SparkHost`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        of_session.use_drivers_python(spark)
+        of_session.use_warm_daemon(spark)
+        of_session.end_progress_bar(spark)
+        self.session = of_session.clone_session(spark)
+        self._context = spark.sparkContext
+        self.application: str = self._context.applicationId
+        self.master: str = self._context.master
+
+    def setting(self, name: str) -> str | None:
+        value: str | None = of_session.spark_settings(self.session).get(name)
+        return value
+
+    def address(self) -> str:
+        return of_session.driver_host(self.session)
+
+    def has_ended(self) -> bool:
+        return of_session.has_ended(self.session)
+
+    def slots(self) -> int:
+        java = self._context._jsc.sc()
+        return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
+
+    def executors(self) -> frozenset[str] | None:
+        """Return host and port of each executor's block manager: another start of an executor has another port."""
+        return frozenset(self._context._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ").split())
+
+    def ship(self, data: bytes) -> Shipped:
+        shipped: Shipped = self._context.broadcast(data)
+        return shipped
+
+    def described(self, job: SparkJob) -> AbstractContextManager[None]:
+        return of_session.described(self.session, job)
+
+    def run(self, tasks: Sequence[bytes], body: TaskBody) -> list[bytes]:
+        def each(given: Iterable[bytes]) -> Iterator[bytes]:  # travels by value: the probe runs without Holdfast
+            for task in given:
+                yield from body(task)
+
+        made: list[bytes] = self._context.parallelize(tasks, max(1, len(tasks))).mapPartitions(each).collect()
+        return made
+
+    def has_begun(self, group: str) -> bool:
+        return bool(of_session.jobs_of_group(self.session, group))
+
+    def failure(self, group: str) -> str | None:
+        return of_session.failed_attempt(self.session, group)
+
+    def cancel(self, group: str) -> None:
+        of_session.cancel_group(self.session, group)
+
+    def lanes(self, count: int) -> DataFrame:
+        """Spark does not know the size of the DataFrame and takes it for huge: a join broadcasts the other side, never
+        the stream."""
+        rows = self.session.range(0, count, 1, count)
+        frame = self.session._jsparkSession.createDataFrame(rows._jdf.toDF().javaRDD(), rows._jdf.schema())
+        return DataFrame(frame, self.session)
+
+    def check_transform(self, name: str, stream: DataFrame, rows: DataFrame) -> None:
+        check_plans(name, stream, rows)
+
+    def close(self) -> None:
+        """Leave the session as it is: it holds nothing of its own in Spark."""

@@ -1,0 +1,105 @@
+"""The host of a job's processes and tasks: a classic Spark session (`classic_host`) is the first.
+
+Everything above knows this interface alone. A task's body is called with the task's bytes and gives bytes. It travels
+by cloudpickle, and must not need Holdfast on the executor unless it is one of Holdfast's own.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+TaskBody = Callable[[bytes], Iterable[bytes]]
+
+
+@dataclass(frozen=True)
+class SparkJob:
+    """The name of Spark jobs: a group, by which they are cancelled, and a description for Spark's UI."""
+
+    group: str
+    description: str
+    interrupts: bool = True
+    """True if a cancelled job's threads are interrupted. A thread that is interrupted while its Python worker connects
+    makes Spark restart the daemon of all Python workers, and that kills every process that stays there."""
+
+
+class Shipped(Protocol):
+    """Bytes that travel to executors once, and not with each task."""
+
+    @property
+    def value(self) -> bytes:
+        """Return the bytes, in a task."""
+        ...
+
+    def unpersist(self) -> None:
+        """Let the executors forget the bytes."""
+        ...
+
+
+class SparkHost(Protocol):
+    """A Spark application, through a session of the job's own. All calls may be made from any thread."""
+
+    session: Any
+    """The job's session, for DataFrames."""
+    application: str
+    """Id of the Spark application."""
+    master: str
+
+    def setting(self, name: str) -> str | None:
+        """Return a setting of the application; None if it is not set."""
+        ...
+
+    def address(self) -> str:
+        """Address of this machine at which executors reach the program."""
+        ...
+
+    def has_ended(self) -> bool:
+        """True if the session was stopped, by anyone, or its application is gone."""
+        ...
+
+    def slots(self) -> int:
+        """Number of tasks that Spark can run at once now, on all executors together."""
+        ...
+
+    def executors(self) -> frozenset[str] | None:
+        """Return a name for each executor, which another start of it does not have; None if Spark does not tell."""
+        ...
+
+    def ship(self, data: bytes) -> Shipped:
+        """Make bytes ready for tasks."""
+        ...
+
+    def described(self, job: SparkJob) -> AbstractContextManager[None]:
+        """Name the Spark jobs of this thread inside the context; the thread's names before come back afterwards."""
+        ...
+
+    def run(self, tasks: Sequence[bytes], body: TaskBody) -> list[bytes]:
+        """Run a task for each of `tasks`, and return all that `body` gave, in the order of tasks. Blocks for as long
+        as they run. Raises Spark's errors."""
+        ...
+
+    def has_begun(self, group: str) -> bool:
+        """True if Spark has got a job of that group."""
+        ...
+
+    def failure(self, group: str) -> str | None:
+        """Return Spark's message about a failed task of that group, even if Spark tries the task again; None if there
+        is none, or Spark does not tell."""
+        ...
+
+    def cancel(self, group: str) -> None:
+        """Cancel the jobs of a group. Raises nothing."""
+        ...
+
+    def lanes(self, count: int) -> Any:
+        """Make a DataFrame with a partition for each of `count` units of work, each with a single row."""
+        ...
+
+    def check_transform(self, name: str, stream: Any, rows: Any) -> None:
+        """Refuse a transform of `stream`, made by `lanes`, into `rows` if a batch of it cannot be repeated, or does not
+        keep its partitions. Raises `JobRefused`."""
+        ...
+
+    def close(self) -> None:
+        """Give the job's session back."""
+        ...
