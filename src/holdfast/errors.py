@@ -27,6 +27,7 @@ A message names the thing, the finding, the expectation and the remedy. Wherever
 before it, by which the documentation is searched: Python does that in tracebacks, and `described` everywhere else.
 """
 
+import errno
 import sysconfig
 import traceback
 from pathlib import Path
@@ -143,6 +144,34 @@ class PublishFailed(HoldfastError):
 
 class QueryFailed(HoldfastError):
     """A query ended with an error; the cause is chained."""
+
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Numbers of the operating system's errors of a disk that has no room left, for anybody or for this user."""
+ROCKSDB_SAYS = "IO error"
+"""The beginning of RocksDB's errors of the disk, which have no class of their own."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """True if work failed for lack of store, disk or service, so that a later attempt may succeed.
+
+    A missing object is no outage.
+    """
+    if isinstance(error, StorageError):
+        return not isinstance(error, ObjectNotFound | ObjectExists)
+    if isinstance(error, OSError):
+        return error.errno in FULL_DISK
+    return type(error) is Exception and str(error).startswith(ROCKSDB_SAYS)
+
+
+def class_abroad(error: BaseException) -> str:
+    """The name of the class in this module as which another process raises the error; empty if there is none.
+
+    An outage that a library told in its own way is a `StorageError` there, since a text alone would not say so.
+    """
+    if isinstance(error, HoldfastError):
+        return type(error).__name__
+    return StorageError.__name__ if is_outage(error) else ""
 
 
 def in_user_code(error: BaseException) -> str:

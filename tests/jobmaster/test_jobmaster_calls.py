@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.errors import TaskManagerLost
 from holdfast.ids import Incarnation, ProcessId, Role
+from holdfast.jobmaster.checkpoints import calls as checkpoint_calls
 from holdfast.jobmaster.processes.calls import Round
 
 FIRST, SECOND = (ProcessId(Role.TASK_MANAGER, number, Incarnation(number + 1)) for number in (0, 1))
@@ -59,3 +60,19 @@ def test_a_round_of_a_thousand_calls_is_few_objects_for_the_garbage_collector() 
         asked.settle(process, 1)
     assert len(gc.get_objects()) - before < 50
     assert len(asked.results) == 1000
+
+
+@pytest.mark.parametrize(("error", "level"), [(TaskManagerLost("gone"), "INFO"), (KeyError("a mistake"), "ERROR")])
+def test_each_error_of_a_checkpoints_news_is_logged_with_its_cause(
+    error: Exception, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        checkpoint_calls._log_untold(FIRST, error)
+    [record] = caplog.records
+    assert record.levelname == level and "TaskManager 0 was not told" in record.message
+    assert str(error) in caplog.text
+
+
+def test_an_answer_to_a_checkpoints_news_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    checkpoint_calls._log_untold(FIRST, None)
+    assert not caplog.records

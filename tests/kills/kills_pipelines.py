@@ -75,6 +75,7 @@ def random_shape(rng: random.Random, rows: int = 3000, batches: int = 10) -> Sha
         interval_s=rng.choice([0.1, 0.3, 1.0]),
         log_handles_max=rng.choice([1, 5, 64]),
         max_concurrent=rng.choice([1, 3]),
+        gathered_size_max=rng.choice(["64KB", "64KB", 0, 1_500]),
     )
 
 

@@ -1,12 +1,14 @@
 """The end of a TaskManager: noticed as its connection breaks, and reported with the cause that Spark knows."""
 
+import pyarrow as pa
 import pytest
 from spark_kit import kill_task_manager, new_job
 from test_spark_streams import numbers
 
 import holdfast as hf
+from holdfast.graph.program import Leg, LegOutput, SinkTarget, SourceOrigin
 from holdfast.spark import hosting
-from holdfast.spark.failures import cause_of_death
+from holdfast.spark.failures import cause_of_death, step_failure
 from waiting import until
 
 KILLED = "its Python worker process was killed, or it crashed"
@@ -59,3 +61,23 @@ def test_a_kernel_that_ran_out_of_memory_meanwhile_is_named(running, tmp_path, m
 )
 def test_what_spark_says_of_a_task_is_told_in_one_line(words, cause):
     assert cause_of_death(words) == cause
+
+
+AWAY = "Job aborted …\nTraceback (most recent call last):\n  …\nholdfast.errors.StorageError: s3://b: timed out\n"
+SPILLED = "Job aborted … java.io.IOException: No space left on device\n\tat java.base/…"
+BY_USER = "Traceback (most recent call last):\n  …\nOSError: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "text"),
+    [
+        (AWAY, hf.StorageError, "s3://b: timed out"),
+        (SPILLED, hf.StorageError, "No space left on device"),
+        (BY_USER, hf.UserFunctionError, "No space left on device"),
+        ("Job aborted: a stage was cancelled", RuntimeError, "cancelled"),
+    ],
+)
+def test_an_outage_in_a_task_of_spark_is_told_apart_from_a_failing_step(words, kind, text):
+    leg = Leg(0, 0, SourceOrigin("numbers"), (), (LegOutput(0, 0, SinkTarget("out"), pa.schema([])),))
+    found = step_failure(leg, RuntimeError(words))
+    assert type(found) is kind and text in str(found)

@@ -13,11 +13,13 @@ from holdfast.errors import SettingsError, StorageError
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.scheduler import ManualScheduler
 from holdfast.testing.stores import Fault
-from holdfast.uploads.attempts import Upload
+from holdfast.uploads.attempts import Losers, Upload
 from holdfast.uploads.hedging import EXTRA_REQUESTS_RATIO_MAX, TIMEOUT_S_MIN, Hedging
 from holdfast.uploads.janitor import AGAIN_S, FAILED_AGAIN_S, DeletionQueue
 from holdfast.uploads.puts import Puts
+from holdfast.uploads.scheduling import ThreadScheduler
 from holdfast.uploads.uploader import LOGS, SHARED
+from waiting import until
 
 HEDGING = RetryPolicy.fixed(3, timeout="1s", next_attempt_delay="500ms")
 
@@ -293,3 +295,37 @@ def test_an_upload_that_ended_is_let_go_with_its_bytes_without_a_search_for_garb
         assert not [each for each in gc.get_objects() if isinstance(each, Upload)]
     finally:
         gc.enable()
+
+
+class PromptScheduler(ThreadScheduler):
+    """Runs each call to its end before `submit` returns, as threads do now and then."""
+
+    planned_late = False
+
+    def submit(self, lane, call):
+        future = super().submit(lane, call)
+        until(lambda: self._ended or self._timers, "the end of the call, or a timer that it set")
+        return future
+
+    def call_later(self, delay_s, call):
+        self.planned_late |= self._ended
+        return super().call_later(delay_s, call)
+
+
+def test_the_retry_of_an_attempt_that_failed_at_once_is_planned_before_a_closing_scheduler_ends():
+    scheduler, answers = PromptScheduler({LOGS: 1}), []
+    scheduler._unfinished, scheduler._closing = 0, True  # closed while a deployment's last upload was begun
+    failures = iter([StorageError("away")])
+
+    def put(name: str) -> None:
+        for failure in failures:
+            raise failure
+
+    losers = Losers(lambda name: None, lambda name: None)
+    policy = RetryPolicy.fixed(2, timeout=None, next_attempt_delay="1ms")
+    names = (f"object {number}" for number in itertools.count())
+    more = {"policy": policy, "hedging": Hedging(None), "scheduler": scheduler, "losers": losers}
+    Upload(put, names.__next__, 1, LOGS, **more, answered=answers.append).start()
+    until(lambda: answers, "the answer")
+    assert (answers[0].error, answers[0].attempts) == (None, 2)
+    assert not scheduler.planned_late

@@ -65,7 +65,7 @@ class Coordination:
         found = [self._ledger.unrecorded_progress, self._finishing.progress(self._publication.backlog())]
         return max((each for each in found if each is not None), default=None)
 
-    def _abort(self, pending: PendingCheckpoint, reason: str, outcome: Outcome) -> None:
+    def _abort(self, pending: PendingCheckpoint, reason: str, outcome: Outcome, outage: bool = False) -> None:
         self._pending.remove(pending.checkpoint_id)
         self._registry.release(PendingHolder(pending.checkpoint_id))
         self._ended_s = self._now_s
@@ -73,7 +73,7 @@ class Coordination:
             self._demand.event_time.failed()
         if outcome.counts or outcome.is_soft:
             self._failures.failed(pending.checkpoint_id, reason, counted=outcome.counts)
-        self._commands.append(ev.NotifyAborted(pending.checkpoint_id, reason, outcome))
+        self._commands.append(ev.NotifyAborted(pending.checkpoint_id, reason, outcome, outage))
         self._commands += [ev.CheckOwnership()] if outcome.counts else []
         self._resolve(pending.requests, f"checkpoint {pending.checkpoint_id} failed: {reason}", outcome.is_soft)
 

@@ -223,7 +223,8 @@ class Coordinator(Cutting):
         pending = self._pending.get(event.checkpoint_id)
         if pending is not None and not pending.sent and pending.expects(event.task_manager, event.incarnation):
             reason = f"declined by TaskManager {event.task_manager}: {event.reason}"
-            self._abort(pending, reason, Outcome.DECLINED_SOFTLY if event.soft else Outcome.DECLINED)
+            outcome = Outcome.DECLINED_SOFTLY if event.soft else Outcome.DECLINED
+            self._abort(pending, reason, outcome, event.outage)
 
     # --- failover -----------------------------------------------------------------------------------------------------
 

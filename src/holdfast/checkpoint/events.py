@@ -151,13 +151,14 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """A TaskManager cannot do its part. Soft ones do not count as failures."""
+    """A TaskManager cannot do its part. Soft ones do not count as failures. `outage`: a store or a disk is away."""
 
     checkpoint_id: CheckpointId
     task_manager: int
     incarnation: Incarnation
     reason: str
     soft: bool = False
+    outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +201,12 @@ class RecordWritten:
 
 @dataclass(frozen=True, slots=True)
 class RecordFailed:
-    """Certainty that no record was written. `stored`: the objects that were put for it."""
+    """Certainty that no record was written. `stored`: the objects that were put for it. `outage`: the store is away."""
 
     checkpoint_id: CheckpointId
     reason: str
     stored: frozenset[str] = frozenset()
+    outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,11 +325,12 @@ class NotifyCompleted:
 
 @dataclass(frozen=True, slots=True)
 class NotifyAborted:
-    """Tell all TaskManagers that the checkpoint will not complete; nobody deletes anything."""
+    """Tell all TaskManagers that the checkpoint will not complete; nobody deletes anything. `outage`: see `Declined`."""
 
     checkpoint_id: CheckpointId
     reason: str
     outcome: Outcome
+    outage: bool = False
 
     @property
     def counted(self) -> bool:

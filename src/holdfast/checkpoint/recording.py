@@ -211,7 +211,7 @@ class Recording(Coordination):
         self._sent = None
         self._registry.acknowledge(event.stored)
         outcome = Outcome.FAILED if self._phase is CoordinatorPhase.RUNNING else Outcome.ENDED
-        self._abort(pending, f"no record was written: {event.reason}", outcome)
+        self._abort(pending, f"no record was written: {event.reason}", outcome, event.outage)
         self._choose_base()
 
     def _choose_base(self) -> None:

@@ -172,7 +172,8 @@ def failure_of(error: BaseException, where: str = "", split: str = "") -> Failur
     `split`: the split that was being read, if that is known.
     """
     foreign = where and not isinstance(error, errors.HoldfastError)
-    return Failure(type(error).__name__, f"{error} ({where})" if foreign else str(error), split)
+    kind = errors.class_abroad(error) or type(error).__name__
+    return Failure(kind, f"{error} ({where})" if foreign else str(error), split)
 
 
 @dataclass

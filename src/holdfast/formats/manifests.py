@@ -84,6 +84,26 @@ def load_manifests(store: ObjectStore, wanted: Sequence[str], writers: Collectio
     return [found[name] for name in wanted]
 
 
+class ManifestsOfStart:
+    """The manifests of the checkpoint that a start goes on from, read once for all who need them. Thread-safe."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._kept: dict[tuple[str, ...], list[Manifest]] = {}
+
+    def load(self, wanted: Sequence[str], writers: Collection[str]) -> list[Manifest]:
+        """Load manifests as `load_manifests` does, and keep them for `take`."""
+        found = load_manifests(self._store, wanted, writers)
+        self._kept = {tuple(wanted): found}
+        return found
+
+    def take(self, wanted: Sequence[str], writers: Collection[str]) -> list[Manifest]:
+        """Take out the manifests that were kept, or load them if they were not."""
+        kept, self._kept = self._kept, {}
+        found = kept.get(tuple(wanted))
+        return load_manifests(self._store, wanted, writers) if found is None else found
+
+
 def without_dropped(manifests: Sequence[Manifest], drop_state: Collection[str], epoch: Epoch) -> list[TableHandle]:
     """The handles of all tables, but for those that operators of `drop_state` had before the start with that epoch."""
     return [

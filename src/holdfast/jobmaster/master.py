@@ -72,7 +72,8 @@ class JobMaster:
         log.info("%s: starts on %s, as epoch %d", parts.name, self.job.store.url, taken.epoch)
         try:
             # Before the sources begin: objects that they let go of stay where a retained record names them.
-            parts.control.open(found_records(self.job.store, taken), records_of(taken), ControlReports(parts))
+            base = found_records(self.job.store, taken, self.job.manifests.load)
+            parts.control.open(base, records_of(taken), ControlReports(parts))
             parts.planner.begin(position_of(taken.base))
             parts.sweeper.start()
         except BaseException:

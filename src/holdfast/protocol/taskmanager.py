@@ -254,13 +254,17 @@ class Acknowledgement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Decline(msgspec.Struct, frozen=True):
-    """A TaskManager could not do its part of a checkpoint. `soft` ones are not counted as failures."""
+    """A TaskManager could not do its part of a checkpoint. `soft` ones are not counted as failures.
+
+    `outage`: a store or a disk is away.
+    """
 
     checkpoint_id: CheckpointId
     task_manager: int
     incarnation: Incarnation
     reason: str
     soft: bool = False
+    outage: bool = False
 
 
 class Registration(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import signal
 
 from pyspark import errors as spark_errors
 
-from holdfast.errors import HoldfastError, UserFunctionError
+from holdfast.errors import HoldfastError, StorageError, UserFunctionError
 from holdfast.graph.program import Leg, OperatorOrigin, SinkTarget, Transform
 
 _OWN = re.compile(r"^holdfast\.errors\.(\w+): (.*)$", re.MULTILINE)
@@ -27,13 +27,17 @@ _PYTHON_ERROR = re.compile(
 _EXECUTOR_LOST = re.compile(r"ExecutorLostFailure \(executor (\S+) exited.*?\) Reason: (.*)")
 _EXIT_CODE = re.compile(r"exited with code (\d+)")
 _CRASH = re.compile(r"Fatal Python error: (.*)")
+_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+"""Java's words for a full disk. Spark passes on the errors of its tasks as texts alone."""
 _GIST_CHARACTERS_MAX = 500
 
 
 def step_failure(leg: Leg, error: Exception) -> Exception:
-    """Translate the error of a leg's Spark job: `UserFunctionError` if a user's step is to blame, else the same
-    error."""
+    """Translate the error of a leg's Spark job: `UserFunctionError` if a user's step is to blame, `StorageError` if a
+    store or a disk is away, else the same error."""
     text = str(error)
+    if away := _away(text):
+        return StorageError(away)
     if _OWN.search(text) or "cancelled" in text or "Python worker exited unexpectedly" in text:
         return error
     reason = _reason(text)
@@ -51,6 +55,15 @@ def step_failure(leg: Leg, error: Exception) -> Exception:
     return UserFunctionError(
         f"between {origin!r} and {target!r}, a step ({steps or 'the read'}) raised in Spark: {reason}"
     )
+
+
+def _away(text: str) -> str | None:
+    """Extract the outage that a task of Spark failed with, if it was an outage."""
+    own = next((each for each in _OWN.finditer(text) if each[1] == StorageError.__name__), None)
+    if own is not None:
+        return own[2]
+    full = None if "Traceback (most recent call last)" in text else _DISK_FULL.search(text)
+    return None if full is None else f"a disk of Spark's is full: {full[0]}"
 
 
 def _reason(text: str) -> str | None:

@@ -5,11 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.errors import CorruptObject, HoldfastError, StorageError
-
-ROCKSDB_SAYS = "IO error"
-"""The beginning of RocksDB's errors of the disk, which have no class of their own."""
-
+from holdfast.errors import ROCKSDB_SAYS, CorruptObject, HoldfastError, StorageError
 
 _OF_FILES = re.compile(rf"{ROCKSDB_SAYS}: .*(No such file|larger than file length)", re.IGNORECASE | re.DOTALL)
 """RocksDB's errors of the disk that tell of a file that is missing or too short."""

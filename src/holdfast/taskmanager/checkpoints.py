@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from holdfast.back_off import doubled_s
-from holdfast.errors import CheckpointFailed, HoldfastError, described
+from holdfast.errors import CheckpointFailed, HoldfastError, described, is_outage
 from holdfast.failpoints import hit
 from holdfast.formats.handles import HERE, Manifest, TableHandle, placed
 from holdfast.formats.history import SubtaskPart
@@ -218,7 +218,7 @@ class CheckpointWork:
     def _decline(self, checkpoint_id: CheckpointId, error: Exception) -> None:
         reason = described(error)
         soft = isinstance(error, CheckpointFailed) and error.soft
-        decline = Decline(checkpoint_id, self._task_manager, self._incarnation, reason, soft)
+        decline = Decline(checkpoint_id, self._task_manager, self._incarnation, reason, soft, is_outage(error))
         self._until_answered(lambda: self._job_master.decline(decline))
 
     def _until_answered(self, call: Callable[[], bool]) -> None:

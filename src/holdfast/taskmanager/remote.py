@@ -1,8 +1,8 @@
 """How errors and bodies cross a Flight connection: errors by their class's name, bodies as msgpack.
 
 An error of `holdfast.errors` raised by a handler is raised again by the caller as the same class with the same message.
-Any other error of a handler becomes `HoldfastError`. If a connection does not answer, the caller's function `lost`
-makes the error. Nothing is unpickled here.
+Any other error of a handler becomes `HoldfastError`, or `StorageError` if it tells of a full disk. If a connection does
+not answer, the caller's function `lost` makes the error. Nothing is unpickled here.
 """
 
 import threading
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast import errors
-from holdfast.errors import USER_ERRORS, HoldfastError, described
+from holdfast.errors import USER_ERRORS, HoldfastError, class_abroad, described
 from holdfast.ids import Incarnation
 from holdfast.printable import logger
 
@@ -57,7 +57,7 @@ def serving(what: str) -> Iterator[None]:
         raise
     except USER_ERRORS as error:
         _log.exception("%s failed", what)
-        raise _flight_error("HoldfastError", f"{what} failed: {described(error)}") from error
+        raise _flight_error(class_abroad(error) or "HoldfastError", f"{what} failed: {described(error)}") from error
 
 
 def _flight_error(name: str, message: str) -> Exception:

@@ -12,14 +12,13 @@ makes at most `max_attempts` requests and gives a single answer. Attempt, answer
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
 from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import StorageError
 from holdfast.uploads.hedging import Hedging
-from holdfast.uploads.scheduling import Scheduler
+from holdfast.uploads.scheduling import Scheduler, report_failure
 
 
 @dataclass(frozen=True)
@@ -113,8 +112,17 @@ class Upload:
         timeout_s = self._hedging.timeout_s(self._size_bytes)
         if timeout_s is not None and attempt.number < self._policy.max_attempts:
             attempt.cancel_timeout = self._scheduler.call_later(timeout_s, partial(self._slow, attempt))
-        future = self._scheduler.submit(self._lane, partial(self._put, attempt.name))
-        future.add_done_callback(partial(self._ended, attempt))
+        self._scheduler.submit(self._lane, partial(self._run, attempt)).add_done_callback(report_failure)
+
+    def _run(self, attempt: _Attempt) -> None:
+        """Make the request, and decide on its successor. Both are one call of the scheduler: after a request alone, a
+        scheduler that is closing could end before the next attempt is planned."""
+        error: BaseException | None = None
+        try:
+            self._put(attempt.name)
+        except BaseException as raised:
+            error = raised
+        self._ended(attempt, error)
 
     def _slow(self, attempt: _Attempt) -> None:
         with self._lock:
@@ -126,11 +134,10 @@ class Upload:
         if hedged:
             self._attempt()
 
-    def _ended(self, attempt: _Attempt, future: Future[None]) -> None:
+    def _ended(self, attempt: _Attempt, error: BaseException | None) -> None:
         attempt.cancel_timeout()
         # Timer and attempt name each other: as a cycle they would keep the object's bytes until a garbage collection.
         attempt.cancel_timeout = lambda: None
-        error = future.exception()
         if error is None:
             self._hedging.attempt_succeeded(self._size_bytes, self._scheduler.monotonic() - attempt.begun_s)
         with self._lock:

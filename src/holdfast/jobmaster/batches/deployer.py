@@ -6,6 +6,7 @@ refused everywhere. The execution machine gives the numbers. Only the work threa
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -17,7 +18,7 @@ from holdfast.clock import Clock
 from holdfast.execution.calls import Step
 from holdfast.execution.events import Deploy
 from holdfast.formats.handles import TableHandle
-from holdfast.formats.manifests import load_manifests, without_dropped
+from holdfast.formats.manifests import ManifestsOfStart, without_dropped
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, Epoch, RunNumber
 from holdfast.jobmaster.batches.deployment import Layout, shared_objects_of, subtasks_of, whole_tables
@@ -85,6 +86,11 @@ class StartedJob:
     """Checkpoint settings of the job's code, if kept updates took the place of some; else those of `settings`."""
     kept: Mapping[str, SettingValue] = field(default_factory=dict)
     """Updates of settings that the record keeps, which `settings` has."""
+
+    @cached_property
+    def manifests(self) -> ManifestsOfStart:
+        """The manifests of the checkpoint that it goes on from."""
+        return ManifestsOfStart(self.store)
 
     @property
     def live(self) -> LiveSettings:
@@ -176,7 +182,7 @@ class Deployer:
         start."""
         if base is None:
             return list(self._job.initial)
-        manifests = load_manifests(self._job.store, base.manifests, base.writers())
+        manifests = self._job.manifests.take(base.manifests, base.writers())
         return without_dropped(manifests, self._job.settings.drop_state, self._job.epoch)
 
     def undo(self, run: RunNumber) -> None:

@@ -36,7 +36,7 @@ from holdfast.jobmaster.batches.regional import AllOffsets
 from holdfast.jobmaster.batches.runner import BatchOutcome, BatchRunner
 from holdfast.jobmaster.batches.wanted import FinalCheckpoint, SourceNews, Waiters
 from holdfast.jobmaster.checkpoints.control import Control
-from holdfast.jobmaster.checkpoints.outages import BATCHES, PLANNING, RESTORES, Outages, is_outage
+from holdfast.jobmaster.checkpoints.outages import BATCHES, PLANNING, RESTORES, Outages
 from holdfast.jobmaster.checkpoints.promises import RestartCheckpoint
 from holdfast.jobmaster.processes.cluster import Cluster
 from holdfast.printable import logger
@@ -96,7 +96,7 @@ class WorkQueue:
 
     def _outage(self, step: str, error: Exception) -> tuple[Exception, ev.Outage | None]:
         """Decide if the step failed because of an outage; the error says so if the outage took too long."""
-        if not is_outage(error) or reactions.to_batch(error) is not Reaction.RETRY:
+        if not errors.is_outage(error) or reactions.to_batch(error) is not Reaction.RETRY:
             return error, None
         try:
             return error, ev.Outage(self._outages.failed(step, str(error)))

@@ -21,7 +21,7 @@ from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.events import Event
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, TaskManagerLost
+from holdfast.errors import HoldfastError, TaskManagerLost, is_outage
 from holdfast.execution.calls import Step
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import CheckpointId, Epoch, ProcessId, Role, RunNumber
@@ -104,7 +104,10 @@ class CheckpointCalls:
             return
         # The end of a TaskManager is a loss, which has a budget of its own, and no failure of checkpoints.
         soft = isinstance(error, TaskManagerLost)
-        self._post(events.Declined(checkpoint_id, process.number, process.incarnation, str(error), soft))
+        declined = events.Declined(
+            checkpoint_id, process.number, process.incarnation, str(error), soft, is_outage(error)
+        )
+        self._post(declined)
 
     def cuts_done(self, promise: "Future[None]") -> None:
         """Keep the promise once the cuts ordered so far are answered."""
@@ -175,5 +178,8 @@ class CheckpointCalls:
 
 
 def _log_untold(process: ProcessId, error: Exception | None) -> None:
+    """Log why a TaskManager was not told. The next checkpoint's news repeats it."""
     if isinstance(error, HoldfastError):
         log.info("%s was not told: %s", process.name, error)
+    elif error is not None:
+        log.error("%s was not told, because the call failed", process.name, exc_info=error)

@@ -38,7 +38,7 @@ from holdfast.jobmaster.checkpoints.calls import CheckpointCalls
 from holdfast.jobmaster.checkpoints.history import History
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts
 from holdfast.jobmaster.checkpoints.job_time import JobTime
-from holdfast.jobmaster.checkpoints.outages import CHECKPOINTS, Outages, says_outage
+from holdfast.jobmaster.checkpoints.outages import CHECKPOINTS, Outages
 from holdfast.jobmaster.checkpoints.promises import Promises, RestartCheckpoint
 from holdfast.jobmaster.checkpoints.publisher import Publisher
 from holdfast.jobmaster.checkpoints.recorder import Gatherer, Recorder
@@ -341,6 +341,7 @@ class Control:
                 decline.incarnation,
                 decline.reason,
                 decline.soft,
+                decline.outage,
             )
         )
         return True
@@ -397,7 +398,7 @@ class Control:
                     self._outages.failed(f"publication to sink {fact.sink!r}", fact.reason)
                 case events.Published():
                     self._outages.answered(f"publication to sink {fact.sink!r}")
-                case events.NotifyAborted(counted=True) if says_outage(fact.reason):
+                case events.NotifyAborted(counted=True, outage=True):
                     self._outages.failed(CHECKPOINTS, fact.reason)
                 case events.NotifyCompleted():
                     self._outages.answered(CHECKPOINTS)

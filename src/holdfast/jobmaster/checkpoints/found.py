@@ -1,10 +1,12 @@
 """The checkpoints that a start found, as facts for the coordinator: each with all objects that it names."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 from holdfast.checkpoint.events import BaseRecord, Group
 from holdfast.checkpoint.positions import least_watermark
 from holdfast.errors import ObjectNotFound
+from holdfast.formats.handles import Manifest
 from holdfast.formats.manifests import load_manifests
 from holdfast.ids import JournalNumber
 from holdfast.journal.fence import TakenOver
@@ -16,12 +18,16 @@ from holdfast.storage.store import ObjectStore
 log = logger(__name__)
 
 
-def found_records(store: ObjectStore, taken: TakenOver) -> BaseRecord | None:
+Load = Callable[[Sequence[str], Collection[str]], list[Manifest]]
+"""Loads the manifests of these references, which jobs with these ids may have written."""
+
+
+def found_records(store: ObjectStore, taken: TakenOver, load_base: Load) -> BaseRecord | None:
     """Read the objects that the base and the older retained checkpoints name. None if there is no base."""
     if taken.base is None or taken.base_number is None:
         return None
-    older = tuple(_older(store, taken))
-    return _found(store, taken.base_number, taken.base, older)
+    older = tuple(_older(partial(load_manifests, store), taken))
+    return _found(load_base, taken.base_number, taken.base, older)
 
 
 def records_of(taken: TakenOver) -> dict[JournalNumber, CheckpointRecord]:
@@ -30,30 +36,30 @@ def records_of(taken: TakenOver) -> dict[JournalNumber, CheckpointRecord]:
     return dict(taken.older) | base
 
 
-def _older(store: ObjectStore, taken: TakenOver) -> Iterator[BaseRecord]:
+def _older(load: Load, taken: TakenOver) -> Iterator[BaseRecord]:
     for number, record in taken.older:
         try:
-            yield _found(store, number, record)
+            yield _found(load, number, record)
         except ObjectNotFound as error:
             log.warning("checkpoint %d is not retained any more: an object of it is gone: %s", number, error)
 
 
 def _found(
-    store: ObjectStore, number: JournalNumber, record: CheckpointRecord, older: tuple[BaseRecord, ...] = ()
+    load: Load, number: JournalNumber, record: CheckpointRecord, older: tuple[BaseRecord, ...] = ()
 ) -> BaseRecord:
     groups = {
         sink: [Group(JournalNumber(ref.number), ref.object) for ref in refs] for sink, refs in record.groups.items()
     }
     watermark_us = least_watermark(record.watermarks)
-    objects, written_s = objects_of(store, record), record.batch_time_us / 1e6
+    objects, written_s = objects_of(load, record), record.batch_time_us / 1e6
     return BaseRecord(number, objects, groups, written_s, older, watermark_us, record.kept)
 
 
-def objects_of(store: ObjectStore, record: CheckpointRecord) -> frozenset[str]:
+def objects_of(load: Load, record: CheckpointRecord) -> frozenset[str]:
     """Names of all objects that a restart reads: manifests, the objects that they name, and objects of sources."""
     objects = {object_of(each) for each in record.manifests}
     objects.update(name for found in record.source_objects.values() for name in found)
-    for manifest in load_manifests(store, record.manifests, record.writers()):
+    for manifest in load(record.manifests, record.writers()):
         for table in manifest.tables:
             objects.update(table.objects())
     return frozenset(objects)

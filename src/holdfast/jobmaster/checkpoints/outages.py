@@ -9,13 +9,12 @@ a checkpoint, a record, a publication. Each kind of step has a clock of its own,
 refuse writes. This module alone decides how long a running query waits.
 """
 
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.clock import Clock
-from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
+from holdfast.errors import StorageError, is_outage
 from holdfast.execution.events import Event, LossExplained, Lost
 from holdfast.ids import ProcessId, Role
 from holdfast.printable import logger
@@ -29,25 +28,6 @@ PAUSE_S_MIN = 0.1
 PAUSE_S_MAX = 5.0
 """Bounds in seconds on the pause between two attempts at a step. Between them the pause is a quarter of the time for
 which the step has been failing."""
-
-_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|errno 28\b|errno 122\b", re.IGNORECASE)
-_AWAY = re.compile(r"\bStorageError: ")
-"""Pattern of an outage in the message of another process or of Spark, in which the error's class has been lost."""
-
-
-def is_outage(error: Exception) -> bool:
-    """True if a step failed for lack of store, disk or service, so that a later attempt may succeed.
-
-    A missing object is no outage.
-    """
-    if isinstance(error, StorageError):
-        return not isinstance(error, ObjectNotFound | ObjectExists)
-    return says_outage(str(error))
-
-
-def says_outage(reason: str) -> bool:
-    """True if an error's message tells of an outage; see `is_outage`."""
-    return bool(_DISK_FULL.search(reason) or _AWAY.search(reason))
 
 
 @dataclass(frozen=True)

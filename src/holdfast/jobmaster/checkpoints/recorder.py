@@ -18,7 +18,7 @@ from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
 from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.clock import Clock
-from holdfast.errors import Fenced, ObjectNotFound, StorageError, described
+from holdfast.errors import Fenced, ObjectNotFound, StorageError, described, is_outage
 from holdfast.ids import CheckpointId, Epoch, JournalNumber
 from holdfast.jobmaster.checkpoints.gathered import CarriedPart, GatheredObjects, StoredObjects, Unstored
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts
@@ -143,7 +143,7 @@ class Recorder:
         try:
             stored = self._objects.store(checkpoint_id, parts, committables)
         except Unstored as error:
-            self._post(events.RecordFailed(checkpoint_id, str(error), error.stored))
+            self._post(events.RecordFailed(checkpoint_id, str(error), error.stored, outage=True))
             return
         objects = frozenset(map(object_of, [*stored.manifests.values(), *stored.committables.values()]))
         try:
@@ -151,7 +151,7 @@ class Recorder:
             failpoints.hit("jobmaster.record.before")
             gone = self._gone([look() for look in looked])
         except (StorageError, OSError) as error:
-            self._post(events.RecordFailed(checkpoint_id, described(error), objects))
+            self._post(events.RecordFailed(checkpoint_id, described(error), objects, is_outage(error)))
             return
         if gone is not None:
             self.fail_query(gone)

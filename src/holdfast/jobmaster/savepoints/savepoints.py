@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 import msgspec
@@ -23,6 +24,7 @@ from holdfast import failpoints
 from holdfast.checkpoint.holding import LetGo
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, StorageError
+from holdfast.formats.manifests import load_manifests
 from holdfast.ids import JournalNumber, SavepointId
 from holdfast.jobmaster.batches.deployer import StartedJob
 from holdfast.jobmaster.checkpoints.control import Control
@@ -167,7 +169,7 @@ class SavepointWriter:
         self, target: SavepointTarget, number: JournalNumber, record: CheckpointRecord, progress: SavepointProgress
     ) -> Savepoint:
         """Copy a checkpoint that nobody deletes meanwhile. Without the last put the folder is not a savepoint."""
-        wanted = sorted(objects_of(self._job.store, record))
+        wanted = sorted(objects_of(partial(load_manifests, self._job.store), record))
         progress.begin_copies(number, len(wanted))
         objects = self._copy(target, wanted, progress)
         plain = msgspec.structs.replace(record, groups={}, retains=[], number=number)
