@@ -325,7 +325,7 @@ class NotifyCompleted:
 
 @dataclass(frozen=True, slots=True)
 class NotifyAborted:
-    """Tell all TaskManagers that the checkpoint will not complete; nobody deletes anything. `outage`: see `Declined`."""
+    """Tell TaskManagers that a checkpoint will not complete. Nobody deletes anything. `outage`: a store is away."""
 
     checkpoint_id: CheckpointId
     reason: str
