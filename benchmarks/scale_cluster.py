@@ -27,6 +27,7 @@ from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.jobmaster.starting.start import ClusterContext
+from holdfast.ports import Endpoint
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
     CommitAnswer,
@@ -215,7 +216,7 @@ class StandInCluster:
         self._job_master = job_master
         self._on_completed = on_completed
         self._processes: dict[ProcessId, tuple[ProcessStarter, Any]] = {}
-        self._server = JobMasterServer(job_master, place.secret, HOST) if over_flight else None
+        self._server = JobMasterServer(job_master, place.secret, Endpoint(HOST)) if over_flight else None
         job_master_address = "" if self._server is None else self._server.address
         shipped = cloudpickle.dumps(program)
         told = Place(shipped, place.epoch, str(store.folder), place.secret, job_master_address)

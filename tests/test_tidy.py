@@ -81,6 +81,7 @@ MAY_IMPORT: dict[str, str] = {
     "json_rows": "",
     "kernels": "",
     "metrics": "",
+    "ports": "",
     "printable": "",
     "python_values": "",
     "schema": "",

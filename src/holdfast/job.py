@@ -20,6 +20,7 @@ from holdfast.graph.nodes import ReadNode
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained
 from holdfast.hidden import hide_url
+from holdfast.ports import PortRange, check_port_range
 from holdfast.quantities import duration_us
 from holdfast.settings import (
     AvailableNow,
@@ -126,6 +127,10 @@ class Job:
     ui_host
         Address of the page of a running query (`start(ui_port=…)`). Outside of loopback its URL has a token, without
         which nothing is shown.
+    port_range
+        First and last port on which anything of the job may listen: on the driver the JobMaster, what drivers in
+        waiting connect to, and the page and the metrics whose port is 0; on executors TaskManagers and senders, unless
+        `TaskManagerConfig(port_range=…)` gives others. `(0, 0)`: any free port.
     ui_control
         True: `holdfast stop`, `update`, `trigger`, `savepoint`, `retry` and `skip` may change the query from outside,
         at `query.uiUrl`, with a token that the start makes and prints (`query.controlToken`). A string of at least 32
@@ -169,6 +174,7 @@ class Job:
         ship_modules: Sequence[ModuleType] = (),
         metrics_port: int | None = None,
         ui_host: str = "127.0.0.1",
+        port_range: PortRange = (0, 0),
         ui_control: bool | str = False,
         **start_options: Unpack[StartKeywords],
     ) -> None:
@@ -186,6 +192,7 @@ class Job:
         self.senders = senders
         self.state = state or HashMapState()
         self.checkpoint = checkpoint or CheckpointConfig()
+        self.port_range = port_range
         self.task_manager = task_manager or TaskManagerConfig()
         self.failover = failover or FailoverConfig()
         self.regions = regions
@@ -244,6 +251,7 @@ class Job:
             if not isinstance(getattr(self, field), str):
                 raise SettingsError(f"{field}={getattr(self, field)!r} is not allowed: a string")
         check_port("metrics_port", self.metrics_port)
+        check_port_range(self.port_range)
         self._check_control()
         for module in self.ship_modules:
             if not isinstance(module, ModuleType):

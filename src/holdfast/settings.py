@@ -23,6 +23,7 @@ from holdfast.checkpoint.triggers import (
     on_watermark,
 )
 from holdfast.errors import SettingsError
+from holdfast.ports import check_port_range
 from holdfast.quantities import Duration, Size, above_zero, duration_s, size_bytes, whole_number
 
 __all__ = [
@@ -183,7 +184,7 @@ class TaskManagerConfig:
     local_dir
         Folder for spilled exchange data and for the copies of `local_recovery`; None: the executor's temporary folder.
     port_range
-        First and last port that it may listen on; `(0, 0)`: any free port.
+        First and last port that it may listen on; `(0, 0)`: those of `Job(port_range=…)`.
     advertised_host
         Address at which others reach it; None: the address that Spark uses.
     local_recovery, local_recovery_max
@@ -216,14 +217,7 @@ class TaskManagerConfig:
         above_zero(
             size_bytes(self.local_recovery_max, "local_recovery_max"), "local_recovery_max", self.local_recovery_max
         )
-        allowed = "two whole numbers, first <= last, from 1 to 65535, or (0, 0) for any free port"
-        try:
-            first, last = self.port_range
-            fits = (first, last) == (0, 0) or 1 <= first <= last <= 65535
-        except (TypeError, ValueError) as error:
-            raise SettingsError(f"port_range={self.port_range!r} is not understood; allowed: {allowed}") from error
-        if not fits:
-            raise SettingsError(f"port_range={self.port_range!r} is not allowed; allowed: {allowed}")
+        check_port_range(self.port_range)
         for name, value in (("local_dir", self.local_dir), ("advertised_host", self.advertised_host)):
             if value is not None and (not isinstance(value, str) or not value):
                 raise SettingsError(f"{name}={value!r}: allowed is a non-empty string or None")

@@ -15,6 +15,7 @@ from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.plan import Unit
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
+from holdfast.ports import Endpoint
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, ExchangeRoutes, Registration
 from holdfast.sources.base import SplitRead
 from holdfast.storage.store import open_store
@@ -55,7 +56,7 @@ class Running:
 
     def __init__(self) -> None:
         self.job_master = Noting()
-        self.server = JobMasterServer(self.job_master, SECRET, "127.0.0.1")
+        self.server = JobMasterServer(self.job_master, SECRET, Endpoint("127.0.0.1"))
         self.reasons: list[str] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -9,6 +9,7 @@ import pytest
 from holdfast.errors import SettingsError
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.kernels.shelf import KernelName, Shelf, sealed
+from holdfast.ports import Endpoint
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
 from holdfast.taskmanager.security import new_secret
 
@@ -18,7 +19,7 @@ def test_compiled_kernels_are_asked_of_the_job_master_and_given_to_it(tmp_path: 
     name, absent = KernelName("of-this-processor", "a" * 64), KernelName("of-this-processor", "b" * 64)
     secret = new_secret()
     with contextlib.ExitStack() as closing:
-        server = JobMasterServer(Mock(), secret, "127.0.0.1")
+        server = JobMasterServer(Mock(), secret, Endpoint("127.0.0.1"))
         closing.callback(server.close)
         client = JobMasterClient(server.address, secret)
         closing.callback(client.close)

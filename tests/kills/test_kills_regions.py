@@ -12,6 +12,7 @@ import holdfast as hf
 from faulty_kit import ROWS, failing, faulty, heal, values, without
 from holdfast.clock import SystemClock
 from holdfast.jobmaster.starting.start import Start
+from holdfast.ports import Endpoint
 from holdfast.storage.store import open_store
 from holdfast.testing.run import start_on
 from waiting import until
@@ -21,7 +22,9 @@ pytestmark = pytest.mark.kill
 
 def test_splits_that_end_or_hang_their_process_stay_behind_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     kit = import_module("holdfast.testing.run")
-    monkeypatch.setattr(kit, "Start", lambda *told, **named: replace(Start(*told, **named), host="127.0.0.1"))
+    monkeypatch.setattr(
+        kit, "Start", lambda *told, **named: replace(Start(*told, **named), endpoint=Endpoint("127.0.0.1"))
+    )
     source = faulty(tmp_path / "faults", s7="exit", s11="raise", s20="hang")
     storage, clusters = f"file://{tmp_path}/storage", []
 

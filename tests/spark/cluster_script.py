@@ -1,8 +1,8 @@
 """A whole job on the cluster named on the command line, in a process of its own: a JVM has a single SparkContext.
 
-    python cluster_script.py <master> <folder>
+    python cluster_script.py <master> <folder> [<first port> <last port>]
 
-Prints a JSON line: the answer, and where things ran.
+Writes a JSON file: the answer, and where things ran.
 """
 
 import json
@@ -32,12 +32,11 @@ class Total(hf.ProcessFunction):
         yield {"k": row.k, "total": self.total.value()}
 
 
-def main(master: str, folder: str) -> None:
+def main(master: str, folder: str, *ports: str) -> None:
     spark = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
         .config("spark.executor.memory", "512m")
         .getOrCreate()
     )
@@ -53,6 +52,7 @@ def main(master: str, folder: str) -> None:
             task_managers=task_managers,
             checkpoint=hf.CheckpointConfig(trigger=hf.manual()),
             max_rows_per_batch=800,
+            port_range=tuple(map(int, ports)) or (0, 0),
         )
         numbers = job.read(hf.SequenceSource(rows, splits=2, name="numbers")).map_batches(by_key, "k BIGINT, v BIGINT")
         even = numbers.transform(lambda df: df.where("v % 2 = 0"))

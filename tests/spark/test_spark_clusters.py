@@ -9,12 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyspark
 import pytest
 from cluster_script import KEYS, ROWS
 
+from forwarding_kit import forwarded, free_ports
+from holdfast.ports import parted
 from waiting import until
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -31,10 +34,13 @@ def environment() -> dict[str, str]:
     }
 
 
-def run_on(master: str, folder: Path) -> dict:
+def run_on(master: str, folder: Path, *ports: int, **settings: object) -> dict:
+    """Run the script; `settings` of the driver, with an underscore for each dot."""
+    given = {"driver_host": "127.0.0.1"} | settings
+    conf = [f"--conf spark.{name.replace('_', '.')}={value}" for name, value in given.items()]
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), master, str(folder)],
-        env=environment(),
+        [sys.executable, str(SCRIPT), master, str(folder), *map(str, ports)],
+        env=environment() | {"PYSPARK_SUBMIT_ARGS": " ".join([*conf, "pyspark-shell"])},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -44,11 +50,11 @@ def run_on(master: str, folder: Path) -> dict:
     return json.loads((folder / "found.json").read_text())
 
 
-def right(found: dict) -> None:
+def right(found: dict, host: str = "127.0.0.1") -> None:
     assert found["totals"] == EXPECTED
     assert found["rows"] == ROWS // 2
     assert found["executors"] == 2
-    assert all(address.startswith("grpc+tls://127.0.0.1:") for address in found["hosts"])
+    assert all(address.startswith(f"grpc+tls://{host}:") for address in found["hosts"])
     assert found["restarts"] == []
 
 
@@ -98,3 +104,23 @@ def standalone(tmp_path):
 @pytest.mark.long
 def test_a_standalone_master_with_two_workers_gives_the_same_answer(standalone, tmp_path):
     right(run_on(standalone, tmp_path))
+
+
+@pytest.mark.long
+def test_a_driver_behind_a_translation_of_addresses_and_a_range_of_ports_give_the_same_answer(tmp_path):
+    first = free_ports(12)
+    with ExitStack() as translated:
+        # Spark's own two ports, then those of the link for drivers in waiting and of the JobMaster.
+        ports = range(first, first + 4)
+        counts = [translated.enter_context(forwarded(port, "127.0.0.2", "127.0.0.1")) for port in ports]
+        own = {"driver_host": "127.0.0.2", "driver_bindAddress": "127.0.0.1", "driver_port": first}
+        ports = (first + 2, first + 11)
+        found = run_on("local-cluster[2,2,1024]", tmp_path, *ports, **own, driver_blockManager_port=first + 1)
+        assert counts[0]() and counts[3]()
+    right(found)
+    assert all(first + 2 <= parted(address)[1] <= first + 11 for address in found["hosts"])
+
+
+@pytest.mark.long
+def test_a_driver_on_ipv6_gives_the_same_answer(tmp_path):
+    right(run_on("local-cluster[2,2,1024]", tmp_path, driver_host="[::1]"), "[::1]")

@@ -22,6 +22,7 @@ from holdfast.functions.operator import OperatorInput
 from holdfast.graph.program import OperatorTarget
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
+from holdfast.ports import Endpoint
 from holdfast.protocol import taskmanager as said
 from holdfast.protocol.streams import Streams
 from holdfast.protocol.taskmanager import ExchangeRoute, OutputTicket, ProcessRequest
@@ -260,7 +261,7 @@ def test_every_raw_flight_call_without_the_secret_is_refused(server, stranger, c
     serving = (
         TaskManagerServer(world.task_manager, SECRET, "127.0.0.1")
         if server == "TaskManager"
-        else JobMasterServer(world.job_master, SECRET, "127.0.0.1")
+        else JobMasterServer(world.job_master, SECRET, Endpoint("127.0.0.1"))
     )
     with stranger(serving.port) as client:
         call(client, flight.FlightCallOptions(timeout=20))
@@ -279,7 +280,7 @@ def test_to_clients_with_a_wrong_secret_a_task_manager_is_no_more(served):
 
 def test_a_client_of_the_job_does_not_talk_to_a_server_of_another_one(tmp_path):
     world = OneTaskManager(tmp_path)
-    other = JobMasterServer(world.job_master, new_secret(), "127.0.0.1")
+    other = JobMasterServer(world.job_master, new_secret(), Endpoint("127.0.0.1"))
     client = JobMasterClient(other.address, SECRET)
     with pytest.raises(ConnectionError):
         client.heartbeat(ME)
@@ -304,8 +305,8 @@ BODY_BYTES = 100_000_000
 SERVE = """
 import sys
 from unittest.mock import Mock
-from holdfast.jobmaster.server import JobMasterServer
-server = JobMasterServer(Mock(), sys.argv[1], "127.0.0.1")
+from holdfast.jobmaster.server import Endpoint, JobMasterServer
+server = JobMasterServer(Mock(), sys.argv[1], Endpoint("127.0.0.1"))
 print(server.port, flush=True)
 sys.stdin.read()
 """
@@ -354,7 +355,7 @@ ME = ProcessId(Role.TASK_MANAGER, 0, 1)
 
 def test_the_job_master_is_called_over_flight():
     job_master = NotingJobMaster()
-    server = JobMasterServer(job_master, SECRET, "127.0.0.1")
+    server = JobMasterServer(job_master, SECRET, Endpoint("127.0.0.1"))
     client = JobMasterClient(server.address, SECRET)
     assert client.register(said.Registration(ME, "grpc://here:1", "this")) is True
     assert client.heartbeat(ME) is True

@@ -7,6 +7,7 @@ import pytest
 from holdfast.clock import ManualClock
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
+from holdfast.ports import Endpoint
 from holdfast.protocol.taskmanager import ExchangeRoute
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.main import run_task_manager
@@ -19,7 +20,7 @@ class Running:
 
     def __init__(self, tmp_path: Path, job_master: NotingJobMaster) -> None:
         self.job_master = job_master
-        self.server = JobMasterServer(job_master, SECRET, "127.0.0.1")
+        self.server = JobMasterServer(job_master, SECRET, Endpoint("127.0.0.1"))
         self.clock = ManualClock()
         self.world = OneTaskManager(tmp_path, job_master=job_master)
         self.settings = msgspec.structs.replace(

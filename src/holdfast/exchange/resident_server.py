@@ -4,7 +4,7 @@ The server binds the host it is given and nothing else. Only processes that know
 call names the incarnation that it is meant for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError, SenderLost
 from holdfast.exchange.resident import Order, ResidentSender
 from holdfast.exchange.task import UnitResult
 from holdfast.ids import ProcessId
+from holdfast.ports import PortRange
 from holdfast.storage.copying import CopyOrder
 from holdfast.taskmanager.actions import ActionServer, Handler, Streamed
 from holdfast.taskmanager.client import ProcessClient
@@ -35,7 +36,7 @@ class ResidentServer:
         process: ProcessId,
         secret: str,
         host: str,
-        port_range: Sequence[int] | None = None,
+        port_range: PortRange | None = None,
     ) -> None:
         def make(location: str) -> ActionServer:
             return ActionServer(process.name, _actions(sender), secret, location, process)

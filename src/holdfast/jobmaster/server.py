@@ -2,16 +2,15 @@
 
 It also gives them the compiled kernels of its machine, and takes those that they compile.
 
-Only processes of the job can connect (`taskmanager/security.py`). The server binds only the given host. Each call is
-handed to the gateway, on the caller's own thread.
+Only processes of the job can connect (`taskmanager/security.py`). The server binds only the address it is given.
+Each call is handed to the gateway, on the caller's own thread.
 """
-
-from collections.abc import Sequence
 
 import msgspec
 
 from holdfast.ids import ProcessId
 from holdfast.kernels.shelf import SHELF, KernelName
+from holdfast.ports import Endpoint
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, JobMasterGateway, Registration, RestoreProgress
 from holdfast.taskmanager.actions import ActionServer, Handler
 from holdfast.taskmanager.remote import address, bind, shut_down
@@ -22,15 +21,13 @@ _decode = msgspec.msgpack.decode
 class JobMasterServer:
     """Serves `gateway` from construction until `close`."""
 
-    def __init__(
-        self, gateway: JobMasterGateway, secret: str, host: str, port_range: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, gateway: JobMasterGateway, secret: str, endpoint: Endpoint) -> None:
         def make(location: str) -> ActionServer:
             return ActionServer("JobMaster", _actions(gateway), secret, location)
 
-        self._server: ActionServer = bind(make, host, port_range, "JobMaster")
+        self._server: ActionServer = bind(make, endpoint.listens_on, endpoint.port_range, "JobMaster")
         self.port: int = self._server.port
-        self.address = address(host, self.port)
+        self.address = address(endpoint.host, self.port)
 
     def close(self) -> None:
         """Refuse new calls, and wait a while for calls in progress."""

@@ -13,6 +13,7 @@ from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.formats.leader import LeaderState, StoredBeat, decode_waiting, encode_beat
 from holdfast.ids import Epoch, JobId, JournalNumber
 from holdfast.leadership.link import LinkServer
+from holdfast.ports import Endpoint
 from holdfast.printable import logger
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
@@ -55,11 +56,11 @@ class Heartbeat:
     """The heartbeat of an epoch, from construction until `close`. `state_at_end` says how the start has ended, and
     `newest_record` how far it is."""
 
-    def __init__(self, store: ObjectStore, job: JobId, epoch: Epoch, host: str | None) -> None:
+    def __init__(self, store: ObjectStore, job: JobId, epoch: Epoch, endpoint: Endpoint | None) -> None:
         self.state_at_end: Callable[[], LeaderState] = lambda: LeaderState.FAILED
         self.newest_record: Callable[[], JournalNumber | None] = lambda: None
         self._store, self._job, self._epoch = store, job, epoch
-        self._link = None if host is None else LinkServer(host)
+        self._link = None if endpoint is None else LinkServer(endpoint)
         self._count = 0
         self._standbys = KnownStandbys()
         self._ended = threading.Event()

@@ -9,6 +9,8 @@ import select
 import socket
 from contextlib import suppress
 
+from holdfast.ports import Endpoint, bare, joined, listen, parted
+
 LINKS_MAX = 16
 """Connections that a leader holds. A driver in waiting that finds no room goes by the heartbeat alone."""
 CONNECT_S_MAX = 0.3
@@ -18,12 +20,17 @@ CONNECT_S_MAX = 0.3
 class LinkServer:
     """The leader's side: a listening socket, and the connections that were made to it."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
+        host = bare(endpoint.listens_on)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host.strip("[]"), 0), family=family, backlog=LINKS_MAX)
+
+        def listener(port: int) -> socket.socket:
+            return socket.create_server((host, port), family=family, backlog=LINKS_MAX)
+
+        self._listener = listen(listener, endpoint.port_range, host, "the leader's link")
         self._listener.setblocking(False)
         self._held: list[socket.socket] = []
-        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        self.address = joined(endpoint.host, self._listener.getsockname()[1])
 
     def tend(self) -> None:
         """Take new connections, and let go of those that have ended."""
@@ -61,9 +68,8 @@ class NobodyListens(Exception):
 
 def connect(address: str) -> LeaderLink | None:
     """Connect to a leader; None if that is not possible. Raises `NobodyListens`."""
-    host, _, port = address.rpartition(":")
     try:
-        connection = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S_MAX)
+        connection = socket.create_connection(parted(address), CONNECT_S_MAX)
     except ConnectionRefusedError as error:
         raise NobodyListens(address) from error
     except (OSError, ValueError):

@@ -29,6 +29,9 @@ class ClassicHost:
     def address(self) -> str:
         return of_session.driver_host(self.session)
 
+    def bind_address(self) -> str:
+        return self.setting("spark.driver.bindAddress") or ""
+
     def has_ended(self) -> bool:
         return of_session.has_ended(self.session)
 

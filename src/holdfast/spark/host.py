@@ -53,6 +53,10 @@ class SparkHost(Protocol):
         """Address of this machine at which executors reach the program."""
         ...
 
+    def bind_address(self) -> str:
+        """Address of this machine on which the program is to listen; empty: `address()`."""
+        ...
+
     def has_ended(self) -> bool:
         """True if the session was stopped, by anyone, or its application is gone."""
         ...

@@ -161,5 +161,5 @@ def described(spark: SparkSession, job: SparkJob) -> Iterator[None]:
 
 
 def driver_host(spark: SparkSession) -> str:
-    """Address that Spark's own driver serves on; the JobMaster binds no other."""
+    """Address under which executors reach Spark's own driver, and the JobMaster too."""
     return spark_settings(spark).get("spark.driver.host") or socket.gethostname()

@@ -18,6 +18,7 @@ from holdfast.jobmaster.batches.deployment import Layout
 from holdfast.jobmaster.program_end import end_with_program, stop_with_program
 from holdfast.jobmaster.starting.from_savepoint import savepoint_of
 from holdfast.jobmaster.starting.start import ClusterContext, Start, open_stored_job, start_job, task_manager_settings
+from holdfast.ports import Endpoint
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.query import Query
@@ -146,7 +147,7 @@ def _start_claimed(
         shipped,
         SystemClock(),
         cluster,
-        host.address(),
+        Endpoint(host.address(), host.bind_address(), job.port_range),
         job.storage_options,
         job.starting.state_by_name(),
         savepoint,
@@ -239,7 +240,7 @@ def _cluster(
     job: "Job", host: SparkHost, program: Program, shipped: bytes, place: ClusterContext, found: _Slots
 ) -> SparkCluster:
     shipment = Shipment(place.job.job_id, shipped, job.storage, job.storage_options, place.secret)
-    task_manager = task_manager_settings(place, job.task_manager, job.storage, job.storage_options)
+    task_manager = task_manager_settings(place, job.task_manager, job.storage, job.storage_options, job.port_range)
     return SparkCluster(
         host, job.name, program, shipment, task_manager, found.claim, found.claims, found.left, job.ship_modules
     )

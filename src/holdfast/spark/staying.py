@@ -48,8 +48,11 @@ def _own_address(settings: "TaskManagerSettings") -> "TaskManagerSettings":
     """Bind, on the executor, the address of this machine that reaches the driver; Spark uses the same address."""
     import msgspec
 
-    host, port = settings.job_master.partition("://")[2].rsplit(":", 1)
-    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((host.strip("[]"), int(port)))
+    from holdfast.ports import parted
+
+    found = socket.getaddrinfo(*parted(settings.job_master), type=socket.SOCK_DGRAM)
+    # A name of both kinds is reached by IPv4, as Java has it.
+    family, kind, _, _, reached = min(found, key=lambda each: each[0] != socket.AF_INET)
+    with socket.socket(family, kind) as probe:
+        probe.connect(reached)
         return msgspec.structs.replace(settings, bind_host=probe.getsockname()[0])

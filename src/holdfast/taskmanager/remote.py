@@ -6,7 +6,7 @@ not answer, the caller's function `lost` makes the error. Nothing is unpickled h
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow.flight as flight
 from holdfast import errors
 from holdfast.errors import USER_ERRORS, HoldfastError, class_abroad, described
 from holdfast.ids import Incarnation
+from holdfast.ports import PortRange, joined, listen
 from holdfast.printable import logger
 
 _log = logger(__name__)
@@ -43,7 +44,7 @@ class CallBody(msgspec.Struct, frozen=True):
 
 def address(host: str, port: int) -> str:
     """The Flight address of a host (a name, an IPv4 or an IPv6 address) and port."""
-    return f"grpc+tls://[{host}]:{port}" if ":" in host else f"grpc+tls://{host}:{port}"
+    return f"grpc+tls://{joined(host, port)}"
 
 
 @contextmanager
@@ -99,7 +100,7 @@ def _first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def bind(make: Callable[[str], Any], host: str, port_range: Sequence[int] | None, what: str) -> Any:
+def bind(make: Callable[[str], Any], host: str, port_range: PortRange | None, what: str) -> Any:
     """Start a Flight server on `host` at the first free port of `[first, last]` (any free port without a range).
 
     Raises
@@ -107,18 +108,8 @@ def bind(make: Callable[[str], Any], host: str, port_range: Sequence[int] | None
     HoldfastError
         If no port of the range is free, naming the range.
     """
-    if port_range is None:
-        return make(address(host, 0))
-    first, last = port_range
-    reason = "the range is empty"
-    for port in range(first, last + 1):
-        try:
-            return make(address(host, port))
-        except (pa.ArrowException, flight.FlightError, OSError) as error:
-            reason = _first_line(error)
-    raise HoldfastError(
-        f"{what}: no free port from {first} to {last} on {host} ({reason}); widen TaskManagerConfig(port_range=…)"
-    )
+    failures = (pa.ArrowException, flight.FlightError, OSError)
+    return listen(lambda port: make(address(host, port)), port_range, host, what, failures)
 
 
 def shut_down(server: Any, what: str) -> None:

@@ -6,7 +6,7 @@ Only processes of the job can connect (`security.py`); every call says for which
 binds the host it is given and nothing else. It holds no state: the TaskManager decides about each call.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast.ids import CheckpointId, RunNumber
+from holdfast.ports import PortRange
 from holdfast.protocol.live_reads import StateRead
 from holdfast.protocol.parcels import OutputsRequest, SmallOutput, StreamPart
 from holdfast.protocol.taskmanager import (
@@ -37,9 +38,7 @@ _streams = msgspec.msgpack.Decoder(list[StreamPart])
 class TaskManagerServer:
     """Serves `task_manager` from construction until `close`."""
 
-    def __init__(
-        self, task_manager: TaskManager, secret: str, host: str, port_range: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, task_manager: TaskManager, secret: str, host: str, port_range: PortRange | None = None) -> None:
         def make(location: str) -> _Server:
             return _Server(task_manager, secret, location)
 

@@ -17,7 +17,8 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from holdfast.errors import JobRefused
+from holdfast.errors import HoldfastError, JobRefused
+from holdfast.ports import ANY, PortRange, bare, joined, listen
 from holdfast.printable import logger
 from holdfast.ui.pages import Application
 
@@ -36,21 +37,25 @@ CONNECTION_S_MAX = 30.0
 class HttpServer:
     """Serves `application` on `host`:`port` from construction until `close`. `setting` names the port in errors.
 
+    Port 0 is the first free port of `ports`.
+
     Raises
     ------
     JobRefused
         The port is taken, or the address does not belong to this machine.
     """
 
-    def __init__(self, application: Application, host: str, port: int, setting: str) -> None:
+    def __init__(self, application: Application, host: str, port: int, setting: str, ports: PortRange = ANY) -> None:
+        host = bare(host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
         class OfFamily(_Server):
             address_family = family
 
         try:
-            self._server = OfFamily((host, port), _Handler)
-        except OSError as error:
+            among = (port, port) if port else ports
+            self._server = listen(lambda each: OfFamily((host, each), _Handler), among, host, setting)
+        except (OSError, HoldfastError) as error:
             raise JobRefused(
                 f"{setting}={port}: nothing can listen there on {host}: {error}; give another port, or 0 for any"
             ) from error
@@ -59,8 +64,7 @@ class HttpServer:
             target=self._server.serve_forever, args=(STOP_S_MAX,), name="holdfast-http", daemon=True
         )
         self._thread.start()
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._server.server_port}"
+        self.url = f"http://{joined(host, self._server.server_port)}"
 
     def close(self) -> None:
         """Stop serving."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.observe.view import JobView
+from holdfast.ports import Endpoint
 from holdfast.printable import logger
 from holdfast.ui.control import Controlled, RemoteControl, controlling
 from holdfast.ui.pages import API, Access, Pages, guarded
@@ -50,7 +51,7 @@ def serve_http(
     view: Callable[[], JobView | None],
     query: Callable[[], Controlled | None],
     storage_options: Mapping[str, str],
-    host: str | None,
+    endpoint: Endpoint | None,
     closing: ExitStack,
 ) -> HttpUrls:
     """Serve what the settings ask for until `closing` closes. Raises `JobRefused` if a port is taken."""
@@ -59,10 +60,12 @@ def serve_http(
         return HttpUrls(None, None, None)
     from holdfast.ui.prometheus import metrics_application
 
-    metrics = metrics_application(view)
+    metrics, where = metrics_application(view), endpoint or Endpoint(LOOPBACK)
     if settings.metrics_port is not None:
-        access = Access(names=_names_of_this_machine(host or LOOPBACK))
-        server = HttpServer(guarded(metrics, access), host or LOOPBACK, settings.metrics_port, "metrics_port")
+        access = Access(names=_names_of_this_machine(where.host))
+        server = HttpServer(
+            guarded(metrics, access), where.listens_on, settings.metrics_port, "metrics_port", where.port_range
+        )
         closing.callback(server.close)
         metrics_url = f"{server.url}/metrics"
     if settings.ui_port is not None:
@@ -72,7 +75,9 @@ def serve_http(
             token = new_token() if settings.control is True else settings.control
             control = RemoteControl(query, storage_options, token)
         pages = guarded(Pages(view, metrics), Access(page_token))
-        server = HttpServer(controlling(pages, control, CONTROL), settings.ui_host, settings.ui_port, "ui_port")
+        server = HttpServer(
+            controlling(pages, control, CONTROL), settings.ui_host, settings.ui_port, "ui_port", where.port_range
+        )
         closing.callback(server.close)
         page_url = f"{server.url}/" + (f"?token={page_token}" if page_token else "")
         if settings.control is True:

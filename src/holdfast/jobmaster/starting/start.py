@@ -59,6 +59,7 @@ from holdfast.journal.fence import (
 from holdfast.journal.job import check_job, open_job
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.leadership.heartbeat import Heartbeat
+from holdfast.ports import ANY, Endpoint, PortRange
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.settings import TaskManagerConfig
@@ -86,9 +87,16 @@ class ClusterContext:
 
 
 def task_manager_settings(
-    place: ClusterContext, config: TaskManagerConfig, storage_url: str, storage_options: Mapping[str, str] | None = None
+    place: ClusterContext,
+    config: TaskManagerConfig,
+    storage_url: str,
+    storage_options: Mapping[str, str] | None = None,
+    port_range: PortRange = ANY,
 ) -> TaskManagerSettings:
-    """Settings of all TaskManagers of a start; `process` is filled in when a TaskManager is started."""
+    """Settings of all TaskManagers of a start; `process` is filled in when a TaskManager is started.
+
+    `port_range` is the job's, where `config` gives none.
+    """
     return TaskManagerSettings(
         job_id=place.job.job_id,
         epoch=place.epoch,
@@ -99,7 +107,7 @@ def task_manager_settings(
         storage_url=storage_url,
         storage_options=dict(storage_options or {}),
         advertised_host=config.advertised_host,
-        port_range=None if config.port_range == (0, 0) else config.port_range,
+        port_range=next((each for each in (config.port_range, port_range) if each != ANY), None),
         local_dir=config.local_dir,
         memory_bytes=config.memory_bytes,
         local_copies_bytes_max=config.local_copies_bytes_max,
@@ -118,8 +126,8 @@ class Start:
     clock: Clock
     cluster: Callable[[ClusterContext, JobMasterGateway], Cluster]
     """Function that makes the cluster; its processes call the JobMaster that it is given."""
-    host: str | None
-    """Host on which the JobMaster listens; None if TaskManagers are in this process."""
+    endpoint: Endpoint | None
+    """Address at which the JobMaster listens; None if TaskManagers are in this process."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of the job's storage."""
     initial_state: Mapping[str, Mapping[str, pa.Table]] = field(default_factory=dict, repr=False)
@@ -195,14 +203,14 @@ def check_start(start: Start, job: StoredJob) -> Checked:
 
 def warm_processes(start: Start, job: StoredJob) -> WarmProcesses | None:
     """Start the processes of a driver in waiting; None where processes need no time to start."""
-    if start.host is None:
+    if start.endpoint is None:
         return None
     secret = new_secret()
 
     def cluster(address: str, gateway: JobMasterGateway) -> Cluster:
         return start.cluster(ClusterContext(job, Epoch(0), secret, address), gateway)
 
-    return WarmProcesses(start.settings, secret, start.host, cluster)
+    return WarmProcesses(start.settings, secret, start.endpoint, cluster)
 
 
 def start_job(start: Start, job: StoredJob) -> JobMaster:
@@ -221,7 +229,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
         lambda: None if master is None else master.view(),
         lambda: master,
         start.storage_options,
-        start.host,
+        start.endpoint,
         closing,
     )
     try:
@@ -255,7 +263,7 @@ def _take_over(
     """Take over the storage, and make the JobMaster."""
     settings = start.settings
     taken = with_older(start.store, _fence(start, job))
-    heartbeat = Heartbeat(start.store, job.job_id, taken.epoch, start.host) if start.beats else None
+    heartbeat = Heartbeat(start.store, job.job_id, taken.epoch, start.endpoint) if start.beats else None
     if heartbeat is not None:
         closing.callback(heartbeat.close)
     for record in (taken.base, *(older for _, older in taken.older)):
@@ -319,8 +327,8 @@ def _make_cluster(start: Start, job: StoredJob, epoch: Epoch, master: JobMasterG
         closing.callback(start.warm.close_server)
         return start.warm.lead(master)
     secret, address = new_secret(), ""
-    if start.host is not None:
-        server = JobMasterServer(master, secret, start.host)
+    if start.endpoint is not None:
+        server = JobMasterServer(master, secret, start.endpoint)
         closing.callback(server.close)
         address = server.address
     return start.cluster(ClusterContext(job, epoch, secret, address), master)

@@ -20,6 +20,7 @@ from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.batches.deployer import MasterSettings
 from holdfast.jobmaster.processes.cluster import Cluster, ProcessStarter
 from holdfast.jobmaster.server import JobMasterServer
+from holdfast.ports import Endpoint
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, JobMasterGateway, Registration, RestoreProgress
 
@@ -33,7 +34,7 @@ class WarmProcesses:
         self,
         settings: MasterSettings,
         secret: str,
-        host: str,
+        endpoint: Endpoint,
         make_cluster: Callable[[str, JobMasterGateway], Cluster],
     ) -> None:
         """Start the processes. `make_cluster` takes the address to which they register, and what they call there."""
@@ -41,7 +42,7 @@ class WarmProcesses:
         self._master: JobMasterGateway | None = None
         self._registered: dict[ProcessId, Registration] = {}
         self._starters: dict[ProcessId, ProcessStarter] = {}
-        self._server = JobMasterServer(self, secret, host)
+        self._server = JobMasterServer(self, secret, endpoint)
         self._cluster = make_cluster(self._server.address, self)
         first = first_processes(settings, self._cluster)
         self._waiting = set(first)
