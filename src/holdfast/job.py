@@ -16,6 +16,7 @@ from holdfast.functions.process.declared import ProcessSpec
 from holdfast.functions.process.known_rows import known_rows
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.declarations import Declarations
+from holdfast.graph.known import KnownSchemas
 from holdfast.graph.nodes import ReadNode
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained
@@ -213,6 +214,7 @@ class Job:
         self.starting = self.start_options
         """The options of the last start."""
         self.declared = Declarations()
+        self.known_schemas = KnownSchemas(self.declared)
         self.query: Query | None = None
         """The query of the last start."""
         self._check()

@@ -36,7 +36,7 @@ from holdfast.functions.windows.declaring import AggregateSettings, FunctionSett
 from holdfast.graph.declarations import InputDeclaration, OperatorDeclaration, SinkDeclaration, keyed_by
 from holdfast.graph.describing import described, ways
 from holdfast.graph.late import late_rows
-from holdfast.graph.nodes import Node, ReadNode, StepDeclaration, StepNode, TransformDeclaration, over_reads, united
+from holdfast.graph.nodes import Node, ReadNode, StepDeclaration, TransformDeclaration, over_reads, united
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
 from holdfast.graph.projecting import Projection, Selection
 from holdfast.graph.selecting import selected
@@ -82,7 +82,7 @@ class Stream:
         return html_table(f"Stream of job {self._job.name}", ("from", "steps"), ways(self._node))
 
     def _then(self, step: StepDeclaration) -> "Stream":
-        return Stream(self._job, StepNode(self._node, step))
+        return Stream(self._job, self._job.known_schemas.then(self._node, step))
 
     def with_watermark(self, column: str, delay: Duration, idle_timeout: Duration | None = None) -> "Stream":
         """Declare the progress of event time: `column`'s newest value per split, minus `delay`; the least over all
@@ -356,6 +356,8 @@ class KeyedStream:
         windows.check(self._declared.window, self._declared.key_columns)
         read = {each for one in plain.values() for each in (one.column, one.other) if each} - set(computed)
         whole = late != "drop" or self._job.dead_letters is not None
+        if computed:
+            self._job.known_schemas.then(self._declared.node, Projection(dict(computed), added=True))
         narrowed = replace(self._declared, reads=None if whole else tuple(read), computed=computed)
         return self._declare(name, "aggregate", AggregateSettings(plain, windows).spec, narrowed)
 

@@ -137,6 +137,98 @@ WITHIN = "p.at BETWEEN b.at - INTERVAL 10 SECONDS AND b.at"
             [(30,), (50,)],
         ),
         (
+            "SELECT name, price FROM bids b JOIN people ON bidder = id AND people.at BETWEEN b.at - INTERVAL "
+            "10 SECONDS "
+            "AND b.at",
+            [("ann", 10), ("ann", 20), ("bob", 5)],
+        ),
+        ("SELECT price FROM bids WHERE bidder IN (SELECT id FROM people WHERE name <> 'bob')", [(10,), (20,), (50,)]),
+        (
+            "SELECT price FROM bids b WHERE (b.bidder, b.auction) IN (SELECT id, 2 FROM people) AND price > 1",
+            [(20,), (5,)],
+        ),
+        (
+            "SELECT price FROM bids WHERE bidder IN (SELECT bidder FROM bids x WHERE price > 20 GROUP BY bidder)",
+            [(10,), (20,), (30,), (50,)],
+        ),
+        (
+            f"SELECT price FROM bids b WHERE EXISTS (SELECT * FROM people p WHERE id = bidder AND {WITHIN}) "
+            "AND NOT EXISTS (SELECT 1 FROM people q WHERE id + 2 = bidder AND q.at <= b.at "
+            "AND q.at > b.at - INTERVAL 1 MINUTE)",
+            [(10,), (20,)],
+        ),
+        ("SELECT name, price FROM bids, people WHERE bidder = id AND auction = 2", [("ann", 20), ("bob", 5)]),
+        ("SELECT p.name, b.price FROM bids b JOIN people p ON b.bidder - 1 = p.id + 1 AND p.id = 7", [("ann", 5)]),
+        (
+            "SELECT p.name, q.name AS other, b.price FROM bids b JOIN people p ON b.bidder = p.id "
+            "JOIN people q ON q.id = p.id + 2 WHERE b.auction = 2 AND q.name <> p.name",
+            [("ann", "bob", 20)],
+        ),
+        (
+            f"SELECT p.*, b.price FROM bids b JOIN people p ON b.bidder = p.id AND {WITHIN} JOIN bids c "
+            "ON c.auction = b.auction AND c.at > b.at AND c.at <= b.at + INTERVAL 10 SECONDS",
+            [(7, "ann", second(0), 10), (7, "ann", second(0), 20)],
+        ),
+        ("SELECT l.price, r.bidder FROM bids l JOIN bids r USING (price) WHERE price < 20", [(5, 9), (10, 7)]),
+        (
+            "SELECT b.price, p.name FROM bids b JOIN people FOR SYSTEM_TIME AS OF b.at AS p ON b.bidder = p.id",
+            [(10, "ann"), (20, "ann"), (50, "ann"), (5, "bob")],
+        ),
+        (
+            "SELECT b.price, p.name FROM bids b ASOF LEFT JOIN people p ON p.id = b.bidder AND b.at >= p.at "
+            "AND b.at <= p.at + INTERVAL 10 SECONDS WHERE b.auction = 1",
+            [(10, "ann"), (30, None), (50, None)],
+        ),
+        (
+            "SELECT auction, window_start, count(*) n FROM TABLE(TUMBLE(TABLE bids, DESCRIPTOR(at), INTERVAL "
+            "'10' SECOND)) "
+            "GROUP BY auction, window_start, window_end",
+            [(1, second(0), 2), (1, second(40), 1), (2, second(0), 1), (2, second(10), 1)],
+        ),
+        (
+            "SELECT max(price) m, window_end e FROM HOP(DATA => TABLE bids, TIMECOL => DESCRIPTOR(at), "
+            "SLIDE => INTERVAL 20 SECONDS, SIZE => INTERVAL 40 SECONDS) GROUP BY window_end",
+            [(30, second(20)), (30, second(40)), (50, second(60)), (50, second(80))],
+        ),
+        (
+            "SELECT bidder, window_start s, count(*) n FROM TABLE(SESSION(TABLE bids PARTITION BY bidder, "
+            "DESCRIPTOR(at), INTERVAL 7 SECONDS)) GROUP BY window_start, window_end, bidder",
+            [(7, second(1), 2), (7, second(40), 1), (8, second(5), 1), (9, second(15), 1)],
+        ),
+        (
+            "SELECT b.price, p.name, b.window_start w FROM TUMBLE(TABLE bids, DESCRIPTOR(at), INTERVAL 10 SECONDS) b "
+            "JOIN TUMBLE(TABLE people, DESCRIPTOR(at), INTERVAL 10 SECONDS) p ON b.bidder = p.id "
+            "AND b.window_start = p.window_start AND b.window_end = p.window_end",
+            [(10, "ann", second(0)), (20, "ann", second(0)), (5, "bob", second(10))],
+        ),
+        (
+            "SELECT price, auction, r FROM (SELECT *, RANK() OVER (PARTITION BY window_start ORDER BY bidder) r FROM "
+            "TABLE(TUMBLE(TABLE bids, DESCRIPTOR(at), INTERVAL 10 SECONDS))) WHERE r = 1",
+            [(10, 1, 1), (20, 2, 1), (5, 2, 1), (50, 1, 1)],
+        ),
+        (
+            "SELECT price, r FROM (SELECT price, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER "
+            "BY bidder, "
+            "price DESC) r FROM TUMBLE(TABLE bids, DESCRIPTOR(at), INTERVAL 10 SECONDS)) WHERE r < 2",
+            [(20, 1), (5, 1), (50, 1)],
+        ),
+        (
+            "SELECT * FROM (SELECT auction, price * 2 AS twice, ROW_NUMBER() OVER (PARTITION BY auction ORDER "
+            "BY price) n "
+            "FROM bids) WHERE n <= 2 AND auction = 2",
+            [(2, 10, 1), (2, 40, 2)],
+        ),
+        (
+            "SELECT auction, at, avg(price) OVER (PARTITION BY auction ORDER BY at ROWS 1 PRECEDING) m FROM bids",
+            [
+                (1, second(1), 10.0),
+                (1, second(5), 20.0),
+                (1, second(40), 40.0),
+                (2, second(7), 20.0),
+                (2, second(15), 12.5),
+            ],
+        ),
+        (
             "SELECT max(n) m, window_start s FROM (SELECT auction, window_start, window_end, count(*) n FROM bids "
             "GROUP BY auction, window(at, '10 seconds')) GROUP BY window_start",
             [(1, second(10)), (1, second(40)), (2, second(0))],
@@ -168,18 +260,83 @@ def test_groups_give_what_emit_says() -> None:
         ("SELECT a FROM nope", "there is no stream 'nope'; there are bids"),
         ("SELECT b.price FROM bids b LEFT JOIN people p ON b.bidder = p.id", "a join needs a bound of event time"),
         (f"SELECT b.price FROM bids b JOIN people p ON {WITHIN}", "a join needs an equality"),
-        (f"SELECT price FROM bids b JOIN people p ON b.bidder = p.id AND {WITHIN}", "name the table of each column"),
+        (
+            f"SELECT at FROM bids b JOIN people p ON b.bidder = p.id AND {WITHIN}",
+            "line 1, column 9: at is a column of b and of p; name its table",
+        ),
+        (
+            f"SELECT x FROM bids b JOIN people p ON bidder = id AND {WITHIN}",
+            "no column 'x'; b has auction, .*; p has id",
+        ),
+        ("SELECT auction FROM bids WHERE bidder NOT IN (SELECT id FROM people)", "NOT IN .* write NOT EXISTS"),
+        (
+            "SELECT auction FROM bids WHERE EXISTS (SELECT 1 FROM people WHERE id = bidder GROUP BY name)",
+            "EXISTS takes SELECT … FROM a table WHERE",
+        ),
+        (
+            f"SELECT b.price FROM bids b LEFT JOIN people p ON b.bidder = p.id AND {WITHIN} AND b.price > p.id",
+            "kind left",
+        ),
+        (f"SELECT b.price FROM bids b JOIN people b ON b.bidder = b.id AND {WITHIN}", "two tables have the same name"),
+        (
+            "SELECT b.price FROM bids b JOIN (SELECT *, ROW_NUMBER() OVER (PARTITION BY id ORDER BY at DESC) n "
+            "FROM people) p ON b.bidder = p.id",
+            "ROW_NUMBER needs n <= a number",
+        ),
+        (
+            "SELECT auction FROM (SELECT *, RANK() OVER (PARTITION BY auction ORDER BY price) r FROM bids) "
+            "WHERE r <= 2",
+            "RANK gives ties, which need a window",
+        ),
+        (
+            "SELECT * FROM (SELECT *, RANK() OVER (PARTITION BY window_start ORDER BY price) r FROM "
+            "TUMBLE(TABLE bids, DESCRIPTOR(at), INTERVAL 1 MINUTE)) WHERE r <= 2",
+            "behind a window the rows have no r",
+        ),
+        (
+            "SELECT auction FROM (SELECT *, DENSE_RANK() OVER (PARTITION BY auction ORDER BY price) r FROM bids) "
+            "WHERE r <= 2",
+            "a single ROW_NUMBER or RANK is supported",
+        ),
+        (
+            "SELECT auction FROM TUMBLE(TABLE bids, DESCRIPTOR(at), INTERVAL 1 MINUTE)",
+            "GROUP BY, PARTITION BY or a join",
+        ),
+        (
+            "SELECT count(*) FROM TUMBLE(TABLE bids, DESCRIPTOR(at), INTERVAL 1 MINUTE)",
+            "GROUP BY has to name window_start",
+        ),
+        (
+            "SELECT auction, count(*) FROM SESSION(TABLE bids PARTITION BY bidder, DESCRIPTOR(at), INTERVAL 1 MINUTE) "
+            "GROUP BY auction, window_start",
+            "SESSION makes its windows within PARTITION BY bidder",
+        ),
+        (
+            "SELECT count(*) FROM CUMULATE(TABLE bids, DESCRIPTOR(at), INTERVAL 1 DAY)",
+            "not Spark SQL|TUMBLE, HOP, SESSION",
+        ),
+        (
+            "SELECT b.price FROM bids b JOIN people FOR SYSTEM_TIME AS OF b.price p ON b.bidder = p.id",
+            "AS OF takes the event time of the left side",
+        ),
+        (
+            "SELECT auction, avg(price) OVER (PARTITION BY auction ORDER BY at) m FROM bids",
+            "expected ROWS n PRECEDING",
+        ),
         (
             "SELECT b.price FROM bids b JOIN people p ON b.bidder = p.id AND p.id BETWEEN b.price - INTERVAL 1 DAY "
             "AND b.price",
             "expected the columns of with_watermark",
         ),
-        ("SELECT rank() OVER (PARTITION BY auction ORDER BY price) FROM bids", "a single ROW_NUMBER is supported"),
+        ("SELECT rank() OVER (PARTITION BY auction ORDER BY price) FROM bids", "ROW_NUMBER needs a query around it"),
         ("SELECT *, ROW_NUMBER() OVER (PARTITION BY auction ORDER BY price) AS n FROM bids", "needs a query around it"),
         ("SELECT auction FROM bids UNION SELECT id FROM people", "UNION ALL is supported"),
         ("INSERT INTO x SELECT 1", "expected SELECT"),
         ("SELECT sum(DISTINCT price) FROM bids", "DISTINCT is supported in count"),
-        ("SELECT auction FROM bids WHERE bidder IN (SELECT id FROM people)", "line 1, column 51: of queries in WHERE"),
+        (
+            "SELECT auction FROM bids WHERE price > 3 OR bidder IN (SELECT id FROM people)",
+            "line 1, column 64: of queries in WHERE",
+        ),
         ("SELECT auction, count(*) FROM bids GROUP BY CUBE (auction)", "CUBE"),
         ("SELECT count(*) FROM bids GROUP BY window(at, '1 month')", "months and years have no fixed length"),
         ("SELECT auction FROM", "is not Spark SQL"),

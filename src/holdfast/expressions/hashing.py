@@ -1,5 +1,6 @@
 """Spark's hashes of columns: Murmur3 (x86, 32 bits) and XXH64; each value takes the hash before it as its seed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,17 @@ def _numbers(array: pa.Array) -> tuple[np.ndarray, int] | None:
     return pc.fill_null(whole, 0).to_numpy(zero_copy_only=False), 64 if wide else 32
 
 
+def _of_texts(array: pa.Array, seeds: np.ndarray, hashed: Callable[[bytes, int], int], kind: type) -> np.ndarray:
+    """Return the hash of each text with its seed."""
+    data = array.cast(pa.binary()).to_pylist()
+    return np.array([hashed(each or b"", int(seed)) for each, seed in zip(data, seeds, strict=True)], kind)
+
+
 def murmur3(array: pa.Array, seeds: np.ndarray) -> np.ndarray:
     """Return Murmur3 of each value with its seed."""
     numbers = _numbers(array)
     if numbers is None:
-        data = array.cast(pa.binary()).to_pylist()
-        return np.array(
-            [_murmur3_bytes(each or b"", int(seed)) for each, seed in zip(data, seeds, strict=True)], np.uint32
-        )
+        return _of_texts(array, seeds, _murmur3_bytes, np.uint32)
     values, bits = numbers
     with np.errstate(over="ignore"):
         if bits == 32:
@@ -80,10 +84,7 @@ def xxhash64(array: pa.Array, seeds: np.ndarray) -> np.ndarray:
     """Return XXH64 of each value with its seed."""
     numbers = _numbers(array)
     if numbers is None:
-        data = array.cast(pa.binary()).to_pylist()
-        return np.array(
-            [_xxh64_bytes(each or b"", int(seed)) for each, seed in zip(data, seeds, strict=True)], np.uint64
-        )
+        return _of_texts(array, seeds, _xxh64_bytes, np.uint64)
     values, bits = numbers
     p1, p2, p3, p4, p5 = (np.uint64(each) for each in (_P1, _P2, _P3, _P4, _P5))
     with np.errstate(over="ignore"):

@@ -11,6 +11,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
 from holdfast.expressions.nodes import ExpressionRefused
 
@@ -20,9 +21,45 @@ TEXT_BYTES_MAX = 1_000_000
 _WITH_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "SUBSTRING", "SUBSTR", "TRIM", "POSITION", "OVERLAY")
 
 
+WINDOWING = ("TUMBLE", "HOP", "SESSION")
+"""Functions that take a table: `TABLE(TUMBLE(TABLE bids, DESCRIPTOR(at), INTERVAL 10 SECONDS))`."""
+
+
+def _windowing(name: str) -> Any:
+    return lambda parser: exp.Anonymous(this=name.lower(), expressions=parser._parse_csv(parser._argument))
+
+
 class _Parser(SparkParser):
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
-    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {name: SparkParser.FUNCTION_PARSERS[name] for name in _WITH_SYNTAX}
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+        **{name: SparkParser.FUNCTION_PARSERS[name] for name in _WITH_SYNTAX},
+        **{name: _windowing(name) for name in WINDOWING},
+    }
+
+    def _argument(self) -> Any:
+        """Parse an argument of a function that may take a table: `TABLE bids PARTITION BY k`, `SIZE => …`, or a value."""
+        if self._next is not None and self._next.token_type == TokenType.FARROW:
+            name: Any = self._advance_any()
+            self._advance()
+            return exp.Kwarg(this=exp.var(name.text), expression=self._argument())
+        if self._match(TokenType.TABLE):
+            return exp.Table(this=self._parse_id_var(), partition=exp.Tuple(expressions=self._partition()))
+        return self._parse_lambda()
+
+    def _partition(self) -> list[Any]:
+        """Parse `PARTITION BY a, b` before the next argument, which is `DESCRIPTOR(…)` or has a name."""
+        if not self._match(TokenType.PARTITION_BY):
+            return []
+        found = [self._parse_assignment()]
+        while self._curr is not None and self._curr.token_type == TokenType.COMMA and not self._begins_argument():
+            self._advance()
+            found.append(self._parse_assignment())
+        return found
+
+    def _begins_argument(self) -> bool:
+        after, then = self._tokens[self._index + 1 : self._index + 3]
+        return bool(after.text.upper() == "DESCRIPTOR" or then.token_type == TokenType.FARROW)
+
     NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
 
 
@@ -31,9 +68,9 @@ class SparkCalls(Spark):
 
     class Tokenizer(Spark.Tokenizer):
         KEYWORDS: ClassVar[dict[str, Any]] = {
-            name: token for name, token in Spark.Tokenizer.KEYWORDS.items() if name != "WINDOW"
+            name: token for name, token in Spark.Tokenizer.KEYWORDS.items() if name not in ("WINDOW", "SESSION")
         }
-        """Key words but WINDOW, whose clause is not supported: `window(…)` is a call wherever it stands."""
+        """Key words but WINDOW and SESSION, whose clauses are not supported: they are calls wherever they stand."""
 
     Parser = _Parser
 

@@ -51,16 +51,18 @@ def build_program(
     """Resolve every schema and lay the legs. Raises `JobRefused`."""
     if not declared.sinks:
         raise JobRefused("the job writes nothing: give at least one stream a sink with .write(...)")
-    program = _Builder(declared, analyse).build(dead_letters)
+    program = Builder(declared, analyse).build(dead_letters)
     return replace(program, state=state, parts=declared_parts(declared, program.operators))
 
 
-class _Builder:
+class Builder:
+    """Makes a program part by part. `schemas`: of the origins so far."""
+
     def __init__(self, declared: Declarations, analyse: AnalyseTransform) -> None:
         self._declared = declared
         self._analyse = analyse
-        self._resolver = Resolver(analyse, self._schema_read)
-        self._schemas: dict[SourceOrigin | OperatorOrigin, pa.Schema] = {}
+        self.resolver = Resolver(analyse, self._schema_read)
+        self.schemas: dict[SourceOrigin | OperatorOrigin, pa.Schema] = {}
         self._levels: dict[str, int] = {}
         self._outputs: list[Output] = []
         self._watermarks: dict[str, WatermarkSpec] = {}
@@ -73,8 +75,8 @@ class _Builder:
         for name, source in self._declared.sources.items():
             outputs = source.outputs() or {"": source.schema()}
             outputs = {output: plain_schema(schema) for output, schema in outputs.items()}
-            self._schemas |= {SourceOrigin(name, output): schema for output, schema in outputs.items()}
-        operators = {name: self._add_operator(declared) for name, declared in self._declared.operators.items()}
+            self.schemas |= {SourceOrigin(name, output): schema for output, schema in outputs.items()}
+        operators = {name: self.add_operator(declared) for name, declared in self._declared.operators.items()}
         sink_schemas = {name: self._add_sink(declared) for name, declared in self._declared.sinks.items()}
         by_spark = {SourceOrigin(name) for name, s in self._declared.sources.items() if isinstance(s, DataFrameSource)}
         legs = lay_legs(self._outputs, self._levels, by_spark)
@@ -94,15 +96,16 @@ class _Builder:
             sink_watermarks=self._sink_watermarks,
         )
 
-    def _add_operator(self, declared: OperatorDeclaration) -> OperatorSpec:
+    def add_operator(self, declared: OperatorDeclaration) -> OperatorSpec:
+        """Resolve an operator whose inputs are resolved. Raises `JobRefused`."""
         level = 1 + max(self._level_of(read) for read in declared.reads)
         self._levels[declared.name] = level
         self._note_watermarks(declared)
         inputs = [self._operator_input(declared.name, number, each) for number, each in enumerate(declared.inputs)]
         spec = declared.specify(declared.name, tuple(inputs))
-        self._schemas[OperatorOrigin(declared.name)] = spec.output_schema
+        self.schemas[OperatorOrigin(declared.name)] = spec.output_schema
         for number, schema in spec.late_schemas.items():
-            self._schemas[OperatorOrigin(declared.name, LATE[number])] = schema
+            self.schemas[OperatorOrigin(declared.name, LATE[number])] = schema
         self._specs[declared.name] = spec
         return spec
 
@@ -112,7 +115,7 @@ class _Builder:
         window = declared.window
         divided_by = declared.key_columns or (PANE,)
         needed = () if window is None else (window.column,)
-        found = self._resolver.resolve(declared.node)
+        found = self.resolver.resolve(declared.node)
         for each in found:
             self._check_columns(operator, declared, each.schema)
         times = self._event_times(reads)
@@ -191,19 +194,19 @@ class _Builder:
         if all(inputs):
             keys = tuple(dict.fromkeys(key for found in inputs for key in found))
             self._sink_watermarks[declared.name] = SinkWatermark(keys, self._delay_of(reads))
-        rows = _of_one_schema(declared.name, self._resolver.resolve(declared.node))
+        rows = _of_one_schema(declared.name, self.resolver.resolve(declared.node))
         self._outputs.append(Output(SinkTarget(declared.name), rows))
         return rows.schema
 
     def _schema_read(self, read: ReadNode) -> pa.Schema:
         """The schema of a read's rows, with the time of the batch where it is added."""
-        if read.origin not in self._schemas:
+        if read.origin not in self.schemas:
             raise JobRefused(
                 f"operator {read.origin.kept_as!r}: its late rows are no stream; declare it with late='stream'"
                 if isinstance(read.origin, OperatorOrigin)
                 else f"source {read.origin.source!r} is not in this job"
             )
-        schema = self._schemas[read.origin]
+        schema = self.schemas[read.origin]
         if read.watermark is None or not read.watermark.of_batches:
             return schema
         if read.watermark.column in schema.names:
@@ -238,7 +241,7 @@ class _Builder:
         if not specs:
             return None
         zoned = any(
-            spec.of_batches or self._schemas[SourceOrigin(spec.source, spec.output)].field(spec.column).type.tz
+            spec.of_batches or self.schemas[SourceOrigin(spec.source, spec.output)].field(spec.column).type.tz
             for spec in specs
         )
         place = schema.get_field_index(names[0]) if len(names) == 1 else -1
@@ -284,7 +287,7 @@ class _Builder:
 
     def _refuse_unread_operators(self, legs: Sequence[Leg]) -> None:
         read = {leg.origin for leg in legs}
-        for origin in self._schemas:
+        for origin in self.schemas:
             if origin in read:
                 continue
             kind, name = ("source", origin.source) if isinstance(origin, SourceOrigin) else ("operator", origin.kept_as)

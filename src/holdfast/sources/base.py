@@ -7,6 +7,7 @@ rows. Sources have no checkpoint logic of their own: the JobMaster asks them for
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -191,6 +192,8 @@ class Source(ABC):
         """Return the entries of offsets that are positions of splits, of a source whose splits stand alone."""
         return list(offsets)
 
+    _schema: Any = None
+    """The schema that the source was given."""
     uses_spark: bool = False
     """True if the source runs Spark jobs of its own beside the batches, for which a slot is left."""
 
@@ -210,6 +213,11 @@ class Source(ABC):
 
         Raises `JobRefused` if the schema cannot be known, or the source is known to be unreadable.
         """
+
+    def declared_schema(self) -> pa.Schema | None:
+        """Return the schema if it is known without a look at the data or a server; None: only `schema` can tell."""
+        found: pa.Schema | None = self._schema
+        return found
 
     @property
     def has_outputs(self) -> bool:

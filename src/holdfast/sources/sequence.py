@@ -60,6 +60,7 @@ class SequenceSource(Source):
     starting: Mapping[str, int] | None = None
 
     kind = "sequence"
+    _schema = SCHEMA
     splits_stand_alone = True
 
     def __post_init__(self) -> None:

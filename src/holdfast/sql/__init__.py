@@ -3,6 +3,7 @@
 A query is parsed by sqlglot, and becomes the streams that a program would declare: `where`, `select`, `key_by` with
 `aggregate`, `join`, `top`, `union`, `drop_duplicates`. What these cannot do is refused, with the place in the text.
 
-Files in reading order: `scopes` (tables, trees and places), `grouping` (GROUP BY), `joining` (JOIN, EXISTS), `ranking`
-(ROW_NUMBER), `queries` (SELECT, UNION ALL, WITH).
+Files in reading order: `scopes` (tables, trees and places), `grouping` (GROUP BY), `sources` (tables of FROM),
+`relations` (which column is whose), `joining` (JOIN), `subqueries` (EXISTS, IN), `ranking` (ROW_NUMBER, RANK), `over`
+and `last_rows` (aggregates over rows), `queries` (SELECT, UNION ALL, WITH).
 """

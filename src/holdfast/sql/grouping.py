@@ -11,6 +11,7 @@ from holdfast.functions.aggregates.declared import Aggregate
 from holdfast.functions.windows.declared import session_window, window
 from holdfast.sql.scopes import (
     AGGREGATES,
+    WINDOW_COLUMNS,
     WINDOWS,
     Table,
     Tree,
@@ -54,9 +55,10 @@ def duration(tree: Tree) -> timedelta:
 class Grouping:
     """The groups of a query. `source`: the rows before."""
 
-    def __init__(self, tree: Tree, source: Any, emit: str | None) -> None:
+    def __init__(self, tree: Tree, source: Table, emit: str | None) -> None:
         self._tree = tree
-        self._stream = source
+        self._source = source
+        self._stream = source.stream
         self._emit = emit
         self._keys: list[Any] = []
         self._known: list[tuple[Tree, Tree]] = []
@@ -71,6 +73,7 @@ class Grouping:
             raise refused(group, "ROLLUP, CUBE and GROUPING SETS are not supported")
         for each in [] if group is None else group.expressions:
             self._add_key(self._meant(each))
+        self._check_window(group)
         if not self._keys:
             self._stream, self._keys = self._stream.with_column(_ALL, expression(exp.Boolean(this=True))), [_ALL]
         having = self._tree.args.get("having")
@@ -112,9 +115,26 @@ class Grouping:
                 return item.this
         return key
 
+    def _check_window(self, group: Tree | None) -> None:
+        """Refuse groups that do not have the window of their table function, or not its partitions."""
+        source = self._source
+        if source.window is None:
+            return
+        if not self._windowed:
+            raise refused(self._tree if group is None else group, "GROUP BY has to name window_start")
+        others = {each for each in self._keys if each is not source.window}
+        if source.partition is not None and others != set(source.partition):
+            shown = ", ".join(source.partition) or "nothing"
+            raise refused(
+                group, f"SESSION makes its windows within PARTITION BY {shown}: GROUP BY has to name the same columns"
+            )
+
     def _add_key(self, key: Tree) -> None:
         name = call_name(key)
-        if name in WINDOWS:
+        if self._source.window is not None and isinstance(key, exp.Column) and key.name in WINDOW_COLUMNS:
+            self._keys += [] if self._windowed else [self._source.window]
+            self._windowed = True
+        elif name in WINDOWS:
             self._add_window(name, key)
         elif isinstance(key, exp.Column) and not key.table:
             self._keys.append(key.name)
@@ -125,6 +145,8 @@ class Grouping:
 
     def _add_window(self, name: str, tree: Tree) -> None:
         given = tree.expressions
+        if self._windowed or self._source.window is not None:
+            raise refused(tree, "a query groups by a single window")
         least, most = {"window": (2, 4), "tumble": (2, 2), "hop": (3, 3)}.get(name, (2, 2))
         if not least <= len(given) <= most:
             raise refused(tree, f"{name} takes from {least} to {most} arguments")

@@ -1,96 +1,198 @@
-"""JOIN and EXISTS, as `key_by(…).join(…)`: equalities are the keys, a bound of event time says how long rows wait."""
+"""JOIN as `key_by(…).join(…)`: equalities are the keys, bounds of event time say how long rows wait.
+
+l.k = r.k                                          a key
+r.at BETWEEN l.at - INTERVAL … AND l.at            `within`
+l.at BETWEEN r.at AND r.until                      `between`
+l.window_start = r.window_start                    the same window, of table functions
+FOR SYSTEM_TIME AS OF l.at, ASOF JOIN              `how="asof"`
+conditions on a single side                        `where` before the join
+other conditions                                   `where` behind an inner join
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 from sqlglot import exp
 
-from holdfast.graph.nodes import reads_of
 from holdfast.sql.grouping import duration
-from holdfast.sql.scopes import Table, Tree, all_of, column, conditions, expression, qualifier, refused, without_alias
+from holdfast.sql.relations import Names, QueryRows
+from holdfast.sql.scopes import WINDOW_COLUMNS, Tree, all_of, column, conditions, expression, qualifier, refused
 
+LEFT, RIGHT = 0, 1
 _MICROSECOND = timedelta(microseconds=1)
-_SUFFIX = "_2"
+_MET = "_met"
+_TURNED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}
+_COMPARED = {exp.GTE: "ge", exp.GT: "gt", exp.LTE: "le", exp.LT: "lt"}
+_SWAPPED = {"inner": "inner", "left": "right", "right": "left", "outer": "outer"}
+_KEEPS = {"inner": (), "semi": (), "left": (LEFT,), "anti": (LEFT,), "asof": (LEFT,), "right": (RIGHT,)}
+"""The sides of each kind whose rows come out also if they meet no other; both for the rest."""
+
+
+@dataclass
+class _Conditions:
+    """The conditions of ON, sorted by their use."""
+
+    keys: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
+    bounds: dict[str, timedelta] = field(default_factory=dict)
+    """The least and greatest time by which the right event time is later than the left, `low` and `high`."""
+    until: dict[int, str] = field(default_factory=dict)
+    """The column with the end of the time in which a side's rows meet others, by the side."""
+    times: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    windowed: bool = False
+    rest: list[Tree] = field(default_factory=list)
+
+
+_HOW = {
+    ("", ""): "inner", ("", "INNER"): "inner", ("", "CROSS"): "inner", ("LEFT", ""): "left", ("LEFT", "OUTER"): "left",
+    ("RIGHT", ""): "right", ("RIGHT", "OUTER"): "right", ("FULL", ""): "outer", ("FULL", "OUTER"): "outer",
+    ("LEFT", "SEMI"): "semi", ("LEFT", "ANTI"): "anti", ("", "SEMI"): "semi", ("", "ANTI"): "anti",
+}  # fmt: skip
+
+
+def kind_of(join: Tree) -> str:
+    """Return the kind of a JOIN in the query, before it is known whether it looks rows up. Raises `JobRefused`."""
+    how = _HOW.get((str(join.args.get("side") or "").upper(), str(join.args.get("kind") or "").upper()))
+    method = str(join.args.get("method") or "").upper()
+    if how is None or method not in ("", "ASOF"):
+        raise refused(join, "expected [INNER | LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN … ON …")
+    if is_lookup(join) and how not in ("inner", "left"):
+        raise refused(join, "a join as of a time is JOIN or LEFT JOIN")
+    return how
+
+
+def is_lookup(join: Tree) -> bool:
+    """True if a JOIN looks up the right rows as of a time of the left side."""
+    return join.args.get("method") is not None or join.this.args.get("version") is not None
+
+
+def join_conditions(join: Tree, before: Names, names: Names) -> list[Tree]:
+    """Return the conditions of a JOIN, with the table of each column. `before`: the tables that stand before it."""
+    made = [names.qualified(each) for each in conditions(join.args.get("on"))]
+    right = (join.this.alias or join.this.name).lower()
+    for each in join.args.get("using") or []:
+        name = exp.Column(this=each.copy())
+        other = exp.Column(this=each.copy(), table=exp.to_identifier(right, quoted=True))
+        first = before.qualified(name)
+        made.append(exp.EQ(this=first, expression=names.qualified(other)))
+        names.merged[each.name] = first.table
+    return made
+
+
+def joined(
+    join: Tree, sides: tuple[QueryRows, QueryRows], names: Names, wanted: list[Tree], parts: Sequence[Tree], number: int
+) -> QueryRows:
+    """Return the rows of a JOIN under these conditions. Raises `JobRefused`."""
+    how, lookup = kind_of(join), is_lookup(join)
+    version = join.this.args.get("version")
+    made = Join(
+        join,
+        sides,
+        "asof" if lookup else how,
+        parts,
+        None if version is None else names.qualified(version.expression),
+        lookup and how == "inner",
+        number,
+    )
+    return made.relation(all_of(wanted))
 
 
 class Join:
-    """A join of two tables by their names in the query. `parts`: all other parts of the query, which name columns."""
+    """A join of two relations. `as_of`: the time of the left side as of which right rows are looked up.
+
+    `matched`: of an as-of join, True if left rows that met no other are left out.
+    `parts`: all other parts of the query, which name columns of both; None: all columns are kept.
+    """
 
     def __init__(
-        self, tree: Tree, left: tuple[str, Table], right: tuple[str, Table], how: str, parts: Sequence[Tree]
+        self,
+        tree: Tree,
+        sides: tuple[QueryRows, QueryRows],
+        how: str,
+        parts: Sequence[Tree] | None,
+        as_of: Tree | None = None,
+        matched: bool = False,
+        number: int = 1,
     ) -> None:
         self._tree = tree
-        self._names = (left[0], right[0])
-        self._streams: list[Any] = [left[1].stream, right[1].stream]
+        self._sides = sides
+        self._streams = [side.stream for side in sides]
         self._how = how
+        self._needs_match = matched
         self._parts = parts
-        self._keys: tuple[list[str], list[str]] = ([], [])
-        self._bounds: dict[str, timedelta] = {}
-        self._times: tuple[set[str], set[str]] = (set(), set())
-        self._rest: list[Tree] = []
-        self._known: dict[tuple[int, str], str] = {}
+        self._number = number
+        self._found = _Conditions()
+        if as_of is not None:
+            self._look_up(as_of)
 
-    def stream(self, condition: Tree | None) -> Any:
+    def relation(self, condition: Tree | None) -> QueryRows:
         """Return the joined rows. Raises `JobRefused`."""
         for each in conditions(condition):
             self._add(each)
-        if not self._keys[0]:
-            raise refused(self._tree, "a join needs an equality of a column of each side")
-        forever = not self._bounds and self._how == "inner"
-        if set(self._bounds) != {"low", "high"} and not forever:
-            raise refused(
-                self._tree,
-                f"a join needs a bound of event time from both sides, such as {self._names[1]}.at BETWEEN "
-                f"{self._names[0]}.at - INTERVAL 5 MINUTES AND {self._names[0]}.at",
-            )
-        used = [self._used(side) for side in (0, 1)]
-        sides = [self._streams[side].select(*used[side]).key_by(*self._keys[side]) for side in (0, 1)]
-        within = None if forever else (self._bounds["low"], self._bounds["high"])
-        joined = sides[0].join(sides[1], within=within, how=self._how, suffix=_SUFFIX)
-        self._name_columns(used)
-        for each in self._rest:
-            joined = joined.where(expression(self.rewritten(each)))
-        return joined
+        found = self._found
+        if not found.keys[LEFT]:
+            raise refused(self._tree, "a join needs an equality of a value of each side")
+        given = self._bound_arguments()
+        for side in (LEFT, RIGHT):
+            if side not in _KEEPS.get(self._how, (LEFT, RIGHT)) or self._needs_match:
+                self._drop_nulls(side)
+        used = [self._used(side) for side in (LEFT, RIGHT)]
+        sides = [self._keyed(side, used[side]) for side in (LEFT, RIGHT)]
+        suffix = f"_{self._number + 1}"
+        first = RIGHT if LEFT in found.until else LEFT
+        how = self._how if first == LEFT else _SWAPPED[self._how]
+        rows = sides[first].join(sides[1 - first], how=how, suffix=suffix, **given)
+        return self._joined(rows, used, suffix, first)
 
-    def rewritten(self, tree: Tree) -> Tree:
-        """Return a tree over the columns of the joined rows."""
-
-        def change(node: Tree) -> Tree:
-            if not isinstance(node, exp.Column):
-                return node
-            return column(self._known[(self._side(node), node.name)])
-
-        return tree.copy().transform(change)
-
-    def _side(self, node: Tree) -> int:
-        if qualifier(node) not in self._names:
-            raise refused(node, f"name the table of each column in a join: {' or '.join(self._names)}")
-        return self._names.index(qualifier(node))
-
-    def _sides(self, tree: Tree) -> set[int]:
-        return {self._side(each) for each in tree.find_all(exp.Column)}
+    # Conditions.
 
     def _add(self, tree: Tree) -> None:
-        """Take a condition of ON: an equality, a bound of time, a condition on one side, or one for joined rows."""
-        sides = self._sides(tree)
+        """Take a condition: an equality, a bound of time, a condition on a side, or for joined rows."""
+        sides = self._sides_of(tree)
         if len(sides) == 1:
-            (side,) = sides
-            if self._how not in ("inner", "semi") and side != {"left": 1, "right": 0, "anti": 1}.get(self._how):
-                raise refused(tree, f"a condition on this side alone is not supported in ON of a {self._how} join")
-            self._streams[side] = self._streams[side].where(expression(without_alias(tree, self._names[side])))
-        elif isinstance(tree, exp.EQ) and all(isinstance(each, exp.Column) for each in (tree.left, tree.right)):
-            for each in (tree.left, tree.right):
-                self._keys[self._side(each)].append(each.name)
-        elif not self._is_bound(tree):
-            if self._how != "inner":
-                raise refused(tree, f"this condition is not supported in ON of a {self._how} join")
-            self._rest.append(tree)
+            self._add_of_side(tree, *sides)
+        elif not (isinstance(tree, exp.EQ) and self._is_key(tree)) and not self._is_bound(tree):
+            if self._how != "inner" or self._needs_match:
+                raise refused(tree, f"this condition is not supported in ON of a join of the kind {self._how}")
+            self._found.rest.append(tree)
+
+    def _add_of_side(self, tree: Tree, side: int) -> None:
+        if side in _KEEPS.get(self._how, (LEFT, RIGHT)):
+            raise refused(tree, f"a condition on this side alone is not supported in ON of a {self._how} join")
+        self._streams[side] = self._streams[side].where(expression(self._sides[side].rewritten(tree)))
+
+    def _is_key(self, tree: Tree) -> bool:
+        sides = [self._sides_of(each) for each in (tree.left, tree.right)]
+        if not all(len(each) == 1 for each in sides):
+            return False
+        values = {next(iter(side)): value for side, value in zip(sides, (tree.left, tree.right), strict=True)}
+        windowed = [side for side, value in values.items() if self._is_of_window(value, side)]
+        if windowed:
+            if len(windowed) < 2 or values[LEFT].name != values[RIGHT].name:
+                raise refused(tree, "the window of a table function is compared with the same column of another")
+            self._found.windowed |= values[LEFT].name == WINDOW_COLUMNS[0]
+            return True
+        for side, value in values.items():
+            self._found.keys[side].append(self._column(side, value))
+        return True
+
+    def _is_of_window(self, value: Tree, side: int) -> bool:
+        return self._sides[side].window is not None and isinstance(value, exp.Column) and value.name in WINDOW_COLUMNS
+
+    def _column(self, side: int, value: Tree) -> str:
+        """Return the column of a value, which is made before the join if it is no column."""
+        if isinstance(value, exp.Column):
+            return self._sides[side].name(value)
+        name = f"_key{self._number}_{len(self._found.keys[side])}"
+        self._streams[side] = self._streams[side].with_column(name, expression(self._sides[side].rewritten(value)))
+        return name
 
     def _is_bound(self, tree: Tree) -> bool:
         if isinstance(tree, exp.Between):
             return self._bound(tree.this, tree.args["low"], "ge") and self._bound(tree.this, tree.args["high"], "le")
-        how = {exp.GTE: "ge", exp.GT: "gt", exp.LTE: "le", exp.LT: "lt"}.get(type(tree))
+        how = _COMPARED.get(type(tree))
         return how is not None and self._bound(tree.this, tree.expression, how)
 
     def _bound(self, one: Tree, other: Tree, how: str) -> bool:
@@ -99,47 +201,166 @@ class Join:
         if None in found:
             return False
         (first, by), (second, more) = found  # type: ignore[misc]
-        if {self._side(first), self._side(second)} != {0, 1}:
+        if {self._side(first), self._side(second)} != {LEFT, RIGHT}:
             return False
-        of_event_time = self._is_event_time(first) and self._is_event_time(second)
-        if not of_event_time and not tree_has_interval(one, other):
+        timed = [each for each in (first, second) if self._is_event_time(each)]
+        if len(timed) < 2:
+            return self._is_end(first, second, how, timed) or self._refuse_bound(one, other)
+        for each in timed:
+            self._found.times[self._side(each)].add(self._sides[self._side(each)].name(each))
+        ahead = more - by
+        if self._side(first) == LEFT:
+            ahead, how = -ahead, _TURNED[how]
+        end = "low" if how in ("ge", "gt") else "high"
+        ahead += {"gt": _MICROSECOND, "lt": -_MICROSECOND}.get(how, timedelta())
+        before = self._found.bounds.get(end, ahead)
+        self._found.bounds[end] = max(before, ahead) if end == "low" else min(before, ahead)
+        return True
+
+    def _is_end(self, first: Tree, second: Tree, how: str, timed: Sequence[Tree]) -> bool:
+        """Take `event time <= column` as the end of the time in which rows of the column's side meet others."""
+        if len(timed) != 1 or how != ("le" if timed[0] is first else "ge"):
             return False
-        if not of_event_time:
+        end = second if timed[0] is first else first
+        if not self._is_time(end):
+            return False
+        side = self._side(end)
+        self._found.until[side] = self._sides[side].name(end)
+        self._found.times[1 - side].add(self._sides[1 - side].name(timed[0]))
+        return True
+
+    def _is_time(self, node: Tree) -> bool:
+        """True if a column may be a time, as far as its type is known."""
+        stream = self._sides[self._side(node)].stream
+        schema = stream._job.known_schemas.schema(stream._node)
+        name = self._sides[self._side(node)].name(node)
+        return schema is None or name not in schema.names or pa.types.is_timestamp(schema.field(name).type)
+
+    def _refuse_bound(self, one: Tree, other: Tree) -> bool:
+        if any(each.find(exp.Interval) is not None for each in (one, other)):
             raise refused(
                 one, "a bound of time is of event time: expected the columns of with_watermark(…) on both sides"
             )
-        for each in (first, second):
-            self._times[self._side(each)].add(each.name)
-        ahead = more - by
-        if self._side(first) == 0:
-            ahead, how = -ahead, {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}[how]
-        end = "low" if how in ("ge", "gt") else "high"
-        ahead += {"gt": _MICROSECOND, "lt": -_MICROSECOND}.get(how, timedelta())
-        before = self._bounds.get(end, ahead)
-        self._bounds[end] = max(before, ahead) if end == "low" else min(before, ahead)
-        return True
+        return False
+
+    def _look_up(self, time: Tree) -> None:
+        if not isinstance(time, exp.Column) or self._side(time) != LEFT or not self._is_event_time(time):
+            raise refused(time, "AS OF takes the event time of the left side: the column of its with_watermark(…)")
+        self._found.bounds["high"] = timedelta()
+
+    def _bound_arguments(self) -> dict[str, Any]:
+        """Return the bound of time as arguments of `join`. Raises `JobRefused`."""
+        bounds, until = self._found.bounds, self._found.until
+        if self._found.windowed:
+            if bounds or until or self._how == "asof":
+                raise refused(self._tree, "a join on the window has no other bound of time")
+            return {}
+        if self._how == "asof":
+            if bounds.get("high") != timedelta() or until:
+                raise refused(self._tree, "an as-of join has left.time >= right.time, and perhaps a bound from below")
+            return {"tolerance": -bounds["low"]} if "low" in bounds else {}
+        if until:
+            return self._between(bounds, until)
+        if set(bounds) == {"low", "high"}:
+            return {"within": (bounds["low"], bounds["high"])}
+        if bounds or self._how not in ("inner", "semi"):
+            left, right = self._sides
+            names = list(left.tables)[-1], next(iter(right.tables))
+            raise refused(
+                self._tree,
+                f"a join needs a bound of event time from both sides, such as {names[1]}.at BETWEEN "
+                f"{names[0]}.at - INTERVAL 5 MINUTES AND {names[0]}.at",
+            )
+        return {}
+
+    def _between(self, bounds: dict[str, timedelta], until: dict[int, str]) -> dict[str, Any]:
+        ((side, end),) = until.items() if len(until) == 1 else ((None, ""),)
+        if side is None or bounds != {"high" if side == RIGHT else "low": timedelta()}:
+            raise refused(
+                self._tree,
+                "a column ends the time in which rows meet only with their event time as its beginning: "
+                "b.at BETWEEN a.at AND a.until",
+            )
+        if side == LEFT and self._how not in _SWAPPED:
+            raise refused(self._tree, f"the end of the time is a column of the right side in a {self._how} join")
+        start = next(iter(self._found.times[side]))
+        return {"between": (start, end)}
+
+    # Sides.
+
+    def _side(self, node: Tree) -> int:
+        for side, relation in enumerate(self._sides):
+            if qualifier(node) in relation.tables:
+                return side
+        names = [name for relation in self._sides for name in relation.tables]
+        raise refused(node, f"name the table of each column in a join: {' or '.join(names)}")
+
+    def _sides_of(self, tree: Tree) -> set[int]:
+        return {self._side(each) for each in tree.find_all(exp.Column)}
 
     def _is_event_time(self, node: Tree) -> bool:
-        reads = reads_of(self._streams[self._side(node)]._node)
-        return {read.watermark.column if read.watermark else None for read in reads} == {node.name}
+        side = self._sides[self._side(node)]
+        return side.event_times == {side.name(node)}
 
-    def _used(self, side: int) -> list[str]:
-        """Return the columns that the query takes from a side."""
-        parts = [*self._parts, *self._rest]
-        named = [each.name for part in parts for each in part.find_all(exp.Column) if self._side(each) == side]
-        return list(dict.fromkeys([*self._keys[side], *sorted(self._times[side]), *named]))
+    def _drop_nulls(self, side: int) -> None:
+        """Leave rows out that have a null among their keys: they meet no other."""
+        for name in self._found.keys[side]:
+            self._streams[side] = self._streams[side].where(expression(exp.Not(this=_is_null(name))))
 
-    def _name_columns(self, used: Sequence[Sequence[str]]) -> None:
-        """Note the name of each column behind the join: columns of both sides differ by a suffix, keys are one."""
-        same = {a for a, b in zip(*self._keys, strict=True) if a == b}
-        for name in used[0]:
-            self._known[(0, name)] = name
-        for name in used[1]:
-            self._known[(1, name)] = f"{name}{_SUFFIX}" if name in used[0] and name not in same else name
+    def _named(self, side: int) -> dict[tuple[str, str], str]:
+        """Return the columns of a side that the query names, by their tables and names."""
+        relation = self._sides[side]
+        return {
+            (qualifier(node), node.name): relation.name(node)
+            for part in (*(self._parts or ()), *self._found.rest)
+            for node in part.find_all(exp.Column)
+            if qualifier(node) in relation.tables and not self._is_of_window(node, side)
+        }
+
+    def _used(self, side: int) -> list[str] | None:
+        """Return the columns that are needed of a side; None: all of them."""
+        if self._parts is None:
+            return None
+        found, relation = self._found, self._sides[side]
+        used = [*found.keys[side], *sorted(found.times[side]), *([found.until[side]] if side in found.until else [])]
+        if found.windowed:
+            used.append(relation.window.column)
+        elif self._how == "asof":
+            used += sorted(each for each in relation.event_times if each is not None)
+        return list(dict.fromkeys([*used, *self._named(side).values()]))
+
+    def _keyed(self, side: int, used: Sequence[str] | None) -> Any:
+        rows = self._streams[side] if used is None else self._streams[side].select(*used)
+        if side == RIGHT and self._needs_match:
+            rows = rows.with_column(_MET, expression(exp.Boolean(this=True)))
+        window = [self._sides[side].window] if self._found.windowed else []
+        return rows.key_by(*self._found.keys[side], *window)
+
+    def _joined(self, rows: Any, used: Sequence[Sequence[str] | None], suffix: str, first: int) -> QueryRows:
+        """Return the joined rows, with the columns that hold those of each table."""
+        left, right = self._sides
+        tables = {**left.tables, **right.tables} if self._how not in ("semi", "anti") else dict(left.tables)
+        of_first = used[first]
+        if of_first is None:
+            return QueryRows(rows, tables)
+        same = {a for a, b in zip(*self._found.keys, strict=True) if a == b}
+        known = dict[tuple[str, str], str]()
+        for side in (LEFT, RIGHT):
+            for named, name in self._named(side).items():
+                clashes = side != first and name in of_first and name not in same
+                known[named] = f"{name}{suffix}" if clashes else name
+        if self._found.windowed:
+            known |= {(alias, name): name for alias in tables for name in WINDOW_COLUMNS}
+        if self._needs_match:
+            rows = rows.where(expression(column(_MET)))
+        made = QueryRows(rows, tables, known)
+        for each in self._found.rest:
+            made = replace(made, stream=made.stream.where(expression(made.rewritten(each))))
+        return made
 
 
-def tree_has_interval(*trees: Tree) -> bool:
-    return any(each.find(exp.Interval) is not None for each in trees)
+def _is_null(name: str) -> Tree:
+    return exp.Is(this=column(name), expression=exp.Null())
 
 
 def _time(tree: Tree) -> tuple[Tree, timedelta] | None:
@@ -154,8 +375,3 @@ def _time(tree: Tree) -> tuple[Tree, timedelta] | None:
         length = duration(tree.expression)
         return tree.this, length if isinstance(tree, exp.Add) else -length
     return None
-
-
-def of_exists(tree: Tree) -> Tree | None:
-    """Return the condition of the subquery of `EXISTS`."""
-    return all_of(list(conditions(tree.this.args["where"].this))) if tree.this.args.get("where") else None

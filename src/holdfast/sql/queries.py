@@ -1,6 +1,7 @@
 """SELECT, UNION ALL and WITH, as the streams that a program would declare."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlglot import exp
@@ -8,12 +9,15 @@ from sqlglot import exp
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.expressions.parse import parsed
 from holdfast.sql.grouping import Grouping, aggregates_in
-from holdfast.sql.joining import Join, of_exists
+from holdfast.sql.joining import is_lookup, join_conditions, joined, kind_of
+from holdfast.sql.over import is_over_rows, over_rows
 from holdfast.sql.ranking import limited, ranked
+from holdfast.sql.relations import Names, QueryRows, free_names, relation_of
 from holdfast.sql.scopes import (
     Table,
     Tree,
     all_of,
+    column,
     conditions,
     expression,
     output_name,
@@ -21,14 +25,11 @@ from holdfast.sql.scopes import (
     value_of,
     without_alias,
 )
+from holdfast.sql.sources import source_of
+from holdfast.sql.subqueries import is_of_query, refuse_queries, subquery
 
 _PARTS = {"expressions", "from_", "where", "group", "having", "joins", "distinct", "with_", "kind", "hint"}
 """The parts of a SELECT that are supported."""
-_HOW = {
-    ("", ""): "inner", ("", "INNER"): "inner", ("LEFT", ""): "left", ("LEFT", "OUTER"): "left", ("RIGHT", ""): "right",
-    ("RIGHT", "OUTER"): "right", ("FULL", ""): "outer", ("FULL", "OUTER"): "outer", ("LEFT", "SEMI"): "semi",
-    ("LEFT", "ANTI"): "anti", ("", "SEMI"): "semi", ("", "ANTI"): "anti",
-}  # fmt: skip
 
 
 def query(text: str, streams: Mapping[str, Any], emit: str | None) -> Any:
@@ -41,6 +42,8 @@ def query(text: str, streams: Mapping[str, Any], emit: str | None) -> Any:
     made = Queries(emit).table(parsed(text), tables)
     if made.ranked is not None:
         raise JobRefused(f"sql: ROW_NUMBER needs a query around it, with {made.rank_name} <= a number")
+    if made.window is not None:
+        raise JobRefused("sql: the window of a table function is for GROUP BY, PARTITION BY or JOIN with window_start")
     return made.stream
 
 
@@ -73,29 +76,17 @@ class Queries:
     def _union(self, tree: Tree, tables: Mapping[str, Table]) -> Table:
         if tree.args.get("distinct") is not False or any(tree.args.get(part) for part in ("order", "limit", "by_name")):
             raise refused(tree, "of unions, UNION ALL is supported")
-        left, right = (self.table(each, tables) for each in (tree.left, tree.right))
+        left, right = (relation_of("", self.table(each, tables)).tables[""] for each in (tree.left, tree.right))
         stream = right.stream
-        if left.names is not None and right.names is not None and left.names != right.names:
-            if len(left.names) != len(right.names):
-                raise refused(tree, f"the sides have {len(left.names)} and {len(right.names)} columns")
-            stream = stream.select(
-                **{new: expression(_column(old)) for new, old in zip(left.names, right.names, strict=True)}
-            )
+        names, others = left.columns, right.columns
+        if names is not None and others is not None and names != others:
+            if len(names) != len(others):
+                raise refused(tree, f"the sides have {len(names)} and {len(others)} columns")
+            stream = stream.select(**{new: expression(column(old)) for new, old in zip(names, others, strict=True)})
         return Table(left.stream.union(stream), left.names)
 
     def _source(self, tree: Tree, tables: Mapping[str, Table]) -> tuple[str, Table]:
-        """Return a table of FROM or JOIN, with its name."""
-        if isinstance(tree, exp.Subquery):
-            return tree.alias.lower(), self.table(tree.this, tables)
-        if not isinstance(tree, exp.Table) or not isinstance(tree.this, exp.Identifier) or tree.args.get("joins"):
-            raise refused(tree, "expected the name of a stream, or a subquery")
-        found = tables.get(tree.name.lower())
-        if found is None:
-            raise refused(
-                tree,
-                f"there is no stream {tree.name!r}; there are {', '.join(tables)}; pass {tree.name}=…",
-            )
-        return (tree.alias or tree.name).lower(), found
+        return source_of(tree, tables, lambda inner: self.table(inner, tables))
 
     def _select(self, tree: Tree, tables: Mapping[str, Table]) -> Table:
         if tree.args.get("from_") is None:
@@ -104,31 +95,64 @@ class Queries:
         tree = tree.copy()
         where = tree.args.pop("where", None)
         wanted = list(conditions(None if where is None else where.this))
-        if tree.args.get("joins"):
-            stream = self._joined(tree, (alias, source), tables, wanted)
-            wanted, alias = [], ""
-        elif source.ranked is not None:
-            stream, wanted = limited(source, None if where is None else without_alias(where.this, alias))
-        else:
-            stream = source.stream
-            stream, wanted = self._exists(stream, alias, wanted, tree, tables)
+        if tree.args.get("joins") or any(is_of_query(each) for each in wanted):
+            return self._columns(*self._related(tree, relation_of(alias, source), tables, wanted))
+        if source.ranked is not None:
+            stream, wanted = limited(
+                source, None if where is None else without_alias(where.this, alias), tree.expressions
+            )
+            source = Table(stream)
         condition = all_of(wanted)
         if condition is not None:
-            _refuse_queries(condition)
-            stream = stream.where(expression(without_alias(condition, alias)))
-        return self._columns(without_alias(tree, alias), stream, source)
+            refuse_queries(condition)
+            source = replace(source, stream=source.stream.where(expression(without_alias(condition, alias))))
+        return self._columns(without_alias(tree, alias), source)
 
-    def _columns(self, tree: Tree, stream: Any, source: Table) -> Table:
-        items = tree.expressions
+    def _related(
+        self, tree: Tree, relation: QueryRows, tables: Mapping[str, Table], wanted: list[Tree]
+    ) -> tuple[Tree, Table]:
+        """Join the tables of FROM and those of EXISTS and IN; return the rest of the query over the joined rows."""
+        joins = tree.args.pop("joins", None) or []
+        sources = [self._source(each.this, tables) for each in joins]
+        names = Names({**relation.tables, **dict(sources)}, free=free_names(tree))
+        if len(names.tables) < 1 + len(sources):
+            raise refused(tree, "two tables have the same name; give one of them another with AS")
+        before = [Names(dict(list(names.tables.items())[: place + 1])) for place in range(len(joins))]
+        ons = [join_conditions(each, of_left, names) for each, of_left in zip(joins, before, strict=True)]
+        queries = [subquery(each, names, self._source, tables, self.table) for each in wanted if is_of_query(each)]
+        rest = [names.qualified(each) for each in wanted if not is_of_query(each)]
+        names.write_out(
+            tree, [alias for join, (alias, _) in zip(joins, sources, strict=True) if kind_of(join) in ("semi", "anti")]
+        )
+        parts = [*tree.expressions, *(tree.args[key] for key in ("group", "having") if tree.args.get(key))]
+        parts += [*rest, *(each for query in queries for each in query.conditions)]
+        is_inner = all(kind_of(each) == "inner" and not is_lookup(each) for each in joins)
+        for number, (join, source) in enumerate(zip(joins, sources, strict=True), 1):
+            right = relation_of(*source)
+            both = QueryRows(None, {**relation.tables, **right.tables})
+            early = [each for each in rest if is_inner and both.has(each)]
+            rest = [each for each in rest if each not in early]
+            further = [*parts, *(each for later in ons[number:] for each in later)]
+            relation = joined(join, (relation, right), names, [*ons[number - 1], *early], further, number)
+        for number, query in enumerate(queries, len(joins) + 1):
+            relation = query.joined(relation, parts, number)
+        return _over(relation, tree), Table(_where(relation, rest))
+
+    def _columns(self, tree: Tree, source: Table) -> Table:
+        items, stream = tree.expressions, source.stream
         if tree.args.get("group") or any(aggregates_in(each) for each in items if not each.find(exp.Window)):
-            return Grouping(tree, stream, self._emit).table()
+            return Grouping(tree, source, self._emit).table()
         if tree.args.get("having"):
             raise refused(tree.args["having"], "HAVING needs GROUP BY")
         if any(each.find(exp.Window) for each in items):
-            return ranked(tree, stream)
+            return over_rows(tree, source) if is_over_rows(items) else ranked(tree, source)
         names = None if any(isinstance(each, exp.Star) for each in items) else tuple(map(output_name, items))
         if names is None and len(items) == 1:
-            return self._distinct(tree, Table(stream, source.names))
+            return self._distinct(tree, Table(stream, source.names, window=source.window))
+        if source.window is not None:
+            raise refused(
+                tree, "the window of a table function is for GROUP BY, PARTITION BY or a join that names window_start"
+            )
         if names is None:
             if not isinstance(items[0], exp.Star):
                 raise refused(items[0], "* stands in the first place")
@@ -141,69 +165,32 @@ class Queries:
         distinct = tree.args.get("distinct")
         if not distinct:
             return table
-        if distinct.args.get("on") or table.names is None:
+        if distinct.args.get("on") or table.columns is None or table.window is not None:
             raise refused(tree, "SELECT DISTINCT needs the names of its columns")
-        return Table(table.stream.drop_duplicates(*table.names), table.names)
-
-    def _joined(self, tree: Tree, left: tuple[str, Table], tables: Mapping[str, Table], wanted: list[Tree]) -> Any:
-        """Join two tables, and put the names of the joined rows' columns into the rest of the query."""
-        joins = tree.args.pop("joins")
-        if len(joins) > 1:
-            raise refused(joins[1], "a query joins two tables; join the others in a subquery")
-        join = joins[0]
-        how = _HOW.get((str(join.args.get("side") or "").upper(), str(join.args.get("kind") or "").upper()))
-        if how is None or join.args.get("method") or join.args.get("using"):
-            raise refused(join, "expected [INNER | LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN … ON …")
-        right = self._source(join.this, tables)
-        if any(isinstance(each, exp.Star) for each in tree.expressions):
-            raise refused(tree, "* is not supported in a join; name the columns")
-        parts = [*tree.expressions, *(tree.args[each] for each in ("group", "having") if tree.args.get(each)), *wanted]
-        made = Join(join, left, right, how, parts)
-        stream = made.stream(join.args.get("on"))
-        condition = all_of(wanted)
-        if condition is not None:
-            stream = stream.where(expression(made.rewritten(condition)))
-        tree.set("expressions", [_renamed(made, each) for each in tree.expressions])
-        for part in ("group", "having"):
-            if tree.args.get(part):
-                tree.set(part, made.rewritten(tree.args[part]))
-        return stream
-
-    def _exists(
-        self, stream: Any, alias: str, wanted: list[Tree], tree: Tree, tables: Mapping[str, Table]
-    ) -> tuple[Any, list[Tree]]:
-        """Make semi and anti joins of EXISTS and NOT EXISTS; return the conditions that are left."""
-        rest = []
-        for each in wanted:
-            inner = each.this if isinstance(each, exp.Not) else each
-            if not isinstance(inner, exp.Exists):
-                rest.append(each)
-                continue
-            if any(isinstance(item, exp.Star) for item in tree.expressions):
-                raise refused(each, "EXISTS needs the names of the columns in SELECT, each with its table")
-            right = self._source(inner.this.args["from_"].this, tables)
-            others = [part for part in wanted if part is not each]
-            parts = [*tree.expressions, *(tree.args[key] for key in ("group", "having") if tree.args.get(key)), *others]
-            how = "anti" if isinstance(each, exp.Not) else "semi"
-            stream = Join(each, (alias, Table(stream)), right, how, parts).stream(of_exists(inner))
-        return stream, rest
+        return Table(table.stream.drop_duplicates(*table.columns), table.names)
 
 
-def _refuse_queries(condition: Tree) -> None:
-    inner = condition.find(exp.Subquery, exp.Exists) or next(
-        (each for each in condition.find_all(exp.In) if each.args.get("query")), None
-    )
-    if inner is not None:
-        raise refused(inner, "of queries in WHERE, EXISTS and NOT EXISTS are supported, joined to the rest by AND")
+def _where(relation: QueryRows, wanted: list[Tree]) -> Any:
+    """Return the rows for which the conditions are true."""
+    condition = all_of(wanted)
+    if condition is None:
+        return relation.stream
+    refuse_queries(condition)
+    return relation.stream.where(expression(relation.rewritten(condition)))
 
 
-def _renamed(join: Join, item: Tree) -> Tree:
+def _over(relation: QueryRows, tree: Tree) -> Tree:
+    """Return the rest of a query over the columns of joined rows."""
+    tree.set("expressions", [_renamed(relation, each) for each in tree.expressions])
+    for part in ("group", "having"):
+        if tree.args.get(part):
+            tree.set(part, relation.rewritten(tree.args[part]))
+    return tree
+
+
+def _renamed(relation: QueryRows, item: Tree) -> Tree:
     name = exp.to_identifier(output_name(item), quoted=True)
-    return exp.Alias(this=join.rewritten(value_of(item)), alias=name)
-
-
-def _column(name: str) -> Tree:
-    return exp.Column(this=exp.to_identifier(name, quoted=True))
+    return exp.Alias(this=relation.rewritten(value_of(item)), alias=name)
 
 
 def _made(items: list[Tree]) -> dict[str, Any]:

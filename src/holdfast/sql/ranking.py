@@ -1,69 +1,141 @@
-"""`ROW_NUMBER() OVER (PARTITION BY … ORDER BY …)` in a subquery, with `<= n` outside, as `key_by(…).top(n, by=…)`."""
+"""`ROW_NUMBER()` and `RANK()` of partitions in a subquery, with `<= n` outside, as `key_by(…).top(n, by=…)`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlglot import exp
 
-from holdfast.functions.windows.declared import WINDOW_START
-from holdfast.sql.scopes import Table, Tree, call_name, conditions, expression, refused
+from holdfast.functions.windows.declared import WINDOW_END, WINDOW_START
+from holdfast.graph.projecting import Omission
+from holdfast.sql.scopes import (
+    WINDOW_COLUMNS,
+    Table,
+    Tree,
+    call_name,
+    column,
+    conditions,
+    expression,
+    output_name,
+    refused,
+    value_of,
+)
+
+_RANKS = {"row_number": False, "rank": True}
+"""Functions of ranks, and whether rows that are equal to the last come as well."""
 
 
-def ranked(tree: Tree, source: Any) -> Table:
-    """Return the rows of a SELECT with a ROW_NUMBER: they wait for the condition on it. Raises `JobRefused`."""
-    windows = list(tree.find_all(exp.Window))
-    items = [each for each in tree.expressions if not isinstance(each, exp.Star)]
-    if len(windows) != 1 or call_name(windows[0].this) != "row_number":
-        raise refused(windows[0], "of functions OVER a window, a single ROW_NUMBER is supported")
+def ranked(tree: Tree, source: Table) -> Table:
+    """Return the rows of a SELECT with a rank: they wait for the condition on it. Raises `JobRefused`."""
+    windows = [window for item in tree.expressions for window in item.find_all(exp.Window)]
+    if len(windows) != 1 or call_name(windows[0].this) not in _RANKS:
+        raise refused(windows[0], "of functions OVER a window, a single ROW_NUMBER or RANK is supported")
     window = windows[0]
-    item = next((each for each in items if each.this is window), None)
-    if item is None or len(items) != 1 or len(tree.expressions) != 2:
-        raise refused(window, "expected SELECT *, ROW_NUMBER() OVER (…) AS name in a subquery")
-    keys = [each.name if isinstance(each, exp.Column) else "" for each in window.args.get("partition_by") or []]
-    order = window.args.get("order")
-    if not keys or not all(keys):
-        raise refused(window, "expected PARTITION BY columns")
-    if order is None or len(order.expressions) != 1:
-        raise refused(window, "expected ORDER BY a single column or expression")
-    ordered = order.expressions[0]
-    if bool(ordered.args.get("nulls_first")) != (not ordered.args.get("desc")):
-        raise refused(window, "NULLS FIRST and NULLS LAST are not supported: nulls come last")
-    if not isinstance(ordered.this, exp.Column):
-        raise refused(window, "expected ORDER BY a single column; compute it in a subquery")
+    item = next((each for each in tree.expressions if value_of(each) is window), None)
+    if item is None or tree.args.get("distinct"):
+        raise refused(window, "expected SELECT columns, ROW_NUMBER() OVER (…) AS name in a subquery")
+    if window.args.get("spec") is not None:
+        raise refused(window, "a rank has no ROWS or RANGE")
+    rank = _Rank(window, source, output_name(item), [each for each in tree.expressions if each is not item])
+    return Table(source.stream, None, rank.name, rank.first)
 
-    def first(count: int) -> Any:
-        keyed, by = source.key_by(*keys), ordered.this.name
-        is_windowed = WINDOW_START in keys
-        if count == 1 and ordered.args.get("desc") and not is_windowed:
-            return keyed.last(by=by).with_column(item.alias, expression(exp.Literal.number(1)))
-        rows = keyed.top(count, by=by, least=not ordered.args.get("desc"))
-        has_rank = not is_windowed and item.alias != "rank"
-        return (
-            rows.with_column(item.alias, expression(exp.Column(this=exp.to_identifier("rank")))) if has_rank else rows
+
+class _Rank:
+    """The first rows of each partition. `name`: of the column with the rank. `items`: the other columns of SELECT."""
+
+    def __init__(self, window: Tree, source: Table, name: str, items: Sequence[Tree]) -> None:
+        self.name = name
+        self._window = window
+        self._items = items
+        self._source = source
+        self._ties = _RANKS[call_name(window.this)]
+        keys = window.args.get("partition_by") or []
+        if not keys or not all(isinstance(each, exp.Column) for each in keys):
+            raise refused(window, "expected PARTITION BY columns")
+        self._keys = [each.name for each in keys]
+        self._order = (
+            [self._ordered(each) for each in window.args["order"].expressions] if window.args.get("order") else []
         )
+        if not self._order:
+            raise refused(window, "expected ORDER BY a column")
+        if source.window is not None and WINDOW_START not in self._keys:
+            raise refused(window, "PARTITION BY has to name window_start, which the table function gives")
+        if source.partition is not None and {*self._keys} - {*WINDOW_COLUMNS} != set(source.partition):
+            raise refused(window, "SESSION makes its windows within PARTITION BY: name the same columns here")
 
-    return Table(source, None, str(item.alias), first)
+    def _ordered(self, item: Tree) -> tuple[str, bool]:
+        """Return a column of ORDER BY, and whether its least values come first."""
+        least = not item.args.get("desc")
+        if bool(item.args.get("nulls_first")) != least:
+            raise refused(self._window, "NULLS FIRST and NULLS LAST are not supported: nulls come last")
+        if not isinstance(item.this, exp.Column):
+            raise refused(self._window, "expected ORDER BY columns; compute them in a subquery")
+        return item.this.name, least
+
+    @property
+    def _is_windowed(self) -> bool:
+        return WINDOW_START in self._keys
+
+    def first(self, count: int, named: bool) -> Any:
+        """Return the first rows of each partition. `named`: the query around it names the rank."""
+        if self._ties and not self._is_windowed:
+            raise refused(
+                self._window, "RANK gives ties, which need a window: PARTITION BY window_start; or ROW_NUMBER"
+            )
+        if len(self._order) > 1 and (not self._is_windowed or count > 1 or self._ties):
+            raise refused(self._window, "ORDER BY several columns is supported for the first row of a window alone")
+        if self._is_windowed and named and count > 1:
+            raise refused(self._window, f"behind a window the rows have no {self.name}; name the other columns alone")
+        rows, has_rank = self._ranked(count)
+        if named and not has_rank:
+            rows = rows.with_column(self.name, expression(exp.Literal.number(1)))
+        elif has_rank and self.name != "rank":
+            rows = rows.with_column(self.name, expression(column("rank")))._then(Omission(("rank",)))
+        return self._projected(rows, named)
+
+    def _ranked(self, count: int) -> tuple[Any, bool]:
+        """Return the rows, and whether they have a column with their rank."""
+        by, least = self._order[0]
+        keyed = self._source.stream.key_by(*self._given_keys())
+        if not self._is_windowed and count == 1 and not least:
+            return keyed.last(by=by), False
+        rows = keyed.top(count, by=by, least=least, ties=self._ties or len(self._order) > 1)
+        for place, (by, least) in enumerate(self._order[1:], 2):
+            rows = rows.key_by(*self._later_keys()).top(1, by=by, least=least, ties=place < len(self._order))
+        return rows, not self._is_windowed
+
+    def _given_keys(self) -> list[Any]:
+        window = self._source.window
+        if window is None:
+            return list(self._keys)
+        keys: list[Any] = [each for each in self._keys if each != WINDOW_END]
+        return [window if each == WINDOW_START else each for each in keys]
+
+    def _later_keys(self) -> list[str]:
+        """Return the partition behind a window, whose bounds are columns there."""
+        return list(dict.fromkeys([*self._keys, WINDOW_START]))
+
+    def _projected(self, rows: Any, named: bool) -> Any:
+        """Return the columns of SELECT."""
+        if any(isinstance(each, exp.Star) for each in self._items):
+            if len(self._items) > 1:
+                raise refused(self._window, "expected SELECT *, or the names of the columns, beside the rank")
+            return rows
+        made = {output_name(each): expression(value_of(each)) for each in self._items}
+        return rows.select(**made, **({self.name: expression(column(self.name))} if named else {}))
 
 
-def limited(table: Table, where: Tree | None) -> tuple[Any, list[Tree]]:
+def limited(table: Table, where: Tree | None, items: Sequence[Tree]) -> tuple[Any, list[Tree]]:
     """Return the first rows of each group, and the conditions that are left. Raises `JobRefused`."""
     assert table.ranked is not None
-    rest, count = [], None
+    rest, count = list[Tree](), None
     for each in conditions(where):
         is_rank = isinstance(each.this, exp.Column) and each.this.name == table.rank_name
         number = each.expression if is_rank else None
         if isinstance(number, exp.Literal) and not number.is_string and count is None:
             found = int(number.name)
-            count = (
-                found
-                if isinstance(each, exp.LTE)
-                else found - 1
-                if isinstance(each, exp.LT)
-                else 1
-                if isinstance(each, exp.EQ) and found == 1
-                else None
-            )
-            if count is None:
-                raise refused(each, f"expected {table.rank_name} <= a number")
+            count = {exp.LTE: found, exp.LT: found - 1, exp.EQ: found if found == 1 else None}.get(type(each))
+            if count is None or count < 1:
+                raise refused(each, f"expected {table.rank_name} <= a number from 1")
         else:
             rest.append(each)
     if count is None:
@@ -71,4 +143,11 @@ def limited(table: Table, where: Tree | None) -> tuple[Any, list[Tree]]:
             where if where is not None else table.rank_name,
             f"ROW_NUMBER needs {table.rank_name} <= a number in the query around it",
         )
-    return table.ranked(count), rest
+    return table.ranked(count, _names_rank(table, [*items, *rest])), rest
+
+
+def _names_rank(table: Table, trees: Sequence[Tree]) -> bool:
+    return any(
+        each.find(exp.Star) is not None or any(node.name == table.rank_name for node in each.find_all(exp.Column))
+        for each in trees
+    )

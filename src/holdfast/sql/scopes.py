@@ -1,6 +1,6 @@
 """Parts of queries: tables with the names by which they are known, changes of trees, and refusals with their place."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,8 @@ from sqlglot import exp
 
 from holdfast.errors import JobRefused
 from holdfast.expressions.declared import SqlExpression
+from holdfast.graph.nodes import reads_of
+from holdfast.graph.program import OperatorOrigin
 
 Tree = Any
 """A node of sqlglot's trees."""
@@ -18,6 +20,7 @@ AGGREGATES = {
     "last": "last", "approx_count_distinct": "approx_count_distinct", "count_if": "count",
 }  # fmt: skip
 """Aggregates of SQL, and the names that Holdfast has for them."""
+WINDOW_COLUMNS = ("window_start", "window_end")
 WINDOWS = {"window", "session_window", "tumble", "hop", "session"}
 
 
@@ -25,13 +28,27 @@ WINDOWS = {"window", "session_window", "tumble", "hop", "session"}
 class Table:
     """The rows of a part of a query. `names`: its columns in order, where they are known.
 
-    `ranked`: makes the first rows of each group, for `ROW_NUMBER() … AS rank_name` that waits for its condition.
+    `ranked`: makes the first rows of each group, for `ROW_NUMBER() … AS rank_name` that waits for its condition;
+    it gets their number, and whether the query around it names the rank.
+    `window`: of a table function such as TUMBLE, for GROUP BY, PARTITION BY or JOIN that name `window_start`.
     """
 
     stream: Any
     names: tuple[str, ...] | None = None
     rank_name: str = ""
-    ranked: Callable[[int], Any] | None = None
+    ranked: Callable[[int, bool], Any] | None = None
+    window: Any = None
+    partition: tuple[str, ...] | None = None
+    """The columns within which the window's sessions are."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The names of the columns, where they are known, with those of the window."""
+        names = self.names
+        if names is None:
+            schema = self.stream._job.known_schemas.schema(self.stream._node)
+            names = None if schema is None else tuple(schema.names)
+        return names if names is None or self.window is None else (*names, *WINDOW_COLUMNS)
 
 
 def refused(tree: Tree, reason: str) -> JobRefused:
@@ -71,6 +88,21 @@ def all_of(trees: list[Tree]) -> Tree | None:
 
 def qualifier(column: Tree) -> str:
     return str(column.table).lower()
+
+
+def event_times(node: Any, operators: Mapping[str, Any]) -> set[str | None]:
+    """Return the columns of event time of the sources that rows come from; None among them: there is no watermark."""
+    found, waiting, seen = set[str | None](), list(reads_of(node)), set[Any]()
+    while waiting:
+        read = waiting.pop()
+        if read in seen:
+            continue
+        seen.add(read)
+        if isinstance(read.origin, OperatorOrigin):
+            waiting += operators[read.origin.operator].keyed_reads
+        else:
+            found.add(read.watermark.column if read.watermark else None)
+    return found
 
 
 def without_alias(tree: Tree, alias: str) -> Tree:

@@ -1,0 +1,101 @@
+"""Aggregates `OVER (PARTITION BY … ORDER BY time ROWS n PRECEDING)`: each row with an aggregate of the rows before it.
+
+A row waits until the watermark has passed its time, so that rows come in the order of ORDER BY whatever the order in
+which they arrive; of rows with the same time the first that arrived comes first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlglot import exp
+
+from holdfast.errors import JobRefused
+from holdfast.functions.operator import OperatorInput, OperatorSpec
+from holdfast.functions.windows.declaring import FunctionSettings, WindowSettings
+from holdfast.sql.last_rows import TIME, VALUE, VALUES, LastRows
+from holdfast.sql.scopes import AGGREGATES, Table, Tree, call_name, expression, output_name, refused, value_of
+
+ROWS_MAX = 10_000
+"""The most rows before a row that its aggregate may take. They are kept for each key."""
+
+
+def is_over_rows(items: Sequence[Tree]) -> bool:
+    """True if a SELECT has an aggregate over a window of rows."""
+    windows = [window for item in items for window in item.find_all(exp.Window)]
+    return any(call_name(window.this) in AGGREGATES for window in windows)
+
+
+def over_rows(tree: Tree, source: Table) -> Table:
+    """Return the rows of a SELECT with an aggregate over rows. Raises `JobRefused`."""
+    windows = [window for item in tree.expressions for window in item.find_all(exp.Window)]
+    window = windows[0]
+    item = next((each for each in tree.expressions if value_of(each) is window), None)
+    others = [each for each in tree.expressions if each is not item]
+    if len(windows) != 1 or item is None or source.window is not None or any(each.find(exp.Star) for each in others):
+        raise refused(window, "expected SELECT with the names of columns and a single aggregate OVER (…) AS name")
+    keys = window.args.get("partition_by") or []
+    if not keys or not all(isinstance(each, exp.Column) for each in keys):
+        raise refused(window, "expected PARTITION BY columns")
+    order = window.args["order"].expressions if window.args.get("order") else []
+    if len(order) != 1 or order[0].args.get("desc"):
+        raise refused(window, "expected ORDER BY a time, earliest first")
+    call = window.this
+    function = AGGREGATES[call_name(call)]
+    if function not in VALUES or len(call.expressions) != 1 or isinstance(call.expressions[0], exp.Distinct):
+        raise refused(call, f"of aggregates over rows, {', '.join(VALUES)} of a value are supported")
+    value = exp.Boolean(this=True) if isinstance(call.expressions[0], exp.Star) else call.expressions[0]
+    columns = {output_name(each): value_of(each) for each in others}
+    names = [each.name for each in keys]
+    for name in names:
+        if not isinstance(columns.get(name), exp.Column) or columns[name].name != name:
+            raise refused(window, f"SELECT has to have the column {name} of PARTITION BY")
+    made = {**columns, TIME: order[0].this, VALUE: value}
+    keyed = source.stream.select(**{name: expression(each) for name, each in made.items()}).key_by(*names)
+    function_of_rows = LastRows(function, _rows_before(window))
+    settings = OverSettings(function_of_rows, output_name(item), WindowSettings(keyed._rows))
+    return Table(keyed._declare(None, "over", settings.spec, keyed._declared), (*columns, output_name(item)))
+
+
+def _rows_before(window: Tree) -> int:
+    """Return the number of rows before a row that belong to its window."""
+    spec = window.args.get("spec")
+    start = None if spec is None else spec.args.get("start")
+    is_to_here = spec is not None and str(spec.args.get("end") or "CURRENT ROW").upper() == "CURRENT ROW"
+    if not is_to_here or spec.args.get("kind") != "ROWS" or spec.args.get("start_side") != "PRECEDING":
+        raise refused(window, "expected ROWS n PRECEDING, or ROWS BETWEEN n PRECEDING AND CURRENT ROW")
+    if not isinstance(start, exp.Literal) or start.is_string or int(start.name) > ROWS_MAX:
+        raise refused(window, f"expected a number of rows up to {ROWS_MAX:,}")
+    return int(start.name)
+
+
+@dataclass(frozen=True)
+class OverSettings:
+    """An aggregate over rows, which becomes an operator once the types of its input are known."""
+
+    function: LastRows
+    name: str
+    windows: WindowSettings
+
+    def spec(self, operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
+        """Return the operator. Raises `JobRefused`."""
+        schema = inputs[0].schema
+        if not pa.types.is_timestamp(schema.field(TIME).type):
+            raise JobRefused(f"sql: ORDER BY of {self.name} is of type {schema.field(TIME).type}; expected a timestamp")
+        if inputs[0].event_time is None:
+            raise JobRefused(
+                f"sql: {self.name}: rows are put in order by a watermark: add .with_watermark(column, delay)"
+            )
+        fields = [field for field in schema if field.name not in (TIME, VALUE)]
+        output = pa.schema([*fields, pa.field(self.name, self._type(schema.field(VALUE).type))])
+        return FunctionSettings(self.function, output, self.windows).spec(operator, inputs)
+
+    def _type(self, value: pa.DataType) -> pa.DataType:
+        aggregate = self.function.aggregate
+        if aggregate == "count":
+            return pa.int64()
+        if aggregate in ("min", "max"):
+            return value
+        if not (pa.types.is_integer(value) or pa.types.is_floating(value)):
+            raise JobRefused(f"sql: {self.name}: {aggregate} over rows takes whole or floating numbers, found {value}")
+        return pa.int64() if aggregate == "sum" and pa.types.is_integer(value) else pa.float64()
