@@ -37,7 +37,7 @@ class _Parser(SparkParser):
     }
 
     def _argument(self) -> Any:
-        """Parse an argument of a function that may take a table: `TABLE bids PARTITION BY k`, `SIZE => …`, or a value."""
+        """Parse an argument: a value, `SIZE => value`, or a table: `TABLE bids PARTITION BY k`."""
         if self._next is not None and self._next.token_type == TokenType.FARROW:
             name: Any = self._advance_any()
             self._advance()
