@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         PositionLost,
         PublishFailed,
         QueryFailed,
+        RescaleFailed,
         RestartsExhausted,
         ServiceAway,
         SessionStopped,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.job import Job
     from holdfast.jobmaster.savepoints.savepoints import Savepoint
     from holdfast.query import Query
+    from holdfast.rescale import Rescale
     from holdfast.settings import (
         ChangelogConfig,
         CheckpointConfig,
@@ -104,8 +106,8 @@ MODULES: dict[str, str] = {
     "holdfast.availability": "SnapshotAvailability",
     "holdfast.calls.declared": "AsyncFunction CallContext",
     "holdfast.errors": "BadRecord CheckpointFailed CorruptObject Fenced HoldfastError JobRefused ObjectExists "
-    "ObjectNotFound PositionLost PublishFailed QueryFailed RestartsExhausted ServiceAway SessionStopped SettingsError "
-    "StateTooLarge StorageError TaskManagerLost UserFunctionError",
+    "ObjectNotFound PositionLost PublishFailed QueryFailed RescaleFailed RestartsExhausted ServiceAway SessionStopped "
+    "SettingsError StateTooLarge StorageError TaskManagerLost UserFunctionError",
     "holdfast.functions.aggregates.declared": "approx_count_distinct collect_list collect_set count count_distinct "
     "first last max max_by mean min min_by stddev sum variance",
     "holdfast.functions.process.declared": "BatchFunction ProcessFunction",
@@ -117,6 +119,7 @@ MODULES: dict[str, str] = {
     "holdfast.functions.windows.declared": "session_window window",
     "holdfast.job": "Job",
     "holdfast.query": "Query",
+    "holdfast.rescale": "Rescale",
     "holdfast.settings": "ChangelogConfig CheckpointConfig FailoverConfig HashMapState RegionConfig RetryPolicy "
     "RocksDBState TaskManagerConfig available_now cron every manual on_watermark processing_time",
     "holdfast.sinks.callback": "CallbackSink",
@@ -190,6 +193,8 @@ __all__ = [
     "QueryFailed",
     "ReducingState",
     "RegionConfig",
+    "Rescale",
+    "RescaleFailed",
     "RestartsExhausted",
     "RetryPolicy",
     "RocksDBState",

@@ -138,6 +138,10 @@ class CheckpointFailed(HoldfastError):
         self.soft = soft
 
 
+class RescaleFailed(HoldfastError):
+    """A running job did not get another number of TaskManagers; it goes on with those of before."""
+
+
 class PublishFailed(HoldfastError):
     """A sink permanently refuses output that was staged for it."""
 

@@ -42,6 +42,7 @@ KNOWN: Mapping[str, str] = {
     "taskmanager.deploy.before": "the old deployment is gone, nothing is restored",
     "taskmanager.deploy.table": "a table is restored",
     "taskmanager.rewind.between": "some tables went back in memory, others did not",
+    "taskmanager.move.before": "gained subtasks are built; those that leave are still hosted",
     "taskmanager.deploy.after": "all is restored; not answered",
     "taskmanager.receive": "a stream begins",
     "taskmanager.process.before": "a batch was begun",
@@ -70,6 +71,8 @@ KNOWN: Mapping[str, str] = {
     "jobmaster.deploy.before": "TaskManagers serve; nothing is deployed",
     "jobmaster.deploy.after": "everything is deployed; no batch was begun",
     "jobmaster.failover": "a failover begins",
+    "jobmaster.hand.over": "all is recorded, and those who gain subtasks have them; the layout is that of before",
+    "jobmaster.moved": "the new layout is deployed; no record holds it",
     # In the JobMaster: a batch.
     "jobmaster.level.before": "the tasks of a level are about to start",
     "jobmaster.level.after": "they have ended, and sent or staged everything",

@@ -34,4 +34,5 @@ def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSett
         takes_wall=job.clock == "wall",
         forget_updates=job.starting.forget_updates,
         autoscale=job.autoscale,
+        declared_task_managers=layout.task_managers,
     )

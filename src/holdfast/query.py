@@ -18,7 +18,8 @@ from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.savepoints.savepoints import Savepoint
 from holdfast.kernels.shelf import SHELF
 from holdfast.observe.view import JobView, LostRows, SavepointStats
-from holdfast.quantities import Duration, duration_s
+from holdfast.quantities import Duration, above_zero, duration_s, whole_number
+from holdfast.rescale import Rescale
 from holdfast.settings import AvailableNow, CheckpointConfig
 from holdfast.ui import api
 from holdfast.ui.checkpoint_list import CheckpointList
@@ -270,6 +271,27 @@ class Query:
             The owner has just ended: ask again.
         """
         return self._master.read_state(operator, state, key)
+
+    def rescale(self, *, task_managers: int, timeout: Duration = "10min") -> Rescale:
+        """Give the job another number of TaskManagers while it runs; returns at once.
+
+        TaskManagers that gain subtasks follow their logs while batches go on. Once they have nearly all of the state,
+        the job takes a checkpoint between two batches, they read what is new in it, and the next batch has the new
+        layout. Subtasks that stay where they are go on in memory. A failure at any moment leaves the layout of before
+        or the new one; later starts have the new one too, unless their `Job(task_managers=…)` differs from that of this
+        start. `timeout`: time after which it is given up.
+
+        Raises
+        ------
+        SettingsError
+            The number is not allowed, or a rescale is under way.
+        JobRefused
+            Spark has too few slots; the message has the numbers.
+        """
+        whole_number(task_managers, "task_managers", 1)
+        limit_s = duration_s(timeout, "timeout")
+        above_zero(limit_s, "timeout", timeout)
+        return self._master.rescale(task_managers, limit_s)
 
     def retry(self, split: str, *, source: str | None = None) -> None:
         """Try a split that fails or is parked at once, with its failures forgotten. Returns before it is tried.

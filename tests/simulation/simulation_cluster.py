@@ -318,6 +318,9 @@ class SimulatedCluster:
             if self.network.rng.random() < 0.5:
                 self.network.runtime.later(self.network.rng.expovariate(1.0), hosted.process.kill)
 
+    def resize(self, processes: int) -> None:
+        pass
+
     def residents_that_fit(self) -> int:
         return self.residents
 

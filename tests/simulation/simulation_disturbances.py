@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from simulation_rescaling import rescale
 from simulation_runtime import Process
 from simulation_settings import Event
 from simulation_threads import fiber as running_fiber
@@ -96,6 +97,8 @@ def _act(world: World, event: Event, name: str, started: Started, process: Proce
             runtime.spawn(partial(world.carrying.take_savepoint, started), "savepoint", started.process)
         case "update" if started.query is not None:
             runtime.spawn(partial(world.carrying.update, started), "update", started.process)
+        case "rescale" if started.query is not None:
+            runtime.spawn(partial(rescale, world, started), "rescale", started.process)
         case "clean":
             runtime.spawn(world.carrying.clean, "clean", runtime.process("gc"))
         case "failover" if started.query is not None:

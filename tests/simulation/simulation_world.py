@@ -40,6 +40,7 @@ from holdfast.journal.fence import take_over
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import ObservedRules
 from holdfast.query import Query
+from holdfast.rescale import Rescale
 from holdfast.settings import QueryTrigger
 from holdfast.sinks.base import Sink
 from holdfast.storage import names
@@ -125,6 +126,7 @@ class World:
         self.program = self._program()
         self.struck: set[str] = set()
         self.starts: list[Started] = []
+        self.rescales: list[Rescale] = []
         self.records = self.restored = 0
         self._newest, self._retained = 0, frozenset[int]()
         self._takeovers: list[int] = []

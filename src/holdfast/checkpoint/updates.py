@@ -33,6 +33,11 @@ CHANGEABLE = (
 """Settings that only the JobMaster uses. The other settings are sent to TaskManagers when they are deployed."""
 
 
+TASK_MANAGERS, DECLARED = "task_managers", "declared_task_managers"
+"""Names under which a record keeps the layout of a rescale, and the number of TaskManagers that the code asked for then.
+If the code asks for another number since, that number counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigChanged:
     """New settings, trigger included; they hold from now on.
@@ -69,12 +74,23 @@ class LiveSettings:
             raise SettingsError("update(keep=True) names no setting; give the settings to keep, for example timeout=…")
         now, kept = self.now, dict(self.kept)
         if forget:
-            now = replace(now, **{name: getattr(self.declared, name) for name in kept})
+            now = replace(now, **{name: getattr(self.declared, name) for name in kept if name in CHANGEABLE})
             kept = {}
         now = updated(now, checkpoint, changes)
         if keep:
             kept |= {name: _kept(name, getattr(now, name)) for name in names if name in CHANGEABLE}
         return LiveSettings(self.declared, now, kept)
+
+    def rescaled(self, task_managers: int, declared: int) -> "LiveSettings":
+        """Return the settings after a rescale, whose layout later starts have as well."""
+        others = {name: value for name, value in self.kept.items() if name not in (TASK_MANAGERS, DECLARED)}
+        layout = {} if task_managers == declared else {TASK_MANAGERS: task_managers, DECLARED: declared}
+        return replace(self, kept=others | layout)
+
+    def task_managers(self, declared: int) -> int:
+        """The number of TaskManagers of a start whose code asks for `declared`."""
+        found = self.kept.get(TASK_MANAGERS)
+        return found if isinstance(found, int) and self.kept.get(DECLARED) == declared else declared
 
 
 def at_start(declared: CheckpointConfig, kept: Mapping[str, SettingValue]) -> LiveSettings:
@@ -82,10 +98,10 @@ def at_start(declared: CheckpointConfig, kept: Mapping[str, SettingValue]) -> Li
 
     Raises `SettingsError` if a kept setting is not allowed.
     """
-    unknown = sorted(kept.keys() - set(CHANGEABLE))
+    unknown = sorted(kept.keys() - {*CHANGEABLE, TASK_MANAGERS, DECLARED})
     if unknown:
         raise SettingsError(f"{', '.join(unknown)}: this version of Holdfast has no such setting to change")
-    values: dict[str, object] = dict(kept)
+    values: dict[str, object] = {name: value for name, value in kept.items() if name in CHANGEABLE}
     if "trigger" in values:
         values["trigger"] = trigger_of(str(values["trigger"]))
     return LiveSettings(declared, updated(declared, None, values), kept)

@@ -2,6 +2,6 @@
 
 Files in reading order: `events` (facts in, commands out), `machine` with `phases` (a job's whole story), and its parts:
 `supervision` with `processes` and `calls` (who lives), `places` and `placement` (who holds which subtasks), `restarts`,
-`absences` (who is left out for a while), `failover` (why a job goes back), `reactions` (to errors). Then `units` (given
-to senders), `isolation` and `failing` (splits that fail a batch).
+`absences` (who is left out for a while), `rescaling` (another number of places), `failover` (why a job goes back),
+`reactions` (to errors). Then `units` (given to senders), `isolation` and `failing` (splits that fail a batch).
 """

@@ -13,12 +13,14 @@ Which events answer which command
     Commit              BatchCommitted | CommitFailed; BatchFailed if it is certain that nobody committed
     Undo                Undone | UndoFailed
     Finish              Finished | Interrupted | WorkFailed
+    FollowMoves         MovesFollow, once the TaskManagers have nearly all of what they are to gain
+    HandOver            HandedOver | NotHandedOver | Interrupted | WorkFailed
     AskBase             BaseChosen
-    AnnounceDeployed, LeaveOut, Abandon, Interrupt, Cancel, Log, End      no answer
+    AnnounceDeployed, EndMoves, LeaveOut, Abandon, Interrupt, Cancel, Log, End      no answer
 
 WorkFailed answers the other kinds of work as well, if an unexpected error ended them.
 
-Deploy, Plan, RunBatch, Commit, Undo and Finish are *work*: at most a single work is in flight, and any of its events
+Deploy, Plan, RunBatch, Commit, Undo, Finish and HandOver are *work*: at most a single work is in flight, and any of its events
 above ends it. `Interrupt` and `Cancel` have the work in flight end soon; it still answers by its own events.
 
 Every event may also come late, twice or unasked. An event about another run, batch or incarnation than the present
@@ -276,6 +278,38 @@ class BaseChosen:
 
 
 @dataclass(frozen=True, slots=True)
+class RescaleAsked:
+    """A user, or the autoscaler, wants another number of TaskManagers. One at a time; `EndMoves` tells how it ends."""
+
+    task_managers: int
+    parallelism: int
+    until_s: float
+    """By the time of ticks: when it is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovesFollow:
+    """Everybody who gains subtasks by these places has their state as of the newest record."""
+
+    holders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """Everything committed is in a record, and everybody who gains subtasks has their state as of it."""
+
+    batch: BatchNumber
+    """The last committed batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotHandedOver:
+    """It could not be done now; nothing has changed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """A user stops the query."""
 
@@ -317,6 +351,10 @@ Event = (
     | CheckpointCompleted
     | FailoverAsked
     | BaseChosen
+    | RescaleAsked
+    | MovesFollow
+    | HandedOver
+    | NotHandedOver
     | StopAsked
     | Failed
 )
@@ -354,6 +392,8 @@ class Deploy:
     """Why it is deployed again; None for the first deployment."""
     rewind: bool = True
     """True: TaskManagers that hold the state of the base in memory may go back there; False: all restore it."""
+    moves: bool = False
+    """True: nothing was committed since the base. Subtasks that stay go on, the others move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,6 +460,32 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowMoves:
+    """Have everybody who gains subtasks follow their logs. Replaces the orders before."""
+
+    before: tuple[int, ...]
+    """The TaskManager that holds each place now."""
+    after: tuple[int, ...]
+    """The TaskManager that is to hold each place."""
+    live: Mapping[int, Incarnation]
+    """The incarnations of those in `after`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Record everything that is committed, and have everybody who gains subtasks reach the record. No batch runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndMoves:
+    """The rescale has ended. `error`: why there is still the layout of before; None: the new layout is deployed."""
+
+    task_managers: int
+    """Number of TaskManagers that hold places now."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveOut:
     """Tell the coordinator that batches go on without these TaskManagers; all that are missing, for a further loss."""
 
@@ -465,6 +531,9 @@ Command = (
     | Interrupt
     | Cancel
     | AskBase
+    | FollowMoves
+    | HandOver
+    | EndMoves
     | LeaveOut
     | Log
     | End

@@ -20,6 +20,7 @@ class Why(Enum):
     LAGGING = "a replacement would lack broadcast state that the others have"
     OUTAGE = "a store or a disk is away, which has a limit of its own: the restart does not count"
     ASKED = "somebody asked for it"
+    RESCALED = "the job gets another number of TaskManagers"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ commands. Each phase but GATHERING, WAITING and CHOOSING has work in flight, whi
     LEAVING    a batch has no further attempt: it is undone first
     JOINING    a replacement is deployed between two batches, while the others keep their state (`on_loss="drop"`)
     WAITING    also if a batch failed for want of a store or a disk; then it is undone and run again
+    HANDING_OVER ──HandedOver──► CHOOSING ──BaseChosen──► RESCALING    another number of TaskManagers, between two
+               batches: those that gain subtasks have their state, the others keep theirs (`rescaling.py`)
 
 Invariants
 ----------
@@ -34,7 +36,7 @@ With `on_loss="drop"` batches go on while a TaskManager is missing, and its repl
        └─past a limit, or a further loss while a replacement joins──► a restart, in which everybody goes back
 
 Parts: `supervision` (who lives, calls), `places` (who holds which subtasks), `restarts` (the budget), `absences` (who
-is left out), `failover` (why it goes back), `reactions` (to errors). This file has the whole story of a job, so it is
+is left out), `rescaling` (another number of places), `failover` (why it goes back), `reactions` (to errors). This file has the whole story of a job, so it is
 longer than others.
 
 Does not own: positions, plans, checkpoints, units of senders, connections, which rows are dropped.
@@ -51,6 +53,7 @@ from holdfast.execution.failover import UNKNOWN, Cause, Failover, Why
 from holdfast.execution.phases import WORK_OF, Phase, Work
 from holdfast.execution.places import Places, choose
 from holdfast.execution.reactions import Reaction
+from holdfast.execution.rescaling import Rescaling
 from holdfast.execution.restarts import Restarts
 from holdfast.execution.supervision import Supervision
 from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
@@ -77,6 +80,7 @@ class Machine:
         self._restarts = Restarts(config)
         self._absences = Absences(config)
         self._places = Places()
+        self._rescaling = Rescaling()
         self._follows: Mapping[int, int] = {}
         """The standby that has state of each place."""
         self._commands: list[ev.Command] = []
@@ -128,6 +132,10 @@ class Machine:
             ev.CheckpointCompleted: self._on_checkpoint_completed,
             ev.FailoverAsked: self._on_failover_asked,
             ev.BaseChosen: self._on_base_chosen,
+            ev.RescaleAsked: self._on_rescale_asked,
+            ev.MovesFollow: self._on_moves_follow,
+            ev.HandedOver: self._on_handed_over,
+            ev.NotHandedOver: self._on_not_handed_over,
             ev.StopAsked: self._on_stop_asked,
             ev.Failed: self._on_failed,
         }
@@ -185,6 +193,7 @@ class Machine:
             self._look_at_absent()
             self._start_due()
             self._deploy_if_complete()
+            self._look_at_moves()
 
     def _start_due(self) -> None:
         error = self._supervision.not_started(self._now_s)
@@ -200,6 +209,7 @@ class Machine:
         self._supervision.registered(event)
         self._deploy_if_complete()
         self._look_who_joins()
+        self._look_at_moves()
 
     def _on_standbys_follow(self, event: ev.StandbysFollow) -> None:
         self._follows = event.by_place
@@ -312,6 +322,7 @@ class Machine:
     def _end(self, complete: bool = False) -> None:
         self.phase = Phase.ENDED
         self._work = None
+        self._end_moves("the query ended")
         self._commands.append(ev.End(self._error, complete))
 
     # --- deployment ---------------------------------------------------------------------------------------------------
@@ -341,9 +352,13 @@ class Machine:
         if self._joins:
             self._joined()
             return
+        if self._rescaling.handed_over is not None:
+            self._moved()
+            return
         if self.phase is Phase.DEPLOYING:
             self._restarts.deployed()
             self._has_run = True
+            self._rescaling.again()
             self._commands.append(ev.AnnounceDeployed(self._run, dict(self._places.live)))
         self._go_on(self._plan, self._deploy_again)
 
@@ -351,7 +366,11 @@ class Machine:
         if not self._is_over(Work.DEPLOY, event.run):
             return
         if self._joins:
-            self._join_failed(event)
+            self._join_failed(event, f"a replacement could not join: {event.error}")
+            return
+        if self._rescaling.handed_over is not None:
+            self._rescaling.failed(str(event.error))
+            self._join_failed(event, f"the job could not be rescaled: {event.error}")
             return
         reaction = reactions.to_deployment(event.error, not self._has_run, event.outage is not None)
         if self.phase is Phase.ENDING:
@@ -399,6 +418,7 @@ class Machine:
         if self._absences:
             self._log("the rows dropped since the last checkpoint are processed again")
         self._absences.everybody_goes_back()
+        self._rescaling.again()
         if not self._may_restart():
             return
         self._batch = None
@@ -414,7 +434,10 @@ class Machine:
         return False
 
     def _on_base_chosen(self, event: ev.BaseChosen) -> None:
-        if self.phase is Phase.CHOOSING:
+        if self.phase is Phase.CHOOSING and self._rescaling.handed_over is not None:
+            self._base = event.base
+            self._move(event.batch)
+        elif self.phase is Phase.CHOOSING:
             self._base = event.base
             self._gather()
         elif self._absences.awaits_base:
@@ -483,10 +506,10 @@ class Machine:
             self._commands.append(ev.AnnounceDeployed(self._run, dict(self._places.live)))
         self._go_on(self._plan)
 
-    def _join_failed(self, event: ev.DeployFailed) -> None:
+    def _join_failed(self, event: ev.DeployFailed, text: str) -> None:
         self._joins = False
         reaction = reactions.to_deployment(event.error, False, event.outage is not None)
-        cause = Cause(Why.FAILED, f"a replacement could not join: {event.error}")
+        cause = Cause(Why.FAILED, text)
         if self.phase is Phase.ENDING:
             self._end()
         elif reaction is Reaction.END:
@@ -507,6 +530,84 @@ class Machine:
         if overdue is not None:
             self._give_up(overdue)
 
+    # --- another number of TaskManagers -------------------------------------------------------------------------------
+
+    def _on_rescale_asked(self, event: ev.RescaleAsked) -> None:
+        if self._is_ending:
+            self._commands.append(ev.EndMoves(self._supervision.places, "the query ends"))
+        elif self._rescaling.asked is None:
+            self._rescaling.begin(event)
+            self._supervision.grow(event.task_managers, self._now_s)
+            self._start_due()
+            self._look_at_moves()
+
+    def _look_at_moves(self) -> None:
+        """Order what is to be followed as soon as everybody serves, and give a rescale up that takes too long."""
+        if self._is_ending:
+            return
+        over = self._rescaling.over(self._now_s)
+        if over is not None:
+            self._end_moves(over)
+            self._commands += self._supervision.settle(self._places.holders)
+        elif self.phase in GOING_ON:
+            self._commands += self._rescaling.target(self._places, self._supervision.live())
+            self._hand_over_soon()
+
+    def _on_moves_follow(self, event: ev.MovesFollow) -> None:
+        if self._rescaling.follow(event.holders):
+            self._hand_over_soon()
+
+    def _hand_over_soon(self) -> None:
+        """End the wait for rows, if the job may hand over."""
+        if self.phase is Phase.PLANNING and self._rescaling.is_due(self._supervision.live(), self._now_s):
+            self._commands.append(ev.Interrupt())
+
+    def _on_not_handed_over(self, event: ev.NotHandedOver) -> None:
+        if self._is_over(Work.HAND_OVER):
+            self._rescaling.put_off(event.reason, self._now_s)
+            self._go_on(self._plan)
+
+    def _on_handed_over(self, event: ev.HandedOver) -> None:
+        if self._is_over(Work.HAND_OVER):
+            self._go_on(lambda: self._ask_for_moves(event.batch))
+
+    def _ask_for_moves(self, batch: BatchNumber) -> None:
+        """Have no checkpoint cut until the new layout is deployed."""
+        self._rescaling.handed_over = batch
+        self.phase = Phase.CHOOSING
+        self._commands.append(ev.AskBase(Failover((Cause(Why.RESCALED, "the job is rescaled"),), joining=())))
+
+    def _move(self, base: BatchNumber) -> None:
+        """Deploy the new layout, unless somebody was lost meanwhile."""
+        places, live = self._rescaling.places, self._supervision.live()
+        if self._cause is not None or places is None or base != self._rescaling.handed_over:
+            self._restart()
+        elif not (places.still_held(live) and self._places.still_held(live)):
+            self._cause = Cause(Why.LOST, "a TaskManager was lost while the job was rescaled")
+            self._restart()
+        else:
+            deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders, moves=True)
+            self._begin(Phase.RESCALING, deploy)
+
+    def _moved(self) -> None:
+        """The new layout is deployed; it counts unless one of those that hold it was lost."""
+        places = self._rescaling.places
+        if places is None or self.phase is not Phase.RESCALING or not places.still_held(self._supervision.live()):
+            self._rescaling.failed("a TaskManager was lost while the job was rescaled")
+            self._cause = self._cause or Cause(Why.LOST, "a TaskManager was lost while the job was rescaled")
+            self._go_on(self._restart) if self._is_ending else self._restart()
+            return
+        self._places = places
+        self._commands.append(ev.AnnounceDeployed(self._run, dict(places.live)))
+        self._end_moves(None)
+        self._commands += self._supervision.settle(places.holders)
+        self._go_on(self._plan)
+
+    def _end_moves(self, error: str | None) -> None:
+        if self._rescaling.asked is not None:
+            self._rescaling.end()
+            self._commands.append(ev.EndMoves(len(self._places.holders), error))
+
     # --- planning and finishing ---------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
@@ -519,6 +620,8 @@ class Machine:
         places = self._joinable()
         if places is not None:
             self._join(places)
+        elif not self._absences and self._rescaling.is_due(self._supervision.live(), self._now_s):
+            self._begin(Phase.HANDING_OVER, ev.HandOver())
         else:
             self._begin(Phase.PLANNING, ev.PlanBatch(self.paused_by))
 
@@ -528,7 +631,7 @@ class Machine:
             self._commands.append(ev.Interrupt())
 
     def _on_interrupted(self, event: ev.Interrupted) -> None:
-        if self._is_over(Work.PLAN) or self._is_over(Work.FINISH):
+        if self._is_over(Work.PLAN) or self._is_over(Work.FINISH) or self._is_over(Work.HAND_OVER):
             self._go_on(self._plan)
 
     def _on_work_failed(self, event: ev.WorkFailed) -> None:

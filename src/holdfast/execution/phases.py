@@ -8,6 +8,8 @@ class Phase(Enum):
     GATHERING = "gathering"
     DEPLOYING = "deploying"
     JOINING = "joining"
+    HANDING_OVER = "handing over"
+    RESCALING = "rescaling"
     PLANNING = "planning"
     RUNNING = "running"
     COMMITTING = "committing"
@@ -28,6 +30,7 @@ class Work(Enum):
     COMMIT = "commit"
     UNDO = "undo"
     FINISH = "finish"
+    HAND_OVER = "hand over"
 
 
 WORK_OF = {
@@ -35,6 +38,8 @@ WORK_OF = {
     Phase.GATHERING: None,
     Phase.DEPLOYING: Work.DEPLOY,
     Phase.JOINING: Work.DEPLOY,
+    Phase.HANDING_OVER: Work.HAND_OVER,
+    Phase.RESCALING: Work.DEPLOY,
     Phase.PLANNING: Work.PLAN,
     Phase.RUNNING: Work.RUN,
     Phase.COMMITTING: Work.COMMIT,

@@ -2,9 +2,11 @@
 
 A job has as many places as it was declared with TaskManagers, and as many processes more as it has standbys. All
 processes are alike and keep their numbers. A process that holds a place keeps it for as long as it lives; a place whose
-holder is lost goes to the process started in its stead, or to a standby, whichever serves first.
+holder is lost goes to the process started in its stead, or to a standby, whichever serves first. A rescale gives the
+job another number of places; those who hold some keep as many of their subtasks as they can.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -47,6 +49,38 @@ def choose(
     left = iter(free)
     chosen = tuple(next(left) if number is None else number for number in holders)
     return Places(chosen, {number: serving[number] for number in sorted(chosen)})
+
+
+def owners_of(parallelism: int, places: int) -> list[int]:
+    """The place of each subtask; neighbours share a place."""
+    return [subtask * places // parallelism for subtask in range(parallelism)] if places else []
+
+
+def rescaled(count: int, before: Places, serving: Mapping[int, Incarnation], parallelism: int) -> Places | None:
+    """Choose who holds each of `count` places, so that few subtasks move; None while too few serve."""
+    if len(serving) < count:
+        return None
+    was = [before.holders[place] for place in owners_of(parallelism, len(before.holders))]
+    stays = Counter(zip(was, owners_of(parallelism, count), strict=True))
+    holders: dict[int, int] = {}
+    for (number, place), _ in sorted(stays.items(), key=lambda each: (-each[1], each[0])):
+        if number in serving and place not in holders and number not in holders.values():
+            holders[place] = number
+    # Processes that were started for the rescale, rather than standbys, which follow others' logs.
+    free = iter(sorted((number for number in serving if number not in holders.values()), reverse=True))
+    chosen = tuple(holders[place] if place in holders else next(free) for place in range(count))
+    return Places(chosen, {number: serving[number] for number in sorted(chosen)})
+
+
+def gained(before: Sequence[int], after: Sequence[int], parallelism: int) -> dict[int, tuple[int, ...]]:
+    """The subtasks that each TaskManager has after a rescale and not before; without those that gain none."""
+    was, is_now = owners_of(parallelism, len(before)), owners_of(parallelism, len(after))
+    found: dict[int, tuple[int, ...]] = {}
+    for subtask in range(parallelism):
+        number = after[is_now[subtask]]
+        if before[was[subtask]] != number:
+            found[number] = (*found.get(number, ()), subtask)
+    return found
 
 
 def assign(places: Sequence[int], before: Mapping[int, int], standbys: Sequence[int]) -> dict[int, int]:

@@ -12,6 +12,8 @@ bound. Losses within a window of time have a budget of their own.
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import count as counted
+from itertools import islice
 
 from holdfast.back_off import doubled_s
 from holdfast.ids import Incarnation, ProcessId, Role
@@ -36,6 +38,8 @@ class Process:
     """Times of the losses within the window."""
     ending: str | None = None
     """Why its end was ordered."""
+    retired: bool = False
+    """True once it is not needed any more; its number is free again once its end was noticed."""
 
     @property
     def process(self) -> ProcessId:
@@ -49,7 +53,8 @@ class ProcessTable:
     def __init__(self, config: FailoverConfig) -> None:
         self._config = config
         self._processes: dict[tuple[Role, int], Process] = {}
-        self._wanted: dict[Role, int] = {}
+        self._wanted: dict[Role, frozenset[int]] = {}
+        """The numbers of the processes of each role."""
         self._last_incarnation = Incarnation(0)
 
     def __iter__(self) -> Iterator[Process]:
@@ -57,12 +62,39 @@ class ProcessTable:
 
     def want(self, role: Role, count: int, now_s: float) -> None:
         """Set the number of processes of a role. Processes past the count are not started again."""
-        self._wanted[role] = count
-        for number in range(count):
+        self._want(role, frozenset(range(count)), now_s)
+
+    def grow(self, role: Role, count: int, now_s: float) -> None:
+        """Have at least so many processes of a role, under numbers that are free."""
+        before = self._wanted.get(role, frozenset())
+        free = (number for number in counted() if (role, number) not in self._processes)
+        self._want(role, before.union(islice(free, max(0, count - len(before)))), now_s)
+
+    def retire(self, role: Role, numbers: Collection[int]) -> list[Process]:
+        """Need these processes no more; returns those that are to be ended."""
+        self._wanted[role] = self._wanted[role].difference(numbers)
+        found = [self._processes[role, number] for number in sorted(numbers)]
+        for each in found:
+            each.retired, each.serving = True, False
+            if each.incarnation is None:
+                self.forget(each)
+        return [each for each in found if each.incarnation is not None]
+
+    def forget(self, process: Process) -> None:
+        """Free the number of a process that was retired and has ended."""
+        del self._processes[process.role, process.number]
+
+    def _want(self, role: Role, numbers: frozenset[int], now_s: float) -> None:
+        self._wanted[role] = numbers
+        for number in sorted(numbers):
             self._processes.setdefault((role, number), Process(role, number, start_s=now_s))
 
     def wanted(self, role: Role) -> int:
-        return self._wanted.get(role, 0)
+        return len(self._wanted.get(role, ()))
+
+    def numbers(self, role: Role) -> frozenset[int]:
+        """The numbers of the processes that are wanted."""
+        return self._wanted.get(role, frozenset())
 
     def of(self, process: ProcessId) -> Process | None:
         """The process, if that incarnation is the last that was started."""
@@ -70,7 +102,7 @@ class ProcessTable:
         return found if found is not None and found.incarnation == process.incarnation else None
 
     def _is_wanted(self, each: Process) -> bool:
-        return each.number < self._wanted[each.role]
+        return each.number in self._wanted[each.role]
 
     def start_due(self, now_s: float, roles: Collection[Role]) -> list[Process]:
         """Return the processes of these roles whose wait is over: they start now, under a new incarnation."""
@@ -118,11 +150,11 @@ class ProcessTable:
 
     def missing(self) -> list[Process]:
         """TaskManagers that do not serve."""
-        return [each for each in self if each.role is Role.TASK_MANAGER and not each.serving]
+        return [each for each in self if each.role is Role.TASK_MANAGER and not each.serving and not each.retired]
 
     def late(self, now_s: float, after_s: float) -> list[Process]:
         """Processes that were started so long ago and have not registered."""
-        starting = [each for each in self if each.incarnation is not None and not each.serving]
+        starting = [each for each in self if each.incarnation is not None and not each.serving and not each.retired]
         return [each for each in starting if now_s - each.started_s > after_s]
 
     def validate(self) -> None:

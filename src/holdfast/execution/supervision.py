@@ -7,6 +7,7 @@ has a TaskManager again: they would take its slot, and the processor's time whil
 do not wait, because no batch could run.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from holdfast import errors
@@ -40,19 +41,28 @@ class Supervision:
         self._processes = ProcessTable(config)
         self._calls = Calls(config)
         self._standby = 0
+        self.places = 0
+        """The number of TaskManagers that the job needs."""
 
     def want(self, role: Role, count: int, now_s: float) -> None:
         self._processes.want(role, count, now_s)
 
     def want_standby(self, count: int, now_s: float) -> None:
-        """Have so many TaskManagers more than there are places."""
-        self._standby = count
-        self._processes.want(Role.TASK_MANAGER, self._processes.wanted(Role.TASK_MANAGER) + count, now_s)
+        """Have so many TaskManagers more than there are places, which are those wanted so far."""
+        self._standby, self.places = count, self._processes.wanted(Role.TASK_MANAGER)
+        self._processes.want(Role.TASK_MANAGER, self.places + count, now_s)
 
-    @property
-    def places(self) -> int:
-        """The number of TaskManagers that the job needs."""
-        return self._processes.wanted(Role.TASK_MANAGER) - self._standby
+    def grow(self, places: int, now_s: float) -> None:
+        """Have enough TaskManagers for so many places, beside those that there are."""
+        self._processes.grow(Role.TASK_MANAGER, places + self._standby, now_s)
+
+    def settle(self, holders: Collection[int]) -> list[ev.Command]:
+        """Need as many places as there are holders, and end the TaskManagers that are left over."""
+        self.places = len(holders)
+        live = self.live()
+        others = sorted(self._processes.numbers(Role.TASK_MANAGER).difference(holders), key=lambda n: (n not in live, n))
+        over = self._processes.retire(Role.TASK_MANAGER, others[self._standby :])
+        return [_end(each, "the job needs fewer TaskManagers") for each in over]
 
     def live(self) -> dict[int, Incarnation]:
         """The TaskManagers that serve, by index."""
@@ -79,13 +89,17 @@ class Supervision:
 
     def registered(self, event: ev.Registered) -> None:
         found = self._processes.of(event.process)
-        if found is not None:
+        if found is not None and not found.retired:
             found.serving = True
 
     def lost(self, event: ev.Lost, now_s: float) -> Loss | None:
-        """Take in a loss; None if the incarnation is not the last that was started."""
+        """Take in a loss; None if the incarnation is not the last that was started, or is needed no more."""
         found = self._processes.of(event.process)
         if found is None:
+            return None
+        if found.retired:
+            self._calls.lost(event.process)
+            self._processes.forget(found)
             return None
         reason = event.reason if found.ending is None else f"{found.ending} ({event.reason})"
         self._calls.lost(event.process)

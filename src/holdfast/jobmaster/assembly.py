@@ -30,6 +30,7 @@ from holdfast.jobmaster.batches.following import Following
 from holdfast.jobmaster.batches.losses import LossLedger
 from holdfast.jobmaster.batches.planner import Planner
 from holdfast.jobmaster.batches.progress import Progress
+from holdfast.jobmaster.batches.rescales import Rescales
 from holdfast.jobmaster.batches.wanted import QueryEnd, SourceNews, Waiters
 from holdfast.jobmaster.batches.work import WorkQueue
 from holdfast.jobmaster.checkpoints.control import Control
@@ -118,6 +119,7 @@ class MasterParts:
     work: WorkQueue
     savepoints: SavepointWriter
     following: Following
+    rescales: Rescales
     reads: LiveReads
     advisor: Advisor
     sweeper: CleanupSchedule
@@ -182,6 +184,10 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
         interruption,
         advisor,
     )
+    record = partial(updating.rescaled, control, settings.declared_task_managers)
+    rescales = Rescales(
+        job, cluster, task_managers, control, following, clock, interruption, facts.tell, record
+    )
     savepoints = SavepointWriter(job, control, [task_managers, senders], clock, ended.is_set)
     reads = LiveReads(job, task_managers, deployer.owners)
     janitor = EpochJanitor(job.store, job.epoch, publishers)
@@ -189,8 +195,8 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     sweeper = CleanupSchedule(janitor, remains, control.post, clock, closing.is_set)
     return MasterParts(
         job, taken, clock, time, updating, event_log, outages, machine, conductor, gateway, cluster, facts,
-        task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, following, reads,
-        advisor, sweeper, ended, closing,
+        task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, following, rescales,
+        reads, advisor, sweeper, ended, closing,
     )  # fmt: skip
 
 

@@ -60,6 +60,12 @@ class Commands:
                 parts.conductor.interruption.ask()
             case ev.Cancel():
                 threading.Thread(target=parts.senders.cancel, args=(command.run,), daemon=True).start()
+            case ev.FollowMoves():
+                parts.rescales.follow(command)
+            case ev.HandOver():
+                begin(parts.rescales.hand_over)
+            case ev.EndMoves():
+                parts.rescales.end(command)
             case ev.LeaveOut():
                 parts.control.left_out(command.reason, command.missing)
             case ev.AskBase():

@@ -37,6 +37,7 @@ from holdfast.journal.fence import TakenOver
 from holdfast.observe.view import JobView, graph_of
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import ExchangeRoute
+from holdfast.rescale import Rescale
 from holdfast.settings import CheckpointConfig
 from holdfast.stored_state import live
 from holdfast.ui.site import HttpUrls
@@ -179,6 +180,12 @@ class JobMaster:
                 f"query {self.job.settings.name!r} has ended; read a checkpoint: hf.read_state(…)"
             )
         return self.parts.reads.read(operator, state, key)
+
+    def rescale(self, task_managers: int, timeout_s: float) -> Rescale:
+        """Begin to give the job another number of TaskManagers."""
+        if not self.active:
+            raise errors.HoldfastError(f"query {self.parts.name!r} has ended; start it with another task_managers")
+        return self.parts.rescales.begin(task_managers, timeout_s)
 
     def retry(self, split: str, source: str | None, skipped: int | None = None) -> None:
         """Try a split that failed at once, and put its row at `skipped` aside. Raises `HoldfastError`."""

@@ -10,7 +10,15 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import wait as wait_for
 
-from holdfast.checkpoint.updates import LiveSettings, SettingValue, at_start, differences, in_words
+from holdfast.checkpoint.updates import (
+    DECLARED,
+    TASK_MANAGERS,
+    LiveSettings,
+    SettingValue,
+    at_start,
+    differences,
+    in_words,
+)
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.jobmaster.batches.planner import Planner
 from holdfast.jobmaster.checkpoints.control import Control
@@ -25,10 +33,19 @@ RECORD_S_MAX = 5.0
 
 
 def settings_at_start(
-    declared: CheckpointConfig, base: CheckpointRecord | None, forget: bool, has_watermarks: bool
+    declared: CheckpointConfig,
+    base: CheckpointRecord | None,
+    forget: bool,
+    has_watermarks: bool,
+    task_managers: int = 0,
 ) -> LiveSettings:
-    """Return the settings with which a start begins from a record. Raises `JobRefused`."""
+    """Return the settings with which a start begins from a record. Raises `JobRefused`.
+
+    `task_managers`: as many as the code asks for. A layout that was kept while it asked for another number is forgotten.
+    """
     kept: Mapping[str, SettingValue] = {} if base is None or forget else base.kept
+    if kept.get(DECLARED, task_managers) != task_managers:
+        kept = {name: value for name, value in kept.items() if name not in (TASK_MANAGERS, DECLARED)}
     try:
         live = at_start(declared, kept)
         check_trigger(live.now.trigger, has_watermarks)
@@ -69,17 +86,23 @@ class Updating:
     def kept(self) -> Mapping[str, str]:
         """The settings that were kept for later starts, in words."""
         words = in_words(at_start(self._live.declared, self._live.kept).now)
-        return {name: words[name] for name in self._live.kept}
+        return {name: words.get(name, repr(value)) for name, value in self._live.kept.items() if name != DECLARED}
 
     def log_kept(self) -> None:
         """Log each setting that this start took from the record."""
-        declared = in_words(self._live.declared)
+        declared = in_words(self._live.declared) | {TASK_MANAGERS: repr(self._live.kept.get(DECLARED))}
         for name, value in self.kept.items():
             log.info(
                 "%s: %s=%s was kept by an update of an earlier start, and takes the place of %s=%s in the job's code; "
                 "query.update(forget=True) or job.start(forget_updates=True) takes it back",
                 self._job, name, value, name, declared[name],
             )  # fmt: skip
+
+    def rescaled(self, control: Control, declared: int, task_managers: int) -> None:
+        """Note the layout of a rescale: the newest checkpoint is recorded again with it, and later starts have it."""
+        with self._lock:
+            self._live = self._live.rescaled(task_managers, declared)
+            control.change_settings(self._live.now, self._live.kept)
 
     def update(
         self,

@@ -77,6 +77,8 @@ class Deployment(msgspec.Struct, frozen=True):
     """Objects, of those that these handles refer to, in which other TaskManagers have something, too."""
     followed: bool = False
     """True: standbys follow the logs, so that each handle goes on from the log of the handle before."""
+    moves: bool = False
+    """True: nothing was committed since the base. Subtasks that are hosted already stay as they are."""
 
 
 class FollowOrder(msgspec.Struct, frozen=True):
@@ -99,6 +101,8 @@ class FollowOrder(msgspec.Struct, frozen=True):
     """The jobs that may have written the manifests; empty if any job may."""
     drop_state: list[str] = []
     """Operators whose state was given up."""
+    beside: bool = False
+    """True: the TaskManager may hold a place, and is to gain these subtasks beside its own."""
 
 
 class FollowAnswer(msgspec.Struct, frozen=True):

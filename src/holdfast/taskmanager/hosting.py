@@ -154,10 +154,22 @@ class Hosted:
             self._cuts = {number: batch for number, batch in self._cuts.items() if batch <= to_batch}
         with ObjectCache(RetryingStore(store), copies=self.copies, shared=deployment.shared) as fetch:
             fetch.expect(each for handle in deployment.whole for each in handle.ranges())
-            whole = _whole(deployment, fetch)
+            whole = rows_read_whole(deployment, fetch)
             for each in self.subtasks.values():
                 each.open(whole)
             self.recovery = Recovery(fetch.fetched, clock.monotonic() - begun_s)
+
+    def batch_of(self, checkpoint_id: CheckpointId) -> BatchNumber | None:
+        """The batch at which a checkpoint was cut here; None if it was not, or a newer one has completed."""
+        with self._lock:
+            return self._cuts.get(checkpoint_id)
+
+    def moved(self, deployment: Deployment, subtasks: dict[tuple[str, int], Subtask], recovery: Recovery) -> None:
+        """Host these subtasks from now on. Cuts of before do not have all of them."""
+        with self._lock:
+            self._cuts = {}
+        self.deployment, self.subtasks, self.recovery = deployment, subtasks, recovery
+        vars(self).pop("_by_level", None)
 
     def cut(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> list[Future[TableHandle]]:
         """Start to persist the state of all subtasks as of `batch`."""
@@ -246,11 +258,11 @@ def host(
     if copies is not None:
         copies.refresh()
     with ObjectCache(retrying, copies=copies, shared=deployment.shared) as fetch:
-        fetch.expect(_ranges(deployment, followers))
+        fetch.expect(ranges_of(deployment.whole, deployment.subtasks, followers))
         # First, since subtasks wait for it in threads of the same pool.
-        whole = pool.submit(_whole, deployment, fetch)
+        whole = pool.submit(rows_read_whole, deployment, fetch)
         built: list[Future[Subtask]] = [
-            pool.submit(_restored, each, follower, deployment, uploader, fetch, whole, clock)
+            pool.submit(restored, each, follower, deployment, uploader, fetch, whole, clock)
             for each, follower in zip(deployment.subtasks, followers, strict=True)
         ]
         reading: list[Future[Any]] = [*built, whole]
@@ -301,7 +313,7 @@ def _errors(futures: Sequence[Future[Any]]) -> list[BaseException]:
     return [error for error in (future.exception() for future in futures) if error is not None]
 
 
-def _whole(deployment: Deployment, fetch: ObjectCache) -> dict[TableName, pa.RecordBatch]:
+def rows_read_whole(deployment: Deployment, fetch: ObjectCache) -> dict[TableName, pa.RecordBatch]:
     """Rows of the tables that each subtask reads whole, read once for all of them."""
     try:
         return read_whole(deployment.whole, fetch)
@@ -320,10 +332,12 @@ def _layout(deployment: Deployment) -> Deployment:
     return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks, whole=[], shared=[])
 
 
-def _ranges(deployment: Deployment, followers: Sequence[SubtaskFollower]) -> Iterator[StoredRange]:
-    """The downloads of all subtasks, which read side by side; tables that all of them read are read once."""
-    of_each: list[list[StoredRange]] = [[each for handle in deployment.whole for each in handle.ranges()]]
-    of_each += [follower.ranges(each.restore) for each, follower in zip(deployment.subtasks, followers, strict=True)]
+def ranges_of(
+    whole: Sequence[TableHandle], subtasks: Sequence[SubtaskDeployment], followers: Sequence[SubtaskFollower]
+) -> Iterator[StoredRange]:
+    """The downloads of all subtasks, which read side by side; `whole` tables, that all of them read, are read once."""
+    of_each: list[list[StoredRange]] = [[each for handle in whole for each in handle.ranges()]]
+    of_each += [follower.ranges(each.restore) for each, follower in zip(subtasks, followers, strict=True)]
     return (each for some in itertools.zip_longest(*of_each) for each in some if each is not None)
 
 
@@ -366,7 +380,7 @@ def _durable(
     return LoggedTable(log, table, uploader, policy, clock, deployment.followed)
 
 
-def _restored(
+def restored(
     subtask: SubtaskDeployment,
     follower: SubtaskFollower,
     deployment: Deployment,
@@ -375,6 +389,7 @@ def _restored(
     whole: Future[dict[TableName, pa.RecordBatch]],
     clock: Clock,
 ) -> Subtask:
+    """Take a follower to the deployment's base, and build a subtask on it. It is not open yet."""
     start, stop = subtask.key_group_start, subtask.key_group_stop
     states: dict[str, KeyedState | Replica] = {}
     try:
@@ -391,6 +406,8 @@ def _restored(
             if handles:
                 state.restored(handles, follower.files(name))
     except BaseException:
+        for each in states.values():
+            each.close()
         follower.close()
         raise
     own = next(iter(operator.tables.values()), None)

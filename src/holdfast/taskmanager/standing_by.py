@@ -1,7 +1,7 @@
-"""A TaskManager that holds no place: it follows the logs of places, to take one of them sooner.
+"""A TaskManager that follows the logs of subtasks that it may host later: a standby, or one that gains some by a rescale.
 
     follow(order of record n) ──► a follower for each place, in turn ──► answered with the records reached
-    take(deployment) ──► the follower of the deployed place; the others are let go
+    take(subtasks) ──► the follower of just these subtasks; the others are let go
 
 A deployment ends the following: it waits for the subtasks that are being taken on, and no longer. Places are given up
 from the last on while the state of all takes more memory than one TaskManager may use, and are not tried again.
@@ -53,10 +53,13 @@ class StandingBy:
         """The places that were given up for their memory, with the memory that all places took."""
         self._bytes_read = 0
         self._ended = threading.Event()
+        self._closed = False
 
     def follow(self, order: FollowOrder) -> FollowAnswer:
         """See `TaskManagerGateway.follow`."""
         with self._lock:
+            if order.beside and not self._closed:
+                self._ended.clear()
             if self._ended.is_set():
                 raise StaleCall(f"TaskManager {order.task_manager} holds a place, or ends: it follows no more")
             places = [_place(subtasks) for subtasks in order.places]
@@ -69,10 +72,10 @@ class StandingBy:
                     self._follow(place, subtasks, order, handles)
             return self._answer(places)
 
-    def take(self, deployment: Deployment) -> Follower | None:
-        """End the following, and hand over the follower of the deployed subtasks; None if there is none."""
+    def take(self, deployment: Deployment, subtasks: Sequence[SubtaskDeployment]) -> Follower | None:
+        """End the following, and hand over the follower of these subtasks; None if there is none."""
         self._ended.set()
-        wanted = _place(deployment.subtasks)
+        wanted = _place(subtasks)
         for place, follower in list(self._followers.items()):
             if place != wanted or self._shipped != deployment.program:
                 follower.end()
@@ -83,6 +86,7 @@ class StandingBy:
 
     def close(self) -> None:
         """End the following, and let go of all."""
+        self._closed = True
         self._ended.set()
         for follower in list(self._followers.values()):
             follower.end()

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -49,9 +49,11 @@ from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.buffers import SpillArea
 from holdfast.taskmanager.checkpoints import Answers, LocalCheckpoint
 from holdfast.taskmanager.hosting import Hosted, host
+from holdfast.taskmanager.in_flight import InFlight, check_hosted, named
 from holdfast.taskmanager.inputs import Inputs
 from holdfast.taskmanager.live_reads import answer
 from holdfast.taskmanager.memory import StateSize, give_up_undo
+from holdfast.taskmanager.moving import move
 from holdfast.taskmanager.outputs import Outputs
 from holdfast.taskmanager.process_memory import resident_bytes
 from holdfast.taskmanager.settings import TaskManagerSettings
@@ -71,14 +73,6 @@ MANY_ROWS = 1024
 QUICK_S = 0.002
 """Time in seconds after which work on few rows goes on side by side, since it takes long all the same: timers, or
 windows that end."""
-
-
-class _InFlight(NamedTuple):
-    """The batch that was begun and neither committed nor undone."""
-
-    run: RunNumber
-    batch: BatchNumber
-    levels: tuple[int, ...]
 
 
 class TaskManager:
@@ -116,7 +110,7 @@ class TaskManager:
         self._committed = NO_BATCH
         self._refusals: list[Refusal] = []
         self._deployments = 0
-        self._in_flight: _InFlight | None = None
+        self._in_flight: InFlight | None = None
         self._rows_in_flight = 0
         """Rows of the batch in flight that subtasks have taken."""
         self._hosted: Hosted | None = None
@@ -134,7 +128,7 @@ class TaskManager:
         with self._work:
             self._see(deployment.run, "deploy")
             went_back, obstacle = self._rewound(deployment)
-            if went_back:
+            if went_back or (deployment.moves and self._moved(deployment)):
                 hit("taskmanager.deploy.after")
                 return ""
             self._undeploy(discard=True)
@@ -151,14 +145,9 @@ class TaskManager:
                     self._settings.local_dir,
                     self._copies,
                     self._settings.state_memory_bytes_max,
-                    self._standing_by.take(deployment),
+                    self._standing_by.take(deployment, deployment.subtasks),
                 )
-            self._pool = ThreadPoolExecutor(hosted.side_by_side, thread_name_prefix="subtask")
-            self._state_size = StateSize(self._settings, hosted.program.state)
-            with self._numbers:
-                self._hosted = hosted
-                self._deployments += 1
-                self._committed = self._released = BatchNumber(deployment.first_batch - 1)
+            self._now_hosts(hosted)
             hit("taskmanager.deploy.after")
             return obstacle
 
@@ -197,8 +186,8 @@ class TaskManager:
             hit("taskmanager.process.before")
             taken = self._inputs.take(request)
             subtasks = hosted.of_level(request.level)
-            _check_hosted(set(taken), subtasks)
-            self._in_flight = _InFlight(request.run, request.batch, (*levels, request.level))
+            check_hosted(set(taken), subtasks)
+            self._in_flight = InFlight(request.run, request.batch, (*levels, request.level))
             rows = sum(rows.num_rows for inputs in taken.values() for _, rows in inputs)
             self._rows_in_flight = rows + (self._rows_in_flight if levels else 0)
             results = self._each(
@@ -241,7 +230,7 @@ class TaskManager:
             if self._in_flight is None or self._in_flight[:2] != (run, batch):
                 raise HoldfastError(
                     f"TaskManager {self.index}: commit of batch {batch} in run {run}, but in flight is "
-                    f"{_named(self._in_flight)}; process it first"
+                    f"{named(self._in_flight)}; process it first"
                 )
             hit("taskmanager.commit.before")
             subtasks = list(hosted.subtasks.values())
@@ -379,6 +368,24 @@ class TaskManager:
         _log.info("TaskManager %d went back to after batch %d in memory", self.index, to_batch)
         return True, ""
 
+    def _moved(self, deployment: Deployment) -> bool:
+        """True if the hosted subtasks became those of a deployment; False: it has to be hosted anew."""
+        hosted, parts = self._hosted, (self._standing_by, self._store, self._settings, self._clock)
+        if hosted is None or self._in_flight or not move(hosted, deployment, self._committed, *parts):
+            return False
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._now_hosts(hosted)
+        return True
+
+    def _now_hosts(self, hosted: Hosted) -> None:
+        self._pool = ThreadPoolExecutor(hosted.side_by_side, thread_name_prefix="subtask")
+        self._state_size = StateSize(self._settings, hosted.program.state)
+        with self._numbers:
+            self._hosted = hosted
+            self._deployments += 1
+            self._committed = self._released = BatchNumber(hosted.deployment.first_batch - 1)
+
     @property
     def _identity(self) -> tuple[str, int, int]:
         return self.job_id, self.index, self.incarnation
@@ -416,7 +423,7 @@ class TaskManager:
         if self._in_flight[:2] != (request.run, request.batch) or request.level in self._in_flight.levels:
             raise HoldfastError(
                 f"TaskManager {self.index}: batch {request.batch} in run {request.run}, level {request.level} cannot "
-                f"be processed: in flight is {_named(self._in_flight)}; commit or undo it first"
+                f"be processed: in flight is {named(self._in_flight)}; commit or undo it first"
             )
         return self._in_flight.levels
 
@@ -487,14 +494,3 @@ def _done(do: Callable[[Subtask], T], subtask: Subtask) -> Future[T]:
     except Exception as error:
         future.set_exception(error)
     return future
-
-
-def _check_hosted(found: set[tuple[str, int]], subtasks: list[Subtask]) -> None:
-    hosted = {(each.name, each.subtask) for each in subtasks}
-    strange = sorted(found - hosted)
-    if strange:
-        raise HoldfastError(f"rows arrived for {strange}, hosted here at this level are {sorted(hosted)}")
-
-
-def _named(in_flight: _InFlight | None) -> str:
-    return "no batch" if in_flight is None else f"batch {in_flight.batch} of run {in_flight.run}"

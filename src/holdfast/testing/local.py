@@ -108,6 +108,9 @@ class LocalCluster:
     def residents_that_fit(self) -> int:
         return 0
 
+    def resize(self, processes: int) -> None:
+        """Do nothing: TaskManagers in this process need no slots."""
+
     def check(self) -> None:
         """Do nothing: the process of the test is always there."""
 

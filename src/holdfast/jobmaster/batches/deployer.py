@@ -6,6 +6,7 @@ refused everywhere. The execution machine gives the numbers. Only the work threa
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_layout
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -62,6 +63,8 @@ class MasterSettings:
     forget_updates: bool = False
     """True: updates of settings that earlier starts kept do not count."""
     autoscale: Autoscale | None = None
+    declared_task_managers: int = 0
+    """Number of TaskManagers that the job's code asks for; a rescale of an earlier start may have changed it."""
 
     @property
     def changelog(self) -> ChangelogSettings:
@@ -134,7 +137,7 @@ class Deployer:
         failpoints.hit("jobmaster.deploy.after")
 
     def _host(self, command: Deploy, base: CheckpointRecord | None, first_batch: BatchNumber) -> None:
-        job, layout, handles = self._job, self._job.settings.layout, self._handles(base)
+        job, layout, handles = self._job, self.layout, self._handles(base)
         checkpoint = None if base is None else BaseCheckpoint(base.epoch, base.checkpoint_id, base.batch)
         whole, bounds = whole_tables(job.program, handles), bounds_of(handles)
         changelog = _bounded(job.settings.changelog, len(command.holders))
@@ -157,6 +160,7 @@ class Deployer:
                 whole=whole,
                 shared=shared_objects_of(subtasks, whole, bounds),
                 followed=layout.standby_state,
+                moves=command.moves,
             )
 
         failover = command.failover
@@ -199,7 +203,13 @@ class Deployer:
     def owners(self) -> list[int]:
         """The TaskManager that hosts each subtask; empty before the first deployment."""
         holders = self._holders
-        return [holders[place] for place in self._job.settings.layout.owners] if holders else []
+        return [holders[place] for place in self.layout.owners] if holders else []
+
+    @property
+    def layout(self) -> Layout:
+        """The layout that was deployed last."""
+        layout = self._job.settings.layout
+        return layout if not self._holders else replace_layout(layout, task_managers=len(self._holders))
 
     def cancel(self, run: RunNumber) -> None:
         """End the work on a run. Any thread may call this."""
@@ -207,7 +217,7 @@ class Deployer:
 
     def runner(self, run: RunNumber, combine: bool, before_commit: Callable[[], None]) -> BatchRunner:
         """Make the runner of a batch under that run number."""
-        job, layout = self._job, self._job.settings.layout
+        job, layout = self._job, self.layout
         return BatchRunner(
             job.stored.job_id,
             job.epoch,

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from holdfast.execution.places import owners_of
 from holdfast.formats.handles import TableHandle
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import Program
@@ -30,9 +31,11 @@ class Layout:
 
     @property
     def owners(self) -> list[int]:
-        if not self.task_managers:
-            return []
-        return [subtask * self.task_managers // self.parallelism for subtask in range(self.parallelism)]
+        return owners_of(self.parallelism, self.task_managers)
+
+    def share(self, place: int) -> tuple[int, ...]:
+        """The numbers of the subtasks of a place."""
+        return tuple(subtask for subtask, owner in enumerate(self.owners) if owner == place)
 
     def subtasks_of(self, task_managers: Collection[int], holders: Sequence[int]) -> list[int]:
         """The numbers of the subtasks that these TaskManagers hold, the same for each operator. `holders`: the
@@ -42,8 +45,16 @@ class Layout:
 
 def subtasks_of(place: int, layout: Layout, program: Program, handles: list[TableHandle]) -> list[SubtaskDeployment]:
     """Subtasks of a place, each with its part of a checkpoint's `handles` to restore from."""
-    own = [subtask for subtask, owner in enumerate(layout.owners) if owner == place]
-    return [_subtask(operator, subtask, layout, program, handles) for operator in program.operators for subtask in own]
+    return share_of(layout.share(place), layout, program, handles)
+
+
+def share_of(
+    share: Sequence[int], layout: Layout, program: Program, handles: list[TableHandle]
+) -> list[SubtaskDeployment]:
+    """Subtasks by their numbers, of every operator, each with its part of a checkpoint's `handles` to restore from."""
+    return [
+        _subtask(operator, subtask, layout, program, handles) for operator in program.operators for subtask in share
+    ]
 
 
 def whole_tables(program: Program, handles: list[TableHandle]) -> list[TableHandle]:

@@ -1,18 +1,20 @@
-"""Standbys with state: which standby follows which places, how far, and which records stay for them meanwhile.
+"""Who follows which subtasks, how far, and which records stay for them meanwhile: standbys with state, and TaskManagers
+that are to gain subtasks by a rescale.
 
     a record is written, or a standby comes ─► HoldNewest ─► follow(order) ─► answered ─► LetGo, and on with the newest
                                                                  └── no answer for `PIN_S_MAX` ─► LetGo
 
 The record that a standby is taken to is held until the standby answers, is lost, or takes too long: it then finds
 objects gone, and starts anew from the newest checkpoint. So a standby that hangs holds no object for ever. All of it
-happens on others' threads, and nothing here waits. Does not own: who takes a place (`execution/places.py`).
+happens on others' threads, and nothing here waits. A TaskManager that is to gain subtasks follows just these, whether
+it holds a place or not. Does not own: who takes a place, or gains what (`execution/places.py`).
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from holdfast.checkpoint.holding import LetGo
@@ -21,12 +23,13 @@ from holdfast.errors import StaleCall, TaskManagerLost
 from holdfast.execution import events as ev
 from holdfast.execution.places import assign
 from holdfast.formats.history import CheckpointStats
-from holdfast.ids import JournalNumber, ProcessId
+from holdfast.ids import NO_BATCH, CheckpointId, JournalNumber, ProcessId
 from holdfast.jobmaster.batches.deployer import StartedJob
-from holdfast.jobmaster.batches.deployment import subtasks_of
+from holdfast.jobmaster.batches.deployment import Layout, share_of
 from holdfast.jobmaster.checkpoints.control import Control
 from holdfast.jobmaster.processes.calls import Round
 from holdfast.jobmaster.processes.taskmanagers import Lane, TaskManagers
+from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.view import FollowerView
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import BaseCheckpoint, FollowAnswer, FollowOrder
@@ -42,6 +45,10 @@ RECORDS_MAX = 10_000
 """Records of which the size is known, to say how far a standby is behind. A higher value takes more memory."""
 
 
+Share = tuple[int, ...]
+"""Numbers of subtasks, the same for each operator, that a process follows together."""
+
+
 @dataclass(frozen=True)
 class _Recorded:
     number: JournalNumber
@@ -51,11 +58,13 @@ class _Recorded:
 
 @dataclass
 class _Standby:
-    """A standby as the JobMaster knows it."""
+    """A process that follows, as the JobMaster knows it."""
 
     places: tuple[int, ...] = ()
-    """The places it was last asked to follow."""
-    reached: Mapping[int, JournalNumber | None] = field(default_factory=dict)
+    """The places that it was last asked to follow; none for a process that gains subtasks."""
+    shares: tuple[Share, ...] = ()
+    """The subtasks of each of these places, or those that it gains."""
+    reached: Mapping[Share, JournalNumber | None] = field(default_factory=dict)
     answer: FollowAnswer | None = None
     under_way: bool = False
     pinned: JournalNumber | None = None
@@ -64,13 +73,20 @@ class _Standby:
     not_before_s: float = 0.0
     trouble: str = ""
 
-    def has(self, places: Sequence[int], number: JournalNumber) -> bool:
-        """True if it holds these places as of that record, or cannot."""
+    def has(self, shares: Sequence[Share], number: JournalNumber) -> bool:
+        """True if it holds these subtasks as of that record, or cannot."""
         left_out = self.answer is not None and bool(self.answer.left_out)
-        return self.places == tuple(places) and (
-            all(self.reached.get(place) == number for place in places)
+        return self.shares == tuple(shares) and (
+            all(self.reached.get(share) == number for share in shares)
             or (left_out and any(reached == number for reached in self.reached.values()))
         )
+
+    @property
+    def oldest(self) -> JournalNumber | None:
+        """The record that all of it has reached; None: some of it has reached none."""
+        reached = [self.reached.get(share) for share in self.shares]
+        found = [number for number in reached if number is not None]
+        return min(found) if found and len(found) == len(reached) else None
 
 
 class Following:
@@ -94,6 +110,13 @@ class Following:
         self._assigned: Mapping[int, int] = {}
         """The number of the standby that follows each place."""
         self._told: Mapping[int, int] = {}
+        self._moves: Mapping[ProcessId, Share] = {}
+        """The subtasks that processes are to gain."""
+        self._caught_up: Callable[[JournalNumber], None] = lambda number: None
+        self._bytes_read: dict[ProcessId, int] = {}
+        """Bytes that each process has read so far in all."""
+        self._bytes_before: dict[ProcessId, int] = {}
+        """As many had those who gain subtasks read before that."""
         self._recorded: deque[_Recorded] = deque(maxlen=RECORDS_MAX)
 
     @property
@@ -101,37 +124,84 @@ class Following:
         return self._job.settings.layout.standby_state
 
     def completed(self, stats: CheckpointStats) -> None:
-        """Note a record, and take standbys to it."""
-        if self._is_wanted:
-            now_s = self._clock.monotonic()
-            with self._lock:
-                self._recorded.append(_Recorded(JournalNumber(stats.number), stats.incremental_bytes, now_s))
-            self.look(now_s)
+        """Note a record, and take everybody who follows to it."""
+        now_s = self._clock.monotonic()
+        with self._lock:
+            self._recorded.append(_Recorded(JournalNumber(stats.number), stats.incremental_bytes, now_s))
+        self.look(now_s)
+
+    def move(self, gained: Mapping[ProcessId, Share], caught_up: Callable[[JournalNumber], None]) -> None:
+        """Have these processes follow the subtasks that they are to gain, from now on; nobody, if it is empty.
+
+        `caught_up` is called with each record that all of them have reached, if it is the newest.
+        """
+        with self._lock:
+            before, self._moves, self._caught_up = self._moves, dict(gained), caught_up
+            self._bytes_before = {
+                each: self._bytes_before.get(each, self._bytes_read.setdefault(each, 0)) for each in gained
+            }
+            for process in (*before, *gained):
+                if (known := self._standbys.get(process)) is not None:
+                    known.reached = {}
+        for process in [each for each in before if each not in gained]:
+            self._give(process, (), JournalNumber(0), None)  # lets go of all
+        self.look(self._clock.monotonic())
+
+    def moves_have(self, number: JournalNumber | None) -> bool:
+        """True if all who gain subtasks have them as of that record."""
+        with self._lock:
+            found = [self._standbys.get(process) for process in self._moves]
+            return all(each is not None and each.oldest == number for each in found)
+
+    def bytes_moved(self) -> int:
+        """Bytes that those who gain subtasks have read from the store for that."""
+        with self._lock:
+            return sum(self._bytes_read[each] - before for each, before in self._bytes_before.items())
+
+    @property
+    def troubles(self) -> list[str]:
+        """Why subtasks that are to be gained are not followed."""
+        with self._lock:
+            found = [(process, self._standbys.get(process)) for process in self._moves]
+            return [f"{process.name}: {each.trouble}" for process, each in found if each is not None and each.trouble]
 
     def look(self, now_s: float) -> None:
         """Ask standbys that are behind to follow, and end pins that are too old."""
         newest = self._control.newest_number
-        if not self._is_wanted or newest is None:
+        if newest is None or not (self._is_wanted or self._moves):
             return
-        serving = {each.number: each for each in self._task_managers.standbys()}
+        standbys = self._task_managers.standbys() if self._is_wanted else []
+        layout = self._layout
         with self._lock:
-            self._drop_lost(serving)
-            places = range(self._job.settings.layout.task_managers)
-            self._assigned = assign(places, self._assigned, list(serving))
-            asked = [
-                (process, own)
+            serving = {each.number: each for each in standbys if each not in self._moves}
+            self._drop_lost([*serving.values(), *self._moves])
+            self._assigned = assign(range(layout.task_managers), self._assigned, list(serving))
+            of_standbys = {
+                process: tuple(place for place, by in self._assigned.items() if by == number)
                 for number, process in serving.items()
-                if (own := tuple(place for place, by in self._assigned.items() if by == number))
-                and self._is_due(process, own, newest, now_s)
+            }
+            asked = [
+                process
+                for process, places in [*of_standbys.items(), *((each, ()) for each in self._moves)]
+                if self._is_due(process, places, self._shares(process, places, layout), newest, now_s)
             ]
-            for process, own in asked:
-                self._standbys[process].under_way, self._standbys[process].places = True, own
             late = [each for each in self._standbys.values() if each.pinned is not None and now_s > each.until_s]
         for standby in late:
             self._unpin(standby)
-        for process, own in asked:
-            self._control.hold_newest().add_done_callback(partial(self._held, process, own))
+        for process in asked:
+            self._control.hold_newest().add_done_callback(partial(self._held, process, layout))
         self._tell_who_follows()
+
+    @property
+    def _layout(self) -> Layout:
+        """The layout that is deployed."""
+        layout = self._job.settings.layout
+        return replace(layout, task_managers=self._task_managers.places or layout.task_managers)
+
+    def _shares(self, process: ProcessId, places: Sequence[int], layout: Layout) -> tuple[Share, ...]:
+        """The subtasks that a process is to follow: those of places, or those that it gains."""
+        gained = self._moves.get(process)
+        return tuple(layout.share(place) for place in places) if gained is None else (gained,)
 
     def views(self) -> dict[ProcessId, FollowerView]:
         """How far the standbys are."""
@@ -140,7 +210,7 @@ class Following:
             return {process: self._view(each, now_s) for process, each in self._standbys.items() if each.places}
 
     def _view(self, standby: _Standby, now_s: float) -> FollowerView:
-        reached = [number for place in standby.places if (number := standby.reached.get(place)) is not None]
+        reached = [number for share in standby.shares if (number := standby.reached.get(share)) is not None]
         oldest = min(reached) if reached else None
         behind = [each for each in self._recorded if oldest is None or each.number > oldest]
         return FollowerView(
@@ -165,17 +235,23 @@ class Following:
             "followerMsBehind": max((each.seconds_behind for each in views), default=0.0) * 1000.0,
         }
 
-    def _drop_lost(self, serving: Mapping[int, ProcessId]) -> None:
-        """Forget standbys that hold a place now, or are gone. Their pins end with their calls."""
-        for process in [each for each in self._standbys if serving.get(each.number) != each]:
+    def _drop_lost(self, wanted: Collection[ProcessId]) -> None:
+        """Forget processes that are not to follow any more, or are gone. Their pins end with their calls."""
+        for process in [each for each in self._standbys if each not in wanted]:
             if not self._standbys[process].under_way:
                 del self._standbys[process]
 
-    def _is_due(self, process: ProcessId, places: Sequence[int], newest: JournalNumber, now_s: float) -> bool:
+    def _is_due(
+        self, process: ProcessId, places: tuple[int, ...], shares: tuple[Share, ...], newest: JournalNumber, now_s: float
+    ) -> bool:
+        """True if it is to be asked now; it then counts as asked."""
         standby = self._standbys.setdefault(process, _Standby())
-        return not standby.under_way and now_s >= standby.not_before_s and not standby.has(places, newest)
+        if standby.under_way or now_s < standby.not_before_s or standby.has(shares, newest):
+            return False
+        standby.under_way, standby.places, standby.shares = True, places, shares
+        return True
 
-    def _held(self, process: ProcessId, places: tuple[int, ...], held: "Future[JournalNumber | None]") -> None:
+    def _held(self, process: ProcessId, layout: Layout, held: "Future[JournalNumber | None]") -> None:
         """Give the order, now that its record is held."""
         number = None if held.exception() is not None else held.result()
         record = self._control.record(number)
@@ -186,7 +262,20 @@ class Following:
             return
         with self._lock:
             standby.pinned, standby.until_s = number, self._clock.monotonic() + PIN_S_MAX
-        job, layout = self._job, self._job.settings.layout
+            shares = standby.shares
+        asked = self._give(process, shares, number, record, layout)
+        asked.done.add_done_callback(lambda _: self._answered(process, shares, asked))
+
+    def _give(
+        self,
+        process: ProcessId,
+        shares: Sequence[Share],
+        number: JournalNumber,
+        record: CheckpointRecord | None,
+        layout: Layout | None = None,
+    ) -> Round:
+        job, layout = self._job, layout or self._job.settings.layout
+        base = BaseCheckpoint(job.epoch, CheckpointId(0), NO_BATCH)
         order = FollowOrder(
             job_id=job.stored.job_id,
             epoch=job.epoch,
@@ -194,18 +283,18 @@ class Following:
             incarnation=process.incarnation,
             program=job.shipped,
             max_parallelism=layout.max_parallelism,
-            places=[subtasks_of(place, layout, job.program, []) for place in places],
+            places=[share_of(share, layout, job.program, []) for share in shares],
             number=number,
-            base=BaseCheckpoint(record.epoch, record.checkpoint_id, record.batch),
-            manifests=list(record.manifests),
-            writers=sorted(record.writers()),
+            base=base if record is None else BaseCheckpoint(record.epoch, record.checkpoint_id, record.batch),
+            manifests=[] if record is None else list(record.manifests),
+            writers=[] if record is None else sorted(record.writers()),
             drop_state=list(job.settings.drop_state),
+            beside=not shares or process in self._moves,
         )
         asked = Round([process], lambda _, gateway: gateway.follow(order))
-        asked.done.add_done_callback(lambda _: self._answered(process, places, asked))
-        self._task_managers.begin(asked, Lane.FOLLOWING)
+        return self._task_managers.begin(asked, Lane.FOLLOWING)
 
-    def _answered(self, process: ProcessId, places: tuple[int, ...], asked: Round) -> None:
+    def _answered(self, process: ProcessId, shares: tuple[Share, ...], asked: Round) -> None:
         standby = self._standbys[process]
         error, answer = asked.errors.get(process), asked.results.get(process)
         now_s = self._clock.monotonic()
@@ -214,14 +303,18 @@ class Following:
             standby.under_way = False
             if answer is not None:
                 standby.answer = answer
-                standby.reached = dict(zip(places, answer.numbers, strict=True))
+                self._bytes_read[process] = answer.bytes_read
+                standby.reached = dict(zip(shares, answer.numbers, strict=True))
                 trouble = answer.left_out
             else:
                 standby.not_before_s = now_s + RETRY_S
                 trouble = "" if isinstance(error, TaskManagerLost | StaleCall) else str(error)
             is_new, standby.trouble = trouble not in ("", standby.trouble), trouble
         if is_new:
-            log.warning("%s: standby %s: %s", self._job.settings.name, process.name, trouble)
+            log.warning("%s: %s follows others: %s", self._job.settings.name, process.name, trouble)
+        newest = self._control.newest_number
+        if process in self._moves and newest is not None and self.moves_have(newest):
+            self._caught_up(newest)
         self._tell_who_follows()
 
     def _unpin(self, standby: _Standby) -> None:
@@ -232,12 +325,15 @@ class Following:
 
     def _tell_who_follows(self) -> None:
         """Tell the machine which standby has state of which place."""
+        layout = self._layout
         with self._lock:
             follows = {
                 place: process.number
                 for process, standby in self._standbys.items()
-                for place, number in standby.reached.items()
-                if number is not None and self._assigned.get(place) == process.number
+                for place, share in zip(standby.places, standby.shares, strict=False)
+                if standby.reached.get(share) is not None
+                and share == layout.share(place)
+                and self._assigned.get(place) == process.number
             }
             changed, self._told = follows != self._told, follows
         if changed:

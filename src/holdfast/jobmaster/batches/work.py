@@ -15,7 +15,7 @@ from holdfast.execution.failover import Failover
 from holdfast.execution.reactions import Reaction
 from holdfast.formats.history import LostRows
 from holdfast.graph.plan import Plan
-from holdfast.ids import BatchNumber, Incarnation
+from holdfast.ids import NO_BATCH, BatchNumber, Incarnation
 from holdfast.jobmaster.batches.advisor import Advisor
 from holdfast.jobmaster.batches.conductor import Interruption
 from holdfast.jobmaster.batches.declared import log_restored, position_of
@@ -85,6 +85,8 @@ class WorkQueue:
         self._plan: Plan | None = None
         self._outcome = BatchOutcome()
         self._runner: BatchRunner | None = None
+        self._committed = NO_BATCH
+        """The last committed batch of this start that is part of the state; -1: none since a checkpoint before it."""
 
     def _cause(self, error: Exception) -> Exception:
         """Replace an error by `SessionStopped` if the Spark session was stopped, since that is its cause."""
@@ -112,6 +114,9 @@ class WorkQueue:
             if goes_back:
                 self._cluster.check()
                 self._control.check_not_fenced()
+            batch = base.batch_in(self._control.history.epoch)
+            if command.moves and batch != self._committed:
+                raise errors.HoldfastError(f"the last checkpoint is of batch {batch}, committed is {self._committed}")
             self._deployer.deploy(command, base.record, self._planner.next_batch)
             self._losses.holders = command.holders
             if failover is not None and failover.joining is not None:
@@ -121,8 +126,10 @@ class WorkQueue:
                     log.warning("%s: processed again, so that it is not lost: %s", self._settings.name, repaired)
                 self._planner.restore(position_of(base.record))
                 log_restored(self._settings.name, base.record)
-                batch = base.batch_in(self._control.history.epoch)
+                self._committed = batch
                 self._progress.restarted(str(failover), command.live, batch)
+            if command.moves:
+                self._progress.joined(command.live)
         except Exception as error:
             cause = self._cause(error)
             if not goes_back:
@@ -235,6 +242,7 @@ class WorkQueue:
                 return ev.CommitFailed(command.run, command.batch, cause)
             return ev.BatchFailed(command.run, command.batch, *self._outage(BATCHES, cause))
         failpoints.hit("jobmaster.committed")
+        self._committed = command.batch
         self._outages.answered(BATCHES)
         plan = plan.without(outcome.failed_splits)
         position = self._planner.committed(plan, outcome.event_times, outcome.timers, outcome.failed_splits)

@@ -56,6 +56,10 @@ class Cluster(Protocol):
         missing."""
         ...
 
+    def resize(self, processes: int) -> None:
+        """Hold slots for so many TaskManagers, standbys included. Raises `JobRefused` if there are too few slots."""
+        ...
+
     def check(self) -> None:
         """Check the cluster. Raises `SessionStopped` if it has ended: nothing will run there again."""
         ...

@@ -136,6 +136,11 @@ class TaskManagers(Processes[TaskManagerGateway]):
             return [each for each in serving if not self._holds_place(each)]
 
     @property
+    def places(self) -> int:
+        """Number of places in the layout that is deployed; 0 before the first deployment."""
+        return len(self._deployed)
+
+    @property
     def standby(self) -> int:
         """Number of TaskManagers that serve and hold no place."""
         return len(self.routes()) - len(self.deployed())
@@ -169,7 +174,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
     def deploying(self, live: Mapping[int, Incarnation]) -> None:
         """Direct calls to these incarnations from now on, by number: any other incarnation has no state, and counts as
         lost or as standby."""
-        self._deployed = live
+        self._deployed, self._needed = live, len(live)
 
     def on_all(self, step: Step, about: str, call: GatewayCall[T]) -> list[T]:
         """Call all that hold places side by side, wait for every answer, raise the first error.

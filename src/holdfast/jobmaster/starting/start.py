@@ -245,7 +245,13 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
 def _live_settings(start: Start, base: CheckpointRecord | None) -> LiveSettings:
     """The checkpoint settings of this start: the declared ones, and over them those that were kept."""
     settings = start.settings
-    return settings_at_start(settings.checkpoint, base, settings.forget_updates, bool(start.program.watermarks))
+    return settings_at_start(
+        settings.checkpoint,
+        base,
+        settings.forget_updates,
+        bool(start.program.watermarks),
+        settings.declared_task_managers,
+    )
 
 
 def _check_regions(start: Start) -> None:
@@ -280,8 +286,10 @@ def _take_over(
         else [store_initial(start.store, epoch, each, job.max_parallelism) for each in initial]
     )
     live = _live_settings(start, taken.base)
+    layout = settings.layout
+    task_managers = min(live.task_managers(settings.declared_task_managers), layout.parallelism)
     started = StartedJob(
-        replace(settings, checkpoint=live.now),
+        replace(settings, checkpoint=live.now, layout=replace(layout, task_managers=task_managers)),
         job,
         epoch,
         start.program,

@@ -1,0 +1,94 @@
+"""A rescale: another number of TaskManagers while batches go on.
+
+    RescaleAsked ──► processes start ──► FollowMoves ──MovesFollow──► at a batch boundary: HandOver, AskBase, Deploy
+         │                                   ▲                                                      │
+         └── out of time, or failed too often ──► EndMoves(error)      EndMoves ◄──Deployed─────────┤
+                                             └────────── not handed over, or a restart ─────────────┘
+
+The layout of before stays until everything is deployed by the new one: whatever fails sooner takes the job back to it,
+and what fails later finds the new one. The machine makes the deployments; this module remembers, and decides when.
+"""
+
+from collections.abc import Mapping
+
+from holdfast.execution import events as ev
+from holdfast.execution.places import Places, gained, rescaled
+from holdfast.ids import BatchNumber, Incarnation
+
+ATTEMPTS_MAX = 3
+"""Deployments of a new layout that may fail before the rescale is given up."""
+PAUSE_S = 0.5
+"""Seconds between two attempts to hand over. A higher value disturbs batches less where a source refuses a cut."""
+
+
+class Rescaling:
+    """The rescale that is under way, if any."""
+
+    def __init__(self) -> None:
+        self.asked: ev.RescaleAsked | None = None
+        self.places: Places | None = None
+        """The places of the new layout, which were ordered last."""
+        self.handed_over: BatchNumber | None = None
+        """The last committed batch, while nothing is committed until the new layout is deployed."""
+        self._before = Places()
+        self._follows = False
+        self._failures = 0
+        self._not_before_s = 0.0
+        self._reason = "too few TaskManagers have started"
+
+    def begin(self, asked: ev.RescaleAsked) -> None:
+        """Take in what is asked for. None may be under way."""
+        self.__init__()  # type: ignore[misc]
+        self.asked = asked
+
+    def target(self, before: Places, live: Mapping[int, Incarnation]) -> list[ev.Command]:
+        """Choose the places of the new layout, unless those that were chosen still stand."""
+        if self.asked is None or not before.still_held(live):
+            return []
+        if self.places is not None and before == self._before and self.places.still_held(live):
+            return []
+        self.places = rescaled(self.asked.task_managers, before, live, self.asked.parallelism)
+        self._before, self._follows = before, False
+        if self.places is None:
+            return []
+        self._reason = "those who gain subtasks have not caught up"
+        moves = gained(before.holders, self.places.holders, self.asked.parallelism)
+        self._follows = not moves
+        return [ev.FollowMoves(before.holders, self.places.holders, self.places.live)]
+
+    def again(self) -> None:
+        """Choose anew: TaskManagers may have let go of all that they followed."""
+        self.places, self.handed_over, self._follows = None, None, False
+
+    def follow(self, holders: tuple[int, ...]) -> bool:
+        """Note that all have caught up; True if that is news."""
+        is_news = self.places is not None and self.places.holders == holders and not self._follows
+        self._follows = self._follows or is_news
+        return is_news
+
+    def is_due(self, live: Mapping[int, Incarnation], now_s: float) -> bool:
+        """True if the job is to hand over at this batch boundary."""
+        stands = self.places is not None and self.places.still_held(live)
+        return stands and self._follows and now_s >= self._not_before_s
+
+    def put_off(self, reason: str, now_s: float) -> None:
+        """Hand over a little later."""
+        self._reason, self._not_before_s, self.handed_over = reason, now_s + PAUSE_S, None
+
+    def failed(self, reason: str) -> None:
+        """Note that the new layout could not be deployed."""
+        self._failures += 1
+        self._reason = reason
+        self.again()
+
+    def over(self, now_s: float) -> str | None:
+        """Why it is to be given up; None if it goes on."""
+        if self.asked is None or self.handed_over is not None:
+            return None
+        if self._failures >= ATTEMPTS_MAX:
+            return f"it failed {self._failures} times; the last cause: {self._reason}"
+        return f"it took too long: {self._reason}" if now_s > self.asked.until_s else None
+
+    def end(self) -> None:
+        """Nothing is under way any more."""
+        self.__init__()  # type: ignore[misc]

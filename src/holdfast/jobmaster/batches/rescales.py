@@ -1,0 +1,181 @@
+"""Rescales of a running job: what a user asks for, what the execution machine orders, and the way to a hand-over.
+
+    Query.rescale ─► slots ─► RescaleAsked ─► FollowMoves: a checkpoint, then those who gain subtasks follow
+                                              HandOver: at a batch boundary, a checkpoint of all, which they reach
+                                              EndMoves: the new layout is recorded, for later starts
+
+The rules are in `execution/rescaling.py`. Only one rescale is under way at a time.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+from holdfast import failpoints
+from holdfast.availability import listed
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.execution import events as ev
+from holdfast.execution.places import gained
+from holdfast.ids import NO_BATCH, JournalNumber, ProcessId, Role
+from holdfast.jobmaster.batches.conductor import Interruption
+from holdfast.jobmaster.batches.deployer import StartedJob
+from holdfast.jobmaster.batches.following import Following
+from holdfast.jobmaster.batches.pace import IDLE_S_MIN
+from holdfast.jobmaster.checkpoints.control import Control
+from holdfast.jobmaster.processes.cluster import Cluster
+from holdfast.jobmaster.processes.taskmanagers import TaskManagers
+from holdfast.printable import logger
+from holdfast.rescale import Rescale
+from holdfast.settings import OnLoss
+
+log = logger(__name__)
+
+HAND_OVER_S_MAX = 10.0
+"""Bound in seconds on a pause of batches in which all that is committed is recorded, and reached by those who gain
+subtasks; then batches go on, and it is tried again. A higher value lets more state be stored and read in the pause."""
+
+
+class Rescales:
+    """The rescale that is under way, if any. `begin` comes from any thread, `hand_over` from the work thread."""
+
+    def __init__(
+        self,
+        job: StartedJob,
+        cluster: Cluster,
+        task_managers: TaskManagers,
+        control: Control,
+        following: Following,
+        clock: Clock,
+        interruption: Interruption,
+        tell: Callable[[ev.Event], None],
+        record: Callable[[int], None],
+    ) -> None:
+        self._job = job
+        self._cluster = cluster
+        self._task_managers = task_managers
+        self._control = control
+        self._following = following
+        self._clock = clock
+        self._interruption = interruption
+        self._tell = tell
+        self._record = record
+        self._lock = threading.Lock()
+        self._standby = job.settings.layout.standby
+        self.newest: Rescale | None = None
+        """The rescale that began last."""
+
+    @property
+    def text(self) -> str | None:
+        """How far the rescale is that is under way, or why the last one failed."""
+        newest = self.newest
+        return None if newest is None or (newest.is_done and newest.error is None) else newest.progress
+
+    def begin(self, task_managers: int, timeout_s: float) -> Rescale:
+        """Begin a rescale. Raises `SettingsError`, or `JobRefused` where there are too few slots."""
+        with self._lock:
+            before = self._task_managers.places
+            self._check(before, task_managers)
+            self._cluster.resize(max(before, task_managers) + self._standby)
+            made = self.newest = Rescale(before, task_managers, self._following.bytes_moved)
+        parallelism = self._job.settings.layout.parallelism
+        log.info("%s: rescale from %d to %d TaskManagers begins", self._job.settings.name, before, task_managers)
+        self._tell(ev.RescaleAsked(task_managers, parallelism, self._clock.monotonic() + timeout_s))
+        return made
+
+    def _check(self, before: int, task_managers: int) -> None:
+        settings = self._job.settings
+        asked = f"rescale(task_managers={task_managers!r})"
+        if not before:
+            raise SettingsError(f"{asked}: this job has no TaskManagers, since it has no operator with state")
+        if settings.on_loss is OnLoss.DROP:
+            raise SettingsError(
+                f"{asked}: a job with on_loss='drop' keeps its number of TaskManagers while it runs; stop it, and "
+                "start it with another task_managers"
+            )
+        if task_managers > settings.layout.parallelism:
+            raise SettingsError(
+                f"{asked}: operators have parallelism={settings.layout.parallelism} subtasks, and each TaskManager "
+                "holds one at least; start the job with a higher parallelism to use more TaskManagers"
+            )
+        if task_managers == before:
+            raise SettingsError(f"{asked}: the job has {before} TaskManagers already")
+        if self.newest is not None and not self.newest.is_done:
+            raise SettingsError(f"{asked}: a rescale is under way, {self.newest.progress}; wait for its end")
+
+    def follow(self, command: ev.FollowMoves) -> None:
+        """Have those who gain subtasks follow them, from a checkpoint on."""
+        self._now("moving state")
+        moves = gained(command.before, command.after, self._job.settings.layout.parallelism)
+        processes = {
+            ProcessId(Role.TASK_MANAGER, number, command.live[number]): share for number, share in moves.items()
+        }
+        caught_up = partial(self._caught_up, command.after)
+        self._following.move(processes, caught_up)
+        if self._control.newest_number is None:
+            self._control.request_checkpoint().add_done_callback(partial(self._nothing_to_follow, caught_up))
+
+    def _caught_up(self, after: tuple[int, ...], number: JournalNumber | None) -> None:
+        self._tell(ev.MovesFollow(after))
+
+    def _nothing_to_follow(
+        self, caught_up: Callable[[JournalNumber | None], None], done: "Future[JournalNumber | None]"
+    ) -> None:
+        if done.exception() is None and done.result() is None:
+            caught_up(None)
+
+    def hand_over(self) -> ev.Event:
+        """Record all that is committed, and have those who gain subtasks reach the record."""
+        self._now("handing over")
+        until_s = self._clock.monotonic() + HAND_OVER_S_MAX
+        recorded = self._control.request_checkpoint()
+        recorded.add_done_callback(lambda _: self._interruption.wake())
+        try:
+            if not self._await(recorded.done, until_s):
+                return self._not_now(listed(self._control.refused_by) or "its checkpoint takes too long")
+            number = recorded.result()
+            self._following.look(self._clock.monotonic())
+            if number is not None and not self._await(lambda: self._following.moves_have(number), until_s):
+                return self._not_now(
+                    "; ".join(self._following.troubles) or "those who gain subtasks are too far behind"
+                )
+        except HoldfastError as error:
+            return self._not_now(str(error))
+        failpoints.hit("jobmaster.hand.over")
+        record = self._control.record(number)
+        is_own = record is not None and record.epoch == self._job.epoch
+        return ev.HandedOver(record.batch if record is not None and is_own else NO_BATCH)
+
+    def _await(self, condition: Callable[[], bool], until_s: float) -> bool:
+        """Wait for the condition; False if it takes too long, the work is to end, or a source refuses a cut here."""
+        while not condition():
+            refused = not self._control.checkpoint_under_way and self._control.refused_by
+            if self._interruption.is_asked or refused or self._clock.monotonic() > until_s:
+                return False
+            self._interruption.nap(IDLE_S_MIN)
+        return True
+
+    def _not_now(self, reason: str) -> ev.Event:
+        if self._interruption.is_asked:
+            return ev.Interrupted()
+        log.info("%s: the rescale waits: %s", self._job.settings.name, reason)
+        return ev.NotHandedOver(reason)
+
+    def end(self, command: ev.EndMoves) -> None:
+        """Record the new layout, or give back what only the new one needed."""
+        made, name = self.newest, self._job.settings.name
+        if command.error is None:
+            failpoints.hit("jobmaster.moved")
+            self._record(command.task_managers)
+        if made is not None:
+            made.end(command.error)
+            say = log.info if command.error is None else log.warning
+            say("%s: rescale %s", name, made.progress)
+        self._following.move({}, lambda number: None)
+        if command.task_managers:
+            self._cluster.resize(command.task_managers + self._standby)
+
+    def _now(self, step: str) -> None:
+        if self.newest is not None:
+            self.newest.now(step)
