@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from holdfast.functions.soft_failures import SoftFailureLimit
     from holdfast.functions.windows.declared import session_window, window
     from holdfast.job import Job
+    from holdfast.jobmaster.batches.rescales import Rescale
     from holdfast.jobmaster.savepoints.savepoints import Savepoint
     from holdfast.query import Query
-    from holdfast.rescale import Rescale
     from holdfast.settings import (
         ChangelogConfig,
         CheckpointConfig,
@@ -119,7 +119,6 @@ MODULES: dict[str, str] = {
     "holdfast.functions.windows.declared": "session_window window",
     "holdfast.job": "Job",
     "holdfast.query": "Query",
-    "holdfast.rescale": "Rescale",
     "holdfast.settings": "ChangelogConfig CheckpointConfig FailoverConfig HashMapState RegionConfig RetryPolicy "
     "RocksDBState TaskManagerConfig available_now cron every manual on_watermark processing_time",
     "holdfast.sinks.callback": "CallbackSink",
@@ -142,6 +141,7 @@ MODULES: dict[str, str] = {
     "holdfast.sinks.base": "Sink",
     "holdfast.standby_query": "StandbyQuery",
     "holdfast.start_options": "StartOptions",
+    "holdfast.jobmaster.batches.rescales": "Rescale",
     "holdfast.jobmaster.savepoints.savepoints": "Savepoint",
 }
 """The names of each module, with spaces between them."""

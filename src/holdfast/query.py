@@ -14,12 +14,12 @@ from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed, SettingsError, described
 from holdfast.hidden import chained
 from holdfast.jobmaster.batches.progress import Totals
+from holdfast.jobmaster.batches.rescales import Rescale
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.savepoints.savepoints import Savepoint
 from holdfast.kernels.shelf import SHELF
 from holdfast.observe.view import JobView, LostRows, SavepointStats
 from holdfast.quantities import Duration, above_zero, duration_s, whole_number
-from holdfast.rescale import Rescale
 from holdfast.settings import AvailableNow, CheckpointConfig
 from holdfast.ui import api
 from holdfast.ui.checkpoint_list import CheckpointList
@@ -79,8 +79,9 @@ class Query:
         `splitsBehind` lists splits that failed and have not caught up, with position and reason; `since` is the number
         of the checkpoint record since which each stands. An empty reason says that the split advances again.
         `keptSettings`: checkpoint settings that an update kept for later starts, in words.
-        `autoscale`: the advice of `Job(autoscale=…)`, None before there is any. `standbyTaskManagers`: how many
-        serve now. `exactlyOnce`: False once rows were lost, until `acknowledge_losses`.
+        `autoscale`: the advice of `Job(autoscale=…)`, None before there is any. `rescale`: how far a rescale is, or
+        why the last one failed; None if there is nothing to say. `standbyTaskManagers`: how many serve now.
+        `exactlyOnce`: False once rows were lost, until `acknowledge_losses`.
         """
         view = self.view()
         return {
@@ -90,6 +91,7 @@ class Query:
             "splitsBehind": [asdict(each) for each in view.behind],
             "keptSettings": dict(view.kept),
             "autoscale": view.advice,
+            "rescale": view.rescale,
             "standbyTaskManagers": view.standby,
             "exactlyOnce": view.is_exactly_once,
         }

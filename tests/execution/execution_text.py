@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast import errors
 from holdfast.execution import events as ev
+from holdfast.execution import moves
 from holdfast.execution.calls import Step
 from holdfast.execution.failover import Cause, Why
 from holdfast.execution.machine import Machine
@@ -67,6 +68,11 @@ class ExecutionScenario(Scenario):
             case "base":
                 base = None if plain[0] == "none" else JournalNumber(int(plain[0]))
                 return [ev.BaseChosen(base, int(named.get("after", "-1")))]
+            case "rescale":
+                until_s = self.now + float(named.get("within", "100"))
+                return [moves.RescaleAsked(int(plain[0]), int(named.get("parallelism", "4")), until_s)]
+            case "follow":
+                return [moves.MovesFollow(tuple(map(int, plain)))]
             case "sinks-lag":
                 return [ev.SinksLag(frozenset(plain))]
             case _:
@@ -82,6 +88,10 @@ class ExecutionScenario(Scenario):
         }
         if name in single:
             return single[name]()  # type: ignore[no-any-return]
+        if name == "handed-over":
+            return moves.HandedOver(BatchNumber(int(named["batch"])))
+        if name == "not-handed-over":
+            return moves.NotHandedOver(" ".join(plain))
         if name == "planned":
             return ev.BatchPlanned(BatchNumber(int(plain[0])))
         of_run: dict[str, type[Any]] = {
@@ -143,6 +153,7 @@ def show(command: ev.Command) -> str:
                 if failover is None or failover.joining is None
                 else f" joining={','.join(map(str, failover.joining))}"
             )
+            how += " moves" if command.moves else ""
             return f"Deploy run={command.run} base={command.base} live={to(command.live)}{places}{joining}{how}{why}"
         case ev.AnnounceDeployed():
             return f"AnnounceDeployed run={command.run} live={to(command.live)}"
@@ -163,6 +174,13 @@ def show(command: ev.Command) -> str:
             return "Finish"
         case ev.AskBase():
             return f"AskBase{', goes on' if command.failover.goes_on else ''}: {command.failover}"
+        case moves.FollowMoves():
+            before, after = (",".join(map(str, each)) for each in (command.before, command.after))
+            return f"FollowMoves {before} to {after} live={to(command.live)}"
+        case moves.HandOver():
+            return "HandOver"
+        case moves.EndMoves():
+            return f"EndMoves {command.task_managers}" + ("" if command.error is None else f": {command.error}")
         case ev.LeaveOut():
             return f"LeaveOut {','.join(map(str, sorted(command.missing)))}: {command.reason}"
         case ev.Log():

@@ -1,5 +1,6 @@
 """Another number of TaskManagers while the job runs: only what moves is read, and no row is lost or doubled."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +10,10 @@ import pytest
 from job_kit import Feed, new_job, new_storage, newest
 
 import holdfast as hf
-from holdfast.errors import RescaleFailed, SettingsError
+from holdfast import failpoints
+from holdfast.errors import RescaleFailed, SettingsError, StorageError
 from holdfast.ids import Role
-from holdfast.storage.store import ObjectStore
+from holdfast.taskmanager.taskmanager import TaskManager
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster
 from waiting import until
@@ -22,11 +24,14 @@ ROWS = 3000
 class Rescaled:
     """A job whose number of TaskManagers changes, and the counts that its input makes."""
 
-    def __init__(self, storage: str | None = None, counts: Counter[int] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, storage: str | None = None, counts: Counter[int] | None = None, forget: bool = False, **settings: Any
+    ) -> None:
         self.feed, self.sink, self.clusters = Feed(name="feed"), hf.MemorySink(name="out"), list[LocalCluster]()
         job = new_job(storage or new_storage(), **({"parallelism": 4, "task_managers": 2} | settings))
         job.read(self.feed).key_by("k").aggregate(n=hf.count(), name="counts").write(self.sink)
-        self.query = start(job, hf.processing_time("0s"), on_cluster=self.clusters.append)
+        options = {"on_cluster": self.clusters.append, **({"forget_updates": True} if forget else {})}
+        self.query = start(job, hf.processing_time("0s"), **options)
         self.counts: Counter[int] = Counter() if counts is None else counts
 
     def work(self, keys: range) -> None:
@@ -59,7 +64,7 @@ def test_two_task_managers_become_four_and_two_again_and_only_what_moves_is_read
         job.work(range(ROWS))
         job.query.trigger_checkpoint()
         before = {each["task_manager"]: each["incarnation"] for each in job.query.taskManagers}
-        for wanted, held in ((4, {0, 1, 2, 3}), (2, {0, 2})):
+        for wanted in (4, 2):
             rescale = job.query.rescale(task_managers=wanted)
             rescale.wait(30)
             job.work(range(ROWS))
@@ -69,3 +74,112 @@ def test_two_task_managers_become_four_and_two_again_and_only_what_moves_is_read
             assert rescale.bytes_moved > 0
         until(lambda: len(job.query.taskManagers) == 2)
         assert {each["task_manager"]: each["incarnation"] for each in job.query.taskManagers}[0] == before[0]
+
+
+def test_a_later_start_has_the_layout_of_the_rescale_unless_its_code_asks_for_another():
+    storage, counts, held = new_storage(), Counter[int](), []
+    for declared, rescaled in ((2, 4), (2, 3), (2, None), (1, None), (2, None)):
+        with running(storage=storage, counts=counts, task_managers=declared) as job:
+            job.work(range(100))
+            held.append(len(job.task_managers()))
+            if rescaled is not None:
+                job.query.rescale(task_managers=rescaled).wait(30)
+                assert job.query.status["keptSettings"] == {"task_managers": repr(rescaled)}
+    assert held == [2, 4, 3, 1, 2]
+
+
+def test_a_start_that_forgets_updates_has_the_layout_of_its_code():
+    storage = new_storage()
+    with running(storage=storage) as job:
+        job.work(range(100))
+        job.query.rescale(task_managers=3).wait(30)
+    made = Rescaled(storage=storage, forget=True)
+    try:
+        made.work(range(10))
+        assert len(made.task_managers()) == 2
+    finally:
+        made.query.stop()
+
+
+def test_before_the_first_row_nothing_has_to_move():
+    with running() as job:
+        job.query.rescale(task_managers=4).wait(30)
+        job.work(range(100))
+        assert len(job.task_managers()) == 4
+
+
+def test_a_task_manager_that_dies_with_new_state_takes_the_job_back_to_the_layout_of_before(monkeypatch):
+    """The deployment fails, the job goes back to its newest checkpoint, and the rescale succeeds the next time."""
+    made = Rescaled()
+    killed: list[int] = []
+
+    def kill_once() -> None:
+        if not killed:
+            killed.append(2)
+            made.clusters[0].kill(2)
+
+    failpoints.arm("jobmaster.hand.over", kill_once)
+    try:
+        made.work(range(ROWS))
+        made.query.rescale(task_managers=4).wait(30)
+        made.work(range(100))
+        assert killed and len(made.task_managers()) == 4
+        made.query.stop()
+        assert newest(made.sink.rows(), "k") == {k: {"n": n} for k, n in made.counts.items()}
+    finally:
+        failpoints.disarm()
+        made.query.stop()
+
+
+def test_a_rescale_that_fails_again_and_again_is_given_up_and_the_job_goes_on(monkeypatch):
+    def fail() -> None:
+        raise StorageError("a gained subtask cannot be restored")
+
+    made = Rescaled(failover=hf.FailoverConfig(restarts_max=10))
+    failpoints.arm("taskmanager.move.before", fail)
+    try:
+        made.work(range(100))
+        rescale = made.query.rescale(task_managers=1)
+        with pytest.raises(RescaleFailed, match=r"from 2 to 1 TaskManagers: failed: it failed 3 times; the last cause"):
+            rescale.wait(60)
+        made.work(range(100))
+        assert len(made.task_managers()) == 2 and "failed" in rescale.progress
+    finally:
+        failpoints.disarm()
+        made.query.stop()
+
+
+def test_without_enough_time_the_layout_stays_and_new_processes_end(monkeypatch):
+    with running() as job:
+        job.work(range(100))
+        monkeypatch.setattr(TaskManager, "follow", lambda self, order: go_on.wait(30))
+        go_on = threading.Event()
+        rescale = job.query.rescale(task_managers=4, timeout="100ms")
+        with pytest.raises(RescaleFailed, match="took too long: those who gain subtasks have not caught up"):
+            rescale.wait(30)
+        go_on.set()
+        until(lambda: len(job.query.taskManagers) == 2)
+        job.work(range(100))
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted", "message"),
+    [
+        ({}, 2, "the job has 2 TaskManagers already"),
+        ({}, 5, "operators have parallelism=4 subtasks"),
+        ({}, 0, "task_managers=0: allowed is a whole number of at least 1"),
+        ({"on_loss": "drop"}, 3, "a job with on_loss='drop' keeps its number"),
+    ],
+    ids=["same", "many", "none", "drop"],
+)
+def test_what_cannot_be_is_refused_by_name(settings, wanted, message):
+    with running(**settings) as job, pytest.raises(SettingsError, match=message):
+        job.query.rescale(task_managers=wanted)
+
+
+def test_one_rescale_at_a_time():
+    with running() as job:
+        job.work(range(10))
+        job.query.rescale(task_managers=4)
+        with pytest.raises(SettingsError, match="a rescale is under way, from 2 to 4 TaskManagers"):
+            job.query.rescale(task_managers=3)

@@ -145,7 +145,7 @@ def test_a_standby_that_finds_a_damaged_object_says_so_and_follows_the_next_chec
         damaged[0] = False
         until(job.is_up_to_date)
         assert job.follower().trouble == ""
-    assert "standby TaskManager 2" in caplog.text
+    assert "TaskManager 2 follows others" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,12 @@ from holdfast import errors, failpoints
 from holdfast.changelog_config import RetryPolicy
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
+from holdfast.jobmaster.batches.rescales import Rescale
 from holdfast.journal.codec import decode_record
 from holdfast.journal.fence import take_over
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import ObservedRules
 from holdfast.query import Query
-from holdfast.rescale import Rescale
 from holdfast.settings import QueryTrigger
 from holdfast.sinks.base import Sink
 from holdfast.storage import names

@@ -34,7 +34,7 @@ CHANGEABLE = (
 
 
 TASK_MANAGERS, DECLARED = "task_managers", "declared_task_managers"
-"""Names under which a record keeps the layout of a rescale, and the number of TaskManagers that the code asked for then.
+"""Names under which a record keeps the number of TaskManagers after a rescale, and the number that the code asked for.
 If the code asks for another number since, that number counts."""
 
 
@@ -87,10 +87,11 @@ class LiveSettings:
         layout = {} if task_managers == declared else {TASK_MANAGERS: task_managers, DECLARED: declared}
         return replace(self, kept=others | layout)
 
-    def task_managers(self, declared: int) -> int:
-        """The number of TaskManagers of a start whose code asks for `declared`."""
-        found = self.kept.get(TASK_MANAGERS)
-        return found if isinstance(found, int) and self.kept.get(DECLARED) == declared else declared
+
+def task_managers_of(kept: Mapping[str, SettingValue], declared: int) -> int:
+    """Return the number of TaskManagers of a start whose code asks for `declared`."""
+    found = kept.get(TASK_MANAGERS)
+    return found if isinstance(found, int) and kept.get(DECLARED) == declared else declared
 
 
 def at_start(declared: CheckpointConfig, kept: Mapping[str, SettingValue]) -> LiveSettings:

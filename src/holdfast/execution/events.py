@@ -14,14 +14,14 @@ Which events answer which command
     Undo                Undone | UndoFailed
     Finish              Finished | Interrupted | WorkFailed
     FollowMoves         MovesFollow, once the TaskManagers have nearly all of what they are to gain
-    HandOver            HandedOver | NotHandedOver | Interrupted | WorkFailed
+    HandOver            HandedOver | NotHandedOver | Interrupted | WorkFailed    (`moves.py` has both, and `EndMoves`)
     AskBase             BaseChosen
     AnnounceDeployed, EndMoves, LeaveOut, Abandon, Interrupt, Cancel, Log, End      no answer
 
 WorkFailed answers the other kinds of work as well, if an unexpected error ended them.
 
-Deploy, Plan, RunBatch, Commit, Undo, Finish and HandOver are *work*: at most a single work is in flight, and any of its events
-above ends it. `Interrupt` and `Cancel` have the work in flight end soon; it still answers by its own events.
+Deploy, Plan, RunBatch, Commit, Undo, Finish and HandOver are *work*: at most a single work is in flight, and any of its
+events above ends it. `Interrupt` and `Cancel` have the work in flight end soon; it still answers by its own events.
 
 Every event may also come late, twice or unasked. An event about another run, batch or incarnation than the present
 changes nothing. BatchPlanned, EndReached, Interrupted, WorkFailed and BaseChosen name none of these; they come once for
@@ -31,6 +31,7 @@ each command.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holdfast.execution import moves
 from holdfast.execution.calls import Step
 from holdfast.execution.failover import Cause, Failover
 from holdfast.ids import NO_BATCH, BatchNumber, Incarnation, JournalNumber, ProcessId, Role, RunNumber
@@ -278,38 +279,6 @@ class BaseChosen:
 
 
 @dataclass(frozen=True, slots=True)
-class RescaleAsked:
-    """A user, or the autoscaler, wants another number of TaskManagers. One at a time; `EndMoves` tells how it ends."""
-
-    task_managers: int
-    parallelism: int
-    until_s: float
-    """By the time of ticks: when it is given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class MovesFollow:
-    """Everybody who gains subtasks by these places has their state as of the newest record."""
-
-    holders: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOver:
-    """Everything committed is in a record, and everybody who gains subtasks has their state as of it."""
-
-    batch: BatchNumber
-    """The last committed batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotHandedOver:
-    """It could not be done now; nothing has changed."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class StopAsked:
     """A user stops the query."""
 
@@ -351,10 +320,10 @@ Event = (
     | CheckpointCompleted
     | FailoverAsked
     | BaseChosen
-    | RescaleAsked
-    | MovesFollow
-    | HandedOver
-    | NotHandedOver
+    | moves.RescaleAsked
+    | moves.MovesFollow
+    | moves.HandedOver
+    | moves.NotHandedOver
     | StopAsked
     | Failed
 )
@@ -460,32 +429,6 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowMoves:
-    """Have everybody who gains subtasks follow their logs. Replaces the orders before."""
-
-    before: tuple[int, ...]
-    """The TaskManager that holds each place now."""
-    after: tuple[int, ...]
-    """The TaskManager that is to hold each place."""
-    live: Mapping[int, Incarnation]
-    """The incarnations of those in `after`."""
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """Record everything that is committed, and have everybody who gains subtasks reach the record. No batch runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndMoves:
-    """The rescale has ended. `error`: why there is still the layout of before; None: the new layout is deployed."""
-
-    task_managers: int
-    """Number of TaskManagers that hold places now."""
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class LeaveOut:
     """Tell the coordinator that batches go on without these TaskManagers; all that are missing, for a further loss."""
 
@@ -531,9 +474,9 @@ Command = (
     | Interrupt
     | Cancel
     | AskBase
-    | FollowMoves
-    | HandOver
-    | EndMoves
+    | moves.FollowMoves
+    | moves.HandOver
+    | moves.EndMoves
     | LeaveOut
     | Log
     | End

@@ -36,8 +36,8 @@ With `on_loss="drop"` batches go on while a TaskManager is missing, and its repl
        └─past a limit, or a further loss while a replacement joins──► a restart, in which everybody goes back
 
 Parts: `supervision` (who lives, calls), `places` (who holds which subtasks), `restarts` (the budget), `absences` (who
-is left out), `rescaling` (another number of places), `failover` (why it goes back), `reactions` (to errors). This file has the whole story of a job, so it is
-longer than others.
+is left out), `rescaling` (another number of places), `failover` (why it goes back), `reactions` (to errors). This file
+has the whole story of a job, so it is longer than others.
 
 Does not own: positions, plans, checkpoints, units of senders, connections, which rows are dropped.
 """
@@ -47,7 +47,7 @@ from typing import Any
 
 from holdfast import errors
 from holdfast.execution import events as ev
-from holdfast.execution import reactions
+from holdfast.execution import moves, reactions
 from holdfast.execution.absences import Absences
 from holdfast.execution.failover import UNKNOWN, Cause, Failover, Why
 from holdfast.execution.phases import WORK_OF, Phase, Work
@@ -79,8 +79,7 @@ class Machine:
         self._supervision = Supervision(config)
         self._restarts = Restarts(config)
         self._absences = Absences(config)
-        self._places = Places()
-        self._rescaling = Rescaling()
+        self._places, self._rescaling = Places(), Rescaling()
         self._follows: Mapping[int, int] = {}
         """The standby that has state of each place."""
         self._commands: list[ev.Command] = []
@@ -104,6 +103,7 @@ class Machine:
         self._unnoticed: Callable[[], None] = lambda: None
         self._until_s = self._cancel_s = 0.0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            **self._handlers_of_moves(),
             ev.Started: self._on_started,
             ev.Tick: self._on_tick,
             ev.ProcessesWanted: self._on_wanted,
@@ -132,10 +132,6 @@ class Machine:
             ev.CheckpointCompleted: self._on_checkpoint_completed,
             ev.FailoverAsked: self._on_failover_asked,
             ev.BaseChosen: self._on_base_chosen,
-            ev.RescaleAsked: self._on_rescale_asked,
-            ev.MovesFollow: self._on_moves_follow,
-            ev.HandedOver: self._on_handed_over,
-            ev.NotHandedOver: self._on_not_handed_over,
             ev.StopAsked: self._on_stop_asked,
             ev.Failed: self._on_failed,
         }
@@ -366,11 +362,15 @@ class Machine:
         if not self._is_over(Work.DEPLOY, event.run):
             return
         if self._joins:
-            self._join_failed(event, f"a replacement could not join: {event.error}")
+            reaction = reactions.to_deployment(event.error, False, event.outage is not None)
+            self._join_failed(reaction, f"a replacement could not join: {event.error}", event.error)
             return
         if self._rescaling.handed_over is not None:
             self._rescaling.failed(str(event.error))
-            self._join_failed(event, f"the job could not be rescaled: {event.error}")
+            # Those of the layout of before need not wait until a loss among the others is noticed.
+            ends = reactions.to_batch(event.error) is Reaction.END
+            reaction = Reaction.END if ends else Reaction.RETRY
+            self._join_failed(reaction, f"the job could not be rescaled: {event.error}", event.error)
             return
         reaction = reactions.to_deployment(event.error, not self._has_run, event.outage is not None)
         if self.phase is Phase.ENDING:
@@ -506,14 +506,13 @@ class Machine:
             self._commands.append(ev.AnnounceDeployed(self._run, dict(self._places.live)))
         self._go_on(self._plan)
 
-    def _join_failed(self, event: ev.DeployFailed, text: str) -> None:
+    def _join_failed(self, reaction: Reaction, text: str, error: Exception) -> None:
         self._joins = False
-        reaction = reactions.to_deployment(event.error, False, event.outage is not None)
         cause = Cause(Why.FAILED, text)
         if self.phase is Phase.ENDING:
             self._end()
         elif reaction is Reaction.END:
-            self._end_with(event.error)
+            self._end_with(error)
         elif self.phase is Phase.DRAINING:
             self._restart()
         elif reaction is Reaction.LOST:
@@ -532,9 +531,17 @@ class Machine:
 
     # --- another number of TaskManagers -------------------------------------------------------------------------------
 
-    def _on_rescale_asked(self, event: ev.RescaleAsked) -> None:
+    def _handlers_of_moves(self) -> dict[type[Any], Callable[[Any], None]]:
+        return {
+            moves.RescaleAsked: self._on_rescale_asked,
+            moves.MovesFollow: self._on_moves_follow,
+            moves.HandedOver: self._on_handed_over,
+            moves.NotHandedOver: self._on_not_handed_over,
+        }
+
+    def _on_rescale_asked(self, event: moves.RescaleAsked) -> None:
         if self._is_ending:
-            self._commands.append(ev.EndMoves(self._supervision.places, "the query ends"))
+            self._commands.append(moves.EndMoves(self._supervision.places, "the query ends"))
         elif self._rescaling.asked is None:
             self._rescaling.begin(event)
             self._supervision.grow(event.task_managers, self._now_s)
@@ -553,7 +560,7 @@ class Machine:
             self._commands += self._rescaling.target(self._places, self._supervision.live())
             self._hand_over_soon()
 
-    def _on_moves_follow(self, event: ev.MovesFollow) -> None:
+    def _on_moves_follow(self, event: moves.MovesFollow) -> None:
         if self._rescaling.follow(event.holders):
             self._hand_over_soon()
 
@@ -562,12 +569,12 @@ class Machine:
         if self.phase is Phase.PLANNING and self._rescaling.is_due(self._supervision.live(), self._now_s):
             self._commands.append(ev.Interrupt())
 
-    def _on_not_handed_over(self, event: ev.NotHandedOver) -> None:
+    def _on_not_handed_over(self, event: moves.NotHandedOver) -> None:
         if self._is_over(Work.HAND_OVER):
             self._rescaling.put_off(event.reason, self._now_s)
             self._go_on(self._plan)
 
-    def _on_handed_over(self, event: ev.HandedOver) -> None:
+    def _on_handed_over(self, event: moves.HandedOver) -> None:
         if self._is_over(Work.HAND_OVER):
             self._go_on(lambda: self._ask_for_moves(event.batch))
 
@@ -578,13 +585,14 @@ class Machine:
         self._commands.append(ev.AskBase(Failover((Cause(Why.RESCALED, "the job is rescaled"),), joining=())))
 
     def _move(self, base: BatchNumber) -> None:
-        """Deploy the new layout, unless somebody was lost meanwhile."""
+        """Deploy the new layout; if somebody was lost meanwhile who was to gain subtasks, go on with that of before."""
         places, live = self._rescaling.places, self._supervision.live()
-        if self._cause is not None or places is None or base != self._rescaling.handed_over:
+        if self._cause is not None or not self._places.still_held(live):
             self._restart()
-        elif not (places.still_held(live) and self._places.still_held(live)):
-            self._cause = Cause(Why.LOST, "a TaskManager was lost while the job was rescaled")
-            self._restart()
+        elif places is None or not places.still_held(live) or base != self._rescaling.handed_over:
+            self._rescaling.again()
+            self._commands.append(ev.AnnounceDeployed(self._run, dict(self._places.live)))
+            self._plan()
         else:
             deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders, moves=True)
             self._begin(Phase.RESCALING, deploy)
@@ -606,7 +614,7 @@ class Machine:
     def _end_moves(self, error: str | None) -> None:
         if self._rescaling.asked is not None:
             self._rescaling.end()
-            self._commands.append(ev.EndMoves(len(self._places.holders), error))
+            self._commands.append(moves.EndMoves(len(self._places.holders), error))
 
     # --- planning and finishing ---------------------------------------------------------------------------------------
 
@@ -621,7 +629,7 @@ class Machine:
         if places is not None:
             self._join(places)
         elif not self._absences and self._rescaling.is_due(self._supervision.live(), self._now_s):
-            self._begin(Phase.HANDING_OVER, ev.HandOver())
+            self._begin(Phase.HANDING_OVER, moves.HandOver())
         else:
             self._begin(Phase.PLANNING, ev.PlanBatch(self.paused_by))
 

@@ -12,6 +12,7 @@ and what fails later finds the new one. The machine makes the deployments; this 
 from collections.abc import Mapping
 
 from holdfast.execution import events as ev
+from holdfast.execution import moves
 from holdfast.execution.places import Places, gained, rescaled
 from holdfast.ids import BatchNumber, Incarnation
 
@@ -25,7 +26,7 @@ class Rescaling:
     """The rescale that is under way, if any."""
 
     def __init__(self) -> None:
-        self.asked: ev.RescaleAsked | None = None
+        self.asked: moves.RescaleAsked | None = None
         self.places: Places | None = None
         """The places of the new layout, which were ordered last."""
         self.handed_over: BatchNumber | None = None
@@ -36,7 +37,7 @@ class Rescaling:
         self._not_before_s = 0.0
         self._reason = "too few TaskManagers have started"
 
-    def begin(self, asked: ev.RescaleAsked) -> None:
+    def begin(self, asked: moves.RescaleAsked) -> None:
         """Take in what is asked for. None may be under way."""
         self.__init__()  # type: ignore[misc]
         self.asked = asked
@@ -52,9 +53,9 @@ class Rescaling:
         if self.places is None:
             return []
         self._reason = "those who gain subtasks have not caught up"
-        moves = gained(before.holders, self.places.holders, self.asked.parallelism)
-        self._follows = not moves
-        return [ev.FollowMoves(before.holders, self.places.holders, self.places.live)]
+        found = gained(before.holders, self.places.holders, self.asked.parallelism)
+        self._follows = not found
+        return [moves.FollowMoves(before.holders, self.places.holders, self.places.live)]
 
     def again(self) -> None:
         """Choose anew: TaskManagers may have let go of all that they followed."""

@@ -59,8 +59,8 @@ class Supervision:
     def settle(self, holders: Collection[int]) -> list[ev.Command]:
         """Need as many places as there are holders, and end the TaskManagers that are left over."""
         self.places = len(holders)
-        live = self.live()
-        others = sorted(self._processes.numbers(Role.TASK_MANAGER).difference(holders), key=lambda n: (n not in live, n))
+        live, numbers = self.live(), self._processes.numbers(Role.TASK_MANAGER)
+        others = sorted(numbers.difference(holders), key=lambda number: (number not in live, number))
         over = self._processes.retire(Role.TASK_MANAGER, others[self._standby :])
         return [_end(each, "the job needs fewer TaskManagers") for each in over]
 

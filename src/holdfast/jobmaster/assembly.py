@@ -184,19 +184,18 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
         interruption,
         advisor,
     )
-    record = partial(updating.rescaled, control, settings.declared_task_managers)
-    rescales = Rescales(
-        job, cluster, task_managers, control, following, clock, interruption, facts.tell, record
-    )
+    moving = job, cluster, task_managers, control, following, clock, interruption, facts.tell
+    rescales = Rescales(*moving, partial(updating.rescaled, control, settings.declared_task_managers))
     savepoints = SavepointWriter(job, control, [task_managers, senders], clock, ended.is_set)
     reads = LiveReads(job, task_managers, deployer.owners)
-    janitor = EpochJanitor(job.store, job.epoch, publishers)
     remains = Remains(job.store, job.stored.job_id, job.epoch, publishers, objects)
-    sweeper = CleanupSchedule(janitor, remains, control.post, clock, closing.is_set)
+    sweeper = CleanupSchedule(
+        EpochJanitor(job.store, job.epoch, publishers), remains, control.post, clock, closing.is_set
+    )
     return MasterParts(
         job, taken, clock, time, updating, event_log, outages, machine, conductor, gateway, cluster, facts,
-        task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, following, rescales,
-        reads, advisor, sweeper, ended, closing,
+        task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, following,
+        rescales, reads, advisor, sweeper, ended, closing,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 from holdfast import failpoints
 from holdfast.execution import events as ev
+from holdfast.execution import moves
 from holdfast.ids import JournalNumber
 from holdfast.jobmaster.assembly import MasterParts
 from holdfast.jobmaster.checkpoints.promises import RestartCheckpoint
@@ -60,11 +61,11 @@ class Commands:
                 parts.conductor.interruption.ask()
             case ev.Cancel():
                 threading.Thread(target=parts.senders.cancel, args=(command.run,), daemon=True).start()
-            case ev.FollowMoves():
+            case moves.FollowMoves():
                 parts.rescales.follow(command)
-            case ev.HandOver():
+            case moves.HandOver():
                 begin(parts.rescales.hand_over)
-            case ev.EndMoves():
+            case moves.EndMoves():
                 parts.rescales.end(command)
             case ev.LeaveOut():
                 parts.control.left_out(command.reason, command.missing)

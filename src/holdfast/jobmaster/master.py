@@ -27,6 +27,7 @@ from holdfast.jobmaster.assembly import ClusterMaker, assemble
 from holdfast.jobmaster.batches.declared import log_restored, log_settings, position_of
 from holdfast.jobmaster.batches.deployer import StartedJob
 from holdfast.jobmaster.batches.progress import Progress
+from holdfast.jobmaster.batches.rescales import Rescale
 from holdfast.jobmaster.checkpoints.found import found_records, records_of
 from holdfast.jobmaster.commands import Commands
 from holdfast.jobmaster.ending import Ending
@@ -37,7 +38,6 @@ from holdfast.journal.fence import TakenOver
 from holdfast.observe.view import JobView, graph_of
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import ExchangeRoute
-from holdfast.rescale import Rescale
 from holdfast.settings import CheckpointConfig
 from holdfast.stored_state import live
 from holdfast.ui.site import HttpUrls

@@ -41,7 +41,7 @@ def settings_at_start(
 ) -> LiveSettings:
     """Return the settings with which a start begins from a record. Raises `JobRefused`.
 
-    `task_managers`: as many as the code asks for. A layout that was kept while it asked for another number is forgotten.
+    `task_managers`: as many as the code asks for. A layout that was kept while it asked for others is forgotten.
     """
     kept: Mapping[str, SettingValue] = {} if base is None or forget else base.kept
     if kept.get(DECLARED, task_managers) != task_managers:

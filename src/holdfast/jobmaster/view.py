@@ -53,6 +53,7 @@ def view_of(
         restoring=restoring_now(parts.task_managers),
         restarts=progress.restarts(),
         advice=parts.advisor.advice,
+        rescale=parts.rescales.text,
         losses=tuple(with_losses(control.history.losses(), parts.losses.not_final)),
         dropping=parts.losses.dropped,
         processes=processes_now(parts.task_managers, parts.senders, progress.last_metrics(), parts.following.views()),

@@ -183,6 +183,8 @@ class JobView:
     restarts: tuple[Restart, ...]
     advice: str | None
     """Advice of the autoscaler on the number of TaskManagers; None without it, or before its first measurement."""
+    rescale: str | None
+    """How far a rescale is, or why the last one failed; None if there is nothing to say."""
     losses: tuple[LostRows, ...]
     """Rows lost because the job went on without a TaskManager, oldest first, also in earlier starts."""
     dropping: int

@@ -81,17 +81,44 @@ class SlotClaims:
             self._claims.append(claim)
             return claim
 
+    def resize(self, claim: Claim, slots: int, processes: int) -> None:
+        """Hold slots for another number of TaskManagers; senders by default give some up, or come back.
+
+        Raises `JobRefused` with the numbers where there are too few, and changes nothing then.
+        """
+        with self._lock:
+            more = processes - claim.processes
+            free = slots - sum(each.total for each in self._claims)
+            given_up = sum(each.senders for each in self._claims if not each.is_firm)
+            if more > 0 and free + given_up < more + SHARED:
+                holders = "; ".join(map(str, self._claims))
+                raise JobRefused(
+                    f"query {claim.name!r} needs {processes} slots for TaskManagers, those that stand by and those of "
+                    f"the layout of before included, and {SHARED} for short Spark jobs: {more + SHARED} more than are "
+                    f"held for it. Spark has {slots}, of which {free} are free and {given_up} would be given up by "
+                    f"senders; {holders}. Give it more (local[N], spark.executor.cores, spark.cores.max, "
+                    "spark.executor.instances), or ask for fewer TaskManagers"
+                )
+            claim.processes = processes
+            if more > 0:
+                self._make_free(more + SHARED - free)
+            else:
+                self._give_back(-more)
+
     def release(self, claim: Claim) -> None:
         """Give all slots of a query back, to those that gave senders up. May be called more than once."""
         with self._lock:
             if not any(each is claim for each in self._claims):
                 return
             self._claims = [each for each in self._claims if each is not claim]
-            free = claim.total
-            for each in self._claims:
-                more = min(each.wished - each.senders, free)
-                each.senders += more
-                free -= more
+            self._give_back(claim.total)
+
+    def _give_back(self, free: int) -> None:
+        """Let senders that were given up come back in so many slots."""
+        for each in self._claims:
+            more = min(each.wished - each.senders, free)
+            each.senders += more
+            free -= more
 
     def _make_free(self, missing: int) -> None:
         """Take senders by default from the queries that have most of them, until so many slots are free."""

@@ -22,11 +22,12 @@ from holdfast.ids import ProcessId, RunNumber
 from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
 from holdfast.sources.dataframe import DataFrameSource
-from holdfast.spark.claims import Claim, SlotClaims
+from holdfast.spark.claims import SHARED, Claim, SlotClaims
 from holdfast.spark.failures import step_failure
 from holdfast.spark.host import SparkHost, SparkJob
 from holdfast.spark.hosting import Hosting
 from holdfast.spark.shipping import shipped_by_value
+from holdfast.spark.slots import await_slots
 from holdfast.spark.staying import StayingProcess
 from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment
 from holdfast.spark.transforms import declared_rows, spark_schema
@@ -77,6 +78,12 @@ class SparkCluster:
 
     def residents_that_fit(self) -> int:
         return max(0, min(self.residents, self._host.slots() - self._slots_taken))
+
+    def resize(self, processes: int) -> None:
+        more = max(0, processes - self._claim.processes)
+        needed = self._claims.held() + more
+        available = await_slots(self._host, 1, needed + SHARED) if more else self._host.slots()
+        self._claims.resize(self._claim, available, processes)
 
     def check(self) -> None:
         if self._host.has_ended():

@@ -17,7 +17,14 @@ from holdfast.job_settings import settings_of
 from holdfast.jobmaster.batches.deployment import Layout
 from holdfast.jobmaster.program_end import end_with_program, stop_with_program
 from holdfast.jobmaster.starting.from_savepoint import savepoint_of
-from holdfast.jobmaster.starting.start import ClusterContext, Start, open_stored_job, start_job, task_manager_settings
+from holdfast.jobmaster.starting.start import (
+    ClusterContext,
+    Start,
+    open_stored_job,
+    recorded_task_managers,
+    start_job,
+    task_manager_settings,
+)
 from holdfast.ports import Endpoint
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import JobMasterGateway
@@ -95,7 +102,10 @@ def _start_on(host: SparkHost, job: "Job", trigger: QueryTrigger, say: Say) -> Q
     reaching.result()
     claims = claims_of(host.application)
     say("waiting for executors")
-    layout, claim, available = _layout(job, program, host, claims)
+    recorded = recorded_task_managers(
+        RetryingStore(open_store(job.storage, job.storage_options)), job.task_managers, job.starting.forget_updates
+    )
+    layout, claim, available = _layout(job, program, host, claims, recorded)
     try:
         return _start_claimed(job, host, program, layout, trigger, _Slots(claims, claim, available), say)
     except BaseException:
@@ -190,11 +200,16 @@ def _bind_sources(job: "Job", host: SparkHost) -> None:
             source.bind(job.storage, job.storage_options)
 
 
-def _layout(job: "Job", program: Program, host: SparkHost, claims: SlotClaims) -> tuple[Layout, Claim, int]:
-    """Fit the job into the slots that other queries leave. Raises `JobRefused`."""
+def _layout(
+    job: "Job", program: Program, host: SparkHost, claims: SlotClaims, recorded: int
+) -> tuple[Layout, Claim, int]:
+    """Fit the job into the slots that other queries leave; those for `recorded` TaskManagers are claimed.
+
+    Raises `JobRefused`.
+    """
     task_managers = job.task_managers if program.operators else 0
     standby = job.standby_task_managers if task_managers else 0
-    processes = task_managers + standby
+    processes = (recorded if task_managers else 0) + standby
     needed = claims.firm() + processes + max(1, job.senders or 0)
     asked = claims.held() + processes + (0 if job.senders == 0 else (job.senders or 1) + SHARED)
     available = slots_beside_others(host, needed, asked, claims.held())
@@ -207,7 +222,7 @@ def _layout(job: "Job", program: Program, host: SparkHost, claims: SlotClaims) -
     claim = claims.claim(job.name, available, processes, job.senders, senders_of)
     for line in advice(host.master, host.setting, processes, claim.senders):
         log.warning("%s: %s", job.name, line)
-    parallelism = job.parallelism or max(task_managers, available - processes)
+    parallelism = job.parallelism or max(task_managers, available - task_managers - standby)
     layout = Layout(parallelism, job.max_parallelism or 0, task_managers, standby, bool(standby and job.standby_state))
     return layout, claim, available
 

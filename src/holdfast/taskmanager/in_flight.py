@@ -7,7 +7,7 @@ from holdfast.ids import BatchNumber, RunNumber
 from holdfast.taskmanager.subtask import Subtask
 
 
-class InFlight(NamedTuple):
+class BatchInFlight(NamedTuple):
     """The batch that was begun and neither committed nor undone."""
 
     run: RunNumber
@@ -15,7 +15,7 @@ class InFlight(NamedTuple):
     levels: tuple[int, ...]
 
 
-def named(in_flight: InFlight | None) -> str:
+def named(in_flight: BatchInFlight | None) -> str:
     """Word the batch in flight."""
     return "no batch" if in_flight is None else f"batch {in_flight.batch} of run {in_flight.run}"
 

@@ -61,11 +61,16 @@ def move(
 
 
 def _stands_at(hosted: Hosted, deployment: Deployment, committed: BatchNumber) -> bool:
-    """True if the hosted subtasks hold just the state of the deployment's base."""
+    """True if the hosted subtasks hold just the state of the deployment's base.
+
+    The JobMaster knows that batches which were committed since the base have changed nothing; here the last one is
+    compared, and that the base was cut from these subtasks.
+    """
     was, base = hosted.deployment, deployment.base
-    if base == was.base and committed == was.first_batch - 1:
-        return True
-    return base is not None and base.epoch == was.epoch and hosted.batch_of(base.checkpoint_id) == committed
+    if committed != deployment.first_batch - 1:
+        return False
+    cut_here = base is not None and base.epoch == was.epoch and hosted.batch_of(base.checkpoint_id) is not None
+    return cut_here or base == was.base
 
 
 def _gain(
@@ -98,7 +103,8 @@ def _gain(
             for each, by in zip(gained, followers, strict=True)
         ]
         opened = [pool.submit(_opened, each, whole) for each in built]
-        failed = [error for each in (whole, *opened) if (error := each.exception()) is not None]
+        awaited: list[Future[Any]] = [whole, *opened]
+        failed = [error for each in awaited if (error := each.exception()) is not None]
         recovery = Recovery(fetch.fetched, clock.monotonic() - begun_s)
     new = [each.result() for each in built if each.exception() is None]
     if failed:

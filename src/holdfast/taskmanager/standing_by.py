@@ -1,4 +1,4 @@
-"""A TaskManager that follows the logs of subtasks that it may host later: a standby, or one that gains some by a rescale.
+"""A TaskManager that follows the logs of subtasks that it may host later: as a standby, or to gain them by a rescale.
 
     follow(order of record n) ──► a follower for each place, in turn ──► answered with the records reached
     take(subtasks) ──► the follower of just these subtasks; the others are let go

@@ -49,7 +49,7 @@ from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.buffers import SpillArea
 from holdfast.taskmanager.checkpoints import Answers, LocalCheckpoint
 from holdfast.taskmanager.hosting import Hosted, host
-from holdfast.taskmanager.in_flight import InFlight, check_hosted, named
+from holdfast.taskmanager.in_flight import BatchInFlight, check_hosted, named
 from holdfast.taskmanager.inputs import Inputs
 from holdfast.taskmanager.live_reads import answer
 from holdfast.taskmanager.memory import StateSize, give_up_undo
@@ -110,7 +110,7 @@ class TaskManager:
         self._committed = NO_BATCH
         self._refusals: list[Refusal] = []
         self._deployments = 0
-        self._in_flight: InFlight | None = None
+        self._in_flight: BatchInFlight | None = None
         self._rows_in_flight = 0
         """Rows of the batch in flight that subtasks have taken."""
         self._hosted: Hosted | None = None
@@ -187,7 +187,7 @@ class TaskManager:
             taken = self._inputs.take(request)
             subtasks = hosted.of_level(request.level)
             check_hosted(set(taken), subtasks)
-            self._in_flight = InFlight(request.run, request.batch, (*levels, request.level))
+            self._in_flight = BatchInFlight(request.run, request.batch, (*levels, request.level))
             rows = sum(rows.num_rows for inputs in taken.values() for _, rows in inputs)
             self._rows_in_flight = rows + (self._rows_in_flight if levels else 0)
             results = self._each(

@@ -5,5 +5,5 @@ Files in reading order: `conductor` (the loop around the execution machine), `wo
 `deployer` with `deployment` (who holds which subtasks, restored from which state), `runner` (a batch, level by level)
 with `isolating` (which splits fail) and `losses` (rows that are lost), `following` (standbys with state, and moves),
 `rescales` (another number of TaskManagers), `advisor` (how many TaskManagers the job needs), `declared` (made from the
-declarations), `progress` (for users) with `hot_keys`, `wanted` (those who wait for batches and for checkpoints of them).
+declarations), `progress` (for users) with `hot_keys`, `wanted` (those who wait for batches and for their checkpoints).
 """

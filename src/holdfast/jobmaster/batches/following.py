@@ -1,5 +1,5 @@
-"""Who follows which subtasks, how far, and which records stay for them meanwhile: standbys with state, and TaskManagers
-that are to gain subtasks by a rescale.
+"""Followers: which process follows which subtasks, how far, and which records stay for it meanwhile. They are standbys
+with state, and TaskManagers that are to gain subtasks by a rescale.
 
     a record is written, or a standby comes ─► HoldNewest ─► follow(order) ─► answered ─► LetGo, and on with the newest
                                                                  └── no answer for `PIN_S_MAX` ─► LetGo
@@ -116,7 +116,7 @@ class Following:
         self._bytes_read: dict[ProcessId, int] = {}
         """Bytes that each process has read so far in all."""
         self._bytes_before: dict[ProcessId, int] = {}
-        """As many had those who gain subtasks read before that."""
+        """Bytes that those who gain subtasks had read before that."""
         self._recorded: deque[_Recorded] = deque(maxlen=RECORDS_MAX)
 
     @property
@@ -242,7 +242,12 @@ class Following:
                 del self._standbys[process]
 
     def _is_due(
-        self, process: ProcessId, places: tuple[int, ...], shares: tuple[Share, ...], newest: JournalNumber, now_s: float
+        self,
+        process: ProcessId,
+        places: tuple[int, ...],
+        shares: tuple[Share, ...],
+        newest: JournalNumber,
+        now_s: float,
     ) -> bool:
         """True if it is to be asked now; it then counts as asked."""
         standby = self._standbys.setdefault(process, _Standby())

@@ -15,8 +15,9 @@ from functools import partial
 from holdfast import failpoints
 from holdfast.availability import listed
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import HoldfastError, RescaleFailed, SettingsError
 from holdfast.execution import events as ev
+from holdfast.execution import moves
 from holdfast.execution.places import gained
 from holdfast.ids import NO_BATCH, JournalNumber, ProcessId, Role
 from holdfast.jobmaster.batches.conductor import Interruption
@@ -27,7 +28,6 @@ from holdfast.jobmaster.checkpoints.control import Control
 from holdfast.jobmaster.processes.cluster import Cluster
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.printable import logger
-from holdfast.rescale import Rescale
 from holdfast.settings import OnLoss
 
 log = logger(__name__)
@@ -35,6 +35,74 @@ log = logger(__name__)
 HAND_OVER_S_MAX = 10.0
 """Bound in seconds on a pause of batches in which all that is committed is recorded, and reached by those who gain
 subtasks; then batches go on, and it is tried again. A higher value lets more state be stored and read in the pause."""
+
+
+class Rescale:
+    """A rescale that `Query.rescale` began; the query goes on meanwhile. Thread-safe.
+
+    `task_managers`: the number that was asked for. `before`: the number at the call.
+    """
+
+    def __init__(self, before: int, task_managers: int, bytes_moved: Callable[[], int]) -> None:
+        self.before = before
+        self.task_managers = task_managers
+        self._bytes_moved = bytes_moved
+        self._ended = threading.Event()
+        self._error: str | None = None
+        self._moved = 0
+        self._step = "starting TaskManagers"
+
+    @property
+    def is_done(self) -> bool:
+        """True once it has ended, well or not."""
+        return self._ended.is_set()
+
+    @property
+    def error(self) -> str | None:
+        """Why the job still has the layout of before; None while it goes on, and if it succeeded."""
+        return self._error
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of state that TaskManagers have read for the subtasks that they gain."""
+        return self._moved if self.is_done else self._bytes_moved()
+
+    @property
+    def progress(self) -> str:
+        """How far it is, in words."""
+        way = f"from {self.before} to {self.task_managers} TaskManagers"
+        moved = f"{self.bytes_moved:,} bytes of state read"
+        if not self.is_done:
+            return f"{way}: {self._step}, {moved}"
+        return f"{way}: done, {moved}" if self._error is None else f"{way}: failed: {self._error}"
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the job has the new layout, at most `timeout` seconds.
+
+        Raises
+        ------
+        RescaleFailed
+            The job still has the layout of before.
+        TimeoutError
+            It goes on after that time.
+        """
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"the rescale goes on after {timeout:g} s: {self.progress}")
+        if self._error is not None:
+            raise RescaleFailed(f"rescale {self.progress}")
+
+    def __repr__(self) -> str:
+        return f"<Rescale {self.progress}>"
+
+    def now(self, step: str) -> None:
+        """Note the step that it is at."""
+        self._step = step
+
+    def end(self, error: str | None) -> None:
+        """Note that it has ended."""
+        if not self.is_done:
+            self._moved, self._error = self._bytes_moved(), error
+            self._ended.set()
 
 
 class Rescales:
@@ -81,7 +149,7 @@ class Rescales:
             made = self.newest = Rescale(before, task_managers, self._following.bytes_moved)
         parallelism = self._job.settings.layout.parallelism
         log.info("%s: rescale from %d to %d TaskManagers begins", self._job.settings.name, before, task_managers)
-        self._tell(ev.RescaleAsked(task_managers, parallelism, self._clock.monotonic() + timeout_s))
+        self._tell(moves.RescaleAsked(task_managers, parallelism, self._clock.monotonic() + timeout_s))
         return made
 
     def _check(self, before: int, task_managers: int) -> None:
@@ -104,7 +172,7 @@ class Rescales:
         if self.newest is not None and not self.newest.is_done:
             raise SettingsError(f"{asked}: a rescale is under way, {self.newest.progress}; wait for its end")
 
-    def follow(self, command: ev.FollowMoves) -> None:
+    def follow(self, command: moves.FollowMoves) -> None:
         """Have those who gain subtasks follow them, from a checkpoint on."""
         self._now("moving state")
         moves = gained(command.before, command.after, self._job.settings.layout.parallelism)
@@ -117,7 +185,7 @@ class Rescales:
             self._control.request_checkpoint().add_done_callback(partial(self._nothing_to_follow, caught_up))
 
     def _caught_up(self, after: tuple[int, ...], number: JournalNumber | None) -> None:
-        self._tell(ev.MovesFollow(after))
+        self._tell(moves.MovesFollow(after))
 
     def _nothing_to_follow(
         self, caught_up: Callable[[JournalNumber | None], None], done: "Future[JournalNumber | None]"
@@ -145,7 +213,7 @@ class Rescales:
         failpoints.hit("jobmaster.hand.over")
         record = self._control.record(number)
         is_own = record is not None and record.epoch == self._job.epoch
-        return ev.HandedOver(record.batch if record is not None and is_own else NO_BATCH)
+        return moves.HandedOver(record.batch if record is not None and is_own else NO_BATCH)
 
     def _await(self, condition: Callable[[], bool], until_s: float) -> bool:
         """Wait for the condition; False if it takes too long, the work is to end, or a source refuses a cut here."""
@@ -160,9 +228,9 @@ class Rescales:
         if self._interruption.is_asked:
             return ev.Interrupted()
         log.info("%s: the rescale waits: %s", self._job.settings.name, reason)
-        return ev.NotHandedOver(reason)
+        return moves.NotHandedOver(reason)
 
-    def end(self, command: ev.EndMoves) -> None:
+    def end(self, command: moves.EndMoves) -> None:
         """Record the new layout, or give back what only the new one needed."""
         made, name = self.newest, self._job.settings.name
         if command.error is None:

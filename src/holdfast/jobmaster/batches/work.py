@@ -86,7 +86,7 @@ class WorkQueue:
         self._outcome = BatchOutcome()
         self._runner: BatchRunner | None = None
         self._committed = NO_BATCH
-        """The last committed batch of this start that is part of the state; -1: none since a checkpoint before it."""
+        """The last committed batch of this start that changed anything; -1: none did."""
 
     def _cause(self, error: Exception) -> Exception:
         """Replace an error by `SessionStopped` if the Spark session was stopped, since that is its cause."""
@@ -116,7 +116,7 @@ class WorkQueue:
                 self._control.check_not_fenced()
             batch = base.batch_in(self._control.history.epoch)
             if command.moves and batch != self._committed:
-                raise errors.HoldfastError(f"the last checkpoint is of batch {batch}, committed is {self._committed}")
+                raise errors.StaleCall(f"the last checkpoint is of batch {batch}, committed is {self._committed}")
             self._deployer.deploy(command, base.record, self._planner.next_batch)
             self._losses.holders = command.holders
             if failover is not None and failover.joining is not None:
@@ -242,7 +242,6 @@ class WorkQueue:
                 return ev.CommitFailed(command.run, command.batch, cause)
             return ev.BatchFailed(command.run, command.batch, *self._outage(BATCHES, cause))
         failpoints.hit("jobmaster.committed")
-        self._committed = command.batch
         self._outages.answered(BATCHES)
         plan = plan.without(outcome.failed_splits)
         position = self._planner.committed(plan, outcome.event_times, outcome.timers, outcome.failed_splits)
@@ -250,6 +249,7 @@ class WorkQueue:
         if self._settings.on_loss is OnLoss.DROP:
             self._losses.committed(CommittedRows(plan.batch, outcome.taken, outcome.dropped), position)
         progress = plan.progress or outcome.fired > 0 or bool(outcome.failed_splits)
+        self._committed = command.batch if progress else self._committed
         refusals = (*outcome.refusals, *plan.refusals)
         self._control.committed(
             checkpoint_events.CommitAcknowledged(

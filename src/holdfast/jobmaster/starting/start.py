@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from holdfast.checkpoint.updates import LiveSettings
+from holdfast.checkpoint.updates import LiveSettings, task_managers_of
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, JobRefused, ObjectNotFound, SettingsError, StorageError
 from holdfast.formats.leader import LeaderState
@@ -287,7 +287,7 @@ def _take_over(
     )
     live = _live_settings(start, taken.base)
     layout = settings.layout
-    task_managers = min(live.task_managers(settings.declared_task_managers), layout.parallelism)
+    task_managers = min(task_managers_of(live.kept, settings.declared_task_managers), layout.parallelism)
     started = StartedJob(
         replace(settings, checkpoint=live.now, layout=replace(layout, task_managers=task_managers)),
         job,
@@ -404,6 +404,12 @@ def _newest_checkpoint(store: ObjectStore) -> tuple[JournalNumber | None, Checkp
             return None
 
     return find_base(lambda: list_journal(store), read, store.url)[1:]
+
+
+def recorded_task_managers(store: ObjectStore, declared: int, forget: bool) -> int:
+    """The number of TaskManagers that a start begins with: as its code declares, unless a rescale is in the record."""
+    newest = None if forget else _newest_checkpoint(store)[1]
+    return declared if newest is None else task_managers_of(newest.kept, declared)
 
 
 def _compared_with_targets(
