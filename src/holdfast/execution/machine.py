@@ -86,8 +86,7 @@ class Machine:
         """The commands of the present answer."""
         self.phase = Phase.IDLE
         self._work: Work | None = None
-        self._now_s = 0.0
-        self._run = RunNumber(0)
+        self._now_s, self._run = 0.0, RunNumber(0)
         self._has_run = False
         self._base: JournalNumber | None = None
         self._joins = False

@@ -147,10 +147,9 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     gateway = MasterGateway(name, layout.standby)
     cluster = make_cluster(gateway)
     facts = Facts(conductor, cluster, outages)
-    silence_s = settings.heartbeat_timeout_s
-    task_managers = TaskManagers(cluster, layout.processes, layout.task_managers, clock, facts.tell, silence_s)
-    senders = Senders(cluster, job.program, clock, facts.tell, silence_s, settings.regions)
-
+    told, silence_s = (clock, facts.tell), settings.heartbeat_timeout_s
+    task_managers = TaskManagers(cluster, layout.processes, layout.task_managers, *told, silence_s)
+    senders = Senders(cluster, job.program, *told, silence_s, settings.regions)
     losses, publishers = LossLedger(), publishers_of(job)
     older = [number for number, _ in taken.older]
     journal = Journal(job.store, taken.epoch, taken.base_number, older=older, attempts_max=RECORD_ATTEMPTS_MAX)
@@ -184,14 +183,13 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
         interruption,
         advisor,
     )
-    moving = job, cluster, task_managers, control, following, clock, interruption, facts.tell
-    rescales = Rescales(*moving, partial(updating.rescaled, control, settings.declared_task_managers))
+    record = partial(updating.rescaled, control, settings.declared_task_managers)
+    rescales = Rescales(job, cluster, task_managers, control, following, *told, interruption, record)
     savepoints = SavepointWriter(job, control, [task_managers, senders], clock, ended.is_set)
     reads = LiveReads(job, task_managers, deployer.owners)
     remains = Remains(job.store, job.stored.job_id, job.epoch, publishers, objects)
-    sweeper = CleanupSchedule(
-        EpochJanitor(job.store, job.epoch, publishers), remains, control.post, clock, closing.is_set
-    )
+    janitor = EpochJanitor(job.store, job.epoch, publishers)
+    sweeper = CleanupSchedule(janitor, remains, control.post, clock, closing.is_set)
     return MasterParts(
         job, taken, clock, time, updating, event_log, outages, machine, conductor, gateway, cluster, facts,
         task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, following,

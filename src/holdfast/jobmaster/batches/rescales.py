@@ -116,8 +116,8 @@ class Rescales:
         control: Control,
         following: Following,
         clock: Clock,
-        interruption: Interruption,
         tell: Callable[[ev.Event], None],
+        interruption: Interruption,
         record: Callable[[int], None],
     ) -> None:
         self._job = job
