@@ -34,7 +34,13 @@ def home() -> Path:
 
 
 def install() -> str:
-    """Install Flink and compile the workload if need be; returns the class path."""
+    """Install Flink and compile the workload if need be; return the class path."""
+    install_flink()
+    return compiled(SOURCE)
+
+
+def install_flink() -> None:
+    """Install Flink if need be. Needs a JDK."""
     if shutil.which("javac") is None:
         raise SystemExit("the Flink peer needs a JDK (on Debian: apt-get install openjdk-17-jdk-headless)")
     python = home() / "flink" / "bin" / "python"
@@ -43,13 +49,18 @@ def install() -> str:
         subprocess.run([sys.executable, "-m", "venv", str(home() / "flink")], check=True)
         pip = [str(python), "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, "setuptools<81", "wheel", FLINK], check=True, stdout=sys.stderr)
+
+
+def compiled(source: Path, further: Sequence[str] = ()) -> str:
+    """Compile a program if need be; return its class path: Flink's jars, the `further` entries and the classes."""
     jars = sorted(str(jar) for jar in (home() / "flink").glob("lib/python3*/site-packages/pyflink/lib/*.jar"))
     classes = home() / "classes"
-    compiled = classes / "RunningCount.class"
-    if not compiled.exists() or compiled.stat().st_mtime < SOURCE.stat().st_mtime:
+    made = classes / f"{source.stem}.class"
+    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
         classes.mkdir(exist_ok=True)
-        subprocess.run(["javac", "-nowarn", "-cp", ":".join(jars), "-d", str(classes), str(SOURCE)], check=True)
-    return ":".join([*jars, str(classes)])
+        path = ":".join([*jars, *further])
+        subprocess.run(["javac", "-nowarn", "-cp", path, "-d", str(classes), str(source)], check=True)
+    return ":".join([*jars, *further, str(classes)])
 
 
 def run(backend: str, keys: int, parallelism: int, changelog: bool = True, interval: str = "1s") -> dict[str, Any]:
