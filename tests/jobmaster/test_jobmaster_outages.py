@@ -1,6 +1,9 @@
 """The message of a job that waits: it names the newest cause, a store that is away or TaskManagers that end."""
 
-from holdfast.clock import SystemClock
+import pytest
+
+from holdfast.clock import ManualClock, SystemClock
+from holdfast.errors import StorageError
 from holdfast.execution.events import LossExplained, Lost
 from holdfast.ids import Incarnation, ProcessId, Role
 from holdfast.jobmaster.checkpoints.outages import BATCHES, RESTORES, Outages
@@ -38,3 +41,17 @@ def test_a_loss_that_is_explained_later_is_named_with_its_true_reason() -> None:
     assert outages.message == "Recovering: TaskManager 0 ended: its connection broke off"
     outages.note_loss(LossExplained(FIRST, "killed"))
     assert outages.message == "Recovering: TaskManager 0 ended: killed"
+
+
+def test_an_outage_does_not_last_over_failures_of_another_kind() -> None:
+    clock = ManualClock()
+    outages = Outages("job", "memory://x", clock, lambda: (60.0, "1min"))
+    outages.failed(RESTORES, "StorageError: away")
+    clock.advance(50.0)
+    outages.failed_otherwise(RESTORES)  # the store answered, and a TaskManager ended
+    clock.advance(50.0)
+    outages.failed(RESTORES, "StorageError: away again")
+    assert outages.waited_s == 0.0
+    clock.advance(61.0)
+    with pytest.raises(StorageError, match="a restore has failed for 61 s"):
+        outages.failed(RESTORES, "StorageError: still away")

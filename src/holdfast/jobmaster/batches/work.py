@@ -99,6 +99,7 @@ class WorkQueue:
     def _outage(self, step: str, error: Exception) -> tuple[Exception, ev.Outage | None]:
         """Decide if the step failed because of an outage; the error says so if the outage took too long."""
         if not errors.is_outage(error) or reactions.to_batch(error) is not Reaction.RETRY:
+            self._outages.failed_otherwise(step)
             return error, None
         try:
             return error, ev.Outage(self._outages.failed(step, str(error)))

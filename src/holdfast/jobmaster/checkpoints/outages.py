@@ -96,6 +96,11 @@ class Outages:
         if failing is not None:
             log.info("%s: %s goes on after %.1f s", self._job, step, self._clock.monotonic() - failing.since_s)
 
+    def failed_otherwise(self, step: str) -> None:
+        """Note that the step failed for another reason than an outage: an outage that follows begins anew."""
+        with self._lock:
+            self._failing.pop(step, None)
+
     def note_loss(self, event: Event) -> None:
         """Note the loss of a TaskManager, or its reason if that was told later; do nothing for other events.
 
