@@ -19,7 +19,8 @@ class SnapshotAvailability(msgspec.Struct, frozen=True):
     """Says whether a checkpoint may be cut at the batch boundary at hand, and why not.
 
     `AVAILABLE`: it may. `SOFT_FAILURE`: it may not, which is expected; it counts as no failure. `HARD_FAILURE`: it may
-    not, and that is wrong; it counts against `tolerable_failed_checkpoints`. Give the reason with `because`:
+    not, and that is wrong; it counts against `tolerable_failed_checkpoints`. `kind` tells which of them it is, and
+    `message` the reason, given with `because`:
 
         return hf.SnapshotAvailability.SOFT_FAILURE.because("transaction 17 is open")
     """

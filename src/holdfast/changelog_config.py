@@ -42,7 +42,9 @@ class RetryPolicy:
     def fixed(
         cls, max_attempts: int = 3, timeout: Duration | None = "1s", next_attempt_delay: Duration = "500ms"
     ) -> "RetryPolicy":
-        """The policy of at most `max_attempts` attempts."""
+        """The policy of at most `max_attempts` attempts, of which each may take `timeout` (None: any time), with a
+        pause of
+        `next_attempt_delay` between two."""
         return cls(max_attempts, timeout, next_attempt_delay)
 
     def __post_init__(self) -> None:

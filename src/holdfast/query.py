@@ -161,7 +161,8 @@ class Query:
     def show(self, console: "Console | None" = None) -> None:
         """Draw rows, lag and checkpoints in the terminal until the query ends, or until Ctrl-C, which ends only this.
 
-        `holdfast top <uiUrl>` draws the same from another process.
+        `console`: the terminal; by default the one of this process. `holdfast top <uiUrl>` draws the same from
+        another process.
         """
         from holdfast.ui.screen import documents, follow
 
@@ -306,7 +307,8 @@ class Query:
     def skip(self, split: str, position: int, *, source: str | None = None) -> None:
         """Put the row at a position of a failing split aside as a dead letter, and try the split at once.
 
-        The row is in no sink, then. Needs `Job(bad_records="dead_letter")`. The next checkpoint records it, so that
+        `source`: the split's source, where several sources have a split of that name. The row is in no sink,
+        then. Needs `Job(bad_records="dead_letter")`. The next checkpoint records it, so that
         later starts put the row aside too; after a crash before that checkpoint, ask again. Raises `HoldfastError` if
         the split does not fail, has passed the position already, or ends before it.
         """
@@ -351,7 +353,8 @@ class Query:
 
         `with_savepoint`: URL of a folder. What was committed is first recorded and published; then its last checkpoint
         is copied there, and the query ends. A job that begins from this savepoint repeats no output and leaves none
-        out. `timeout`: time for the whole call, as of `savepoint`, publication included.
+        out. `timeout`: time for the whole call, as of `savepoint`, publication included. `storage_options`: those of
+        the savepoint's folder.
 
         With a savepoint the errors of `savepoint` are raised; the query goes on then.
         """

@@ -141,8 +141,9 @@ class CheckpointConfig:
         return None if limit is None else duration_s(limit, "tolerable_failure_timeout")
 
     def retention(self, job_s: float) -> tuple[int, float]:
-        """Number of the newest checkpoints that are kept, and the time in seconds from which all are kept (infinite if
-        only their number counts)."""
+        """Number of the newest checkpoints that are kept at the time `job_s`, and the time in seconds from which all
+        are
+        kept (infinite if only their number counts)."""
         limit = self.retained_for
         return self.retained, (math.inf if limit is None else job_s - duration_s(limit, "retained_for"))
 
@@ -327,7 +328,7 @@ class FailoverConfig:
         return duration_s(self.start_timeout, "start_timeout")
 
     def limit_s(self, name: str) -> float | None:
-        """Limit of a field in seconds; None if the field sets none."""
+        """Limit of the field `name` in seconds; None if the field sets none."""
         limit = getattr(self, name)
         return None if limit is None else duration_s(limit, name)
 
@@ -454,7 +455,7 @@ def processing_time(interval: Duration = "0s") -> ProcessingTime:
 
 
 def available_now(timeout: Duration | None = None, drain: bool = False) -> AvailableNow:
-    """Process all available input, then end; see `AvailableNow`."""
+    """Process all available input, then end. `timeout`, `drain`: as of `AvailableNow`."""
     return AvailableNow(timeout, drain)
 
 

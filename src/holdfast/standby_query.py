@@ -218,7 +218,8 @@ class StandbyQuery(Query):
         timeout: Duration | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> Savepoint | None:
-        """Wait no longer; of a driver that leads, as of a query."""
+        """Wait no longer. If this driver leads by now, end its query: the arguments `with_savepoint`, `timeout` and
+        `storage_options` are those of `Query.stop`."""
         self._watcher.stop()
         self._thread.join()
         if self._leads is None:

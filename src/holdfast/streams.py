@@ -222,7 +222,7 @@ class Stream:
         return self._then(selected(columns, computed, self._job.expression_settings))
 
     def with_column(self, name: str, made: "Expression") -> "Stream":
-        """Add a column, or put it in the place of the column of that name: `with_column("euro", "price * 0.908")`."""
+        """Add a column `made` by an expression, or put it in place of a column: `with_column("euro", "price * 0.908")`."""
         if not isinstance(name, str) or not name:
             raise SettingsError(f"with_column({name!r}, …): expected the name of the column")
         return self._then(Projection({name: self._expression(made, f"with_column({name!r}, …)")}, added=True))
@@ -262,7 +262,7 @@ class Stream:
         return keyed._declare(name, "drop_duplicates", settings.spec, declared)
 
     def union(self, other: "Stream") -> "Stream":
-        """Unite the rows of two streams with the same schema, in no particular order."""
+        """Unite the rows of this stream and of `other`, which has the same schema, in no particular order."""
         if other._job is not self._job:
             raise JobRefused("union of streams of different jobs: read both sources in one job")
         return Stream(self._job, united(self._node, other._node))
@@ -371,7 +371,7 @@ class KeyedStream:
         late: LatePolicy = "drop",
         name: str | None = None,
     ) -> Stream:
-        """Apply a user's function with state per key. `schema`: schema of the rows it yields.
+        """Apply a user's function with state per key. `schema`: schema of the rows it yields. `name`: its operator's.
 
         `broadcast`: a keyed stream for each `BroadcastState` of the function; every subtask gets all of its rows.
 
@@ -443,7 +443,7 @@ class KeyedStream:
         return self._declare(name, "join", settings.spec, *inputs)
 
     def last(self, *, by: str, name: str | None = None) -> Stream:
-        """Give the row of each key with the greatest value of a column, in each batch that brought a greater value.
+        """Give the row of each key with the greatest value of `by`, in each batch that brought a greater value.
 
         Of equal ones the last that came wins; null is below every value, NaN above every number. The columns stay as
         they are. Behind windows take `top(1, by=…)`.
@@ -463,7 +463,7 @@ class KeyedStream:
         late: LatePolicy = "drop",
         name: str | None = None,
     ) -> Stream:
-        """EmitMode the rows of each key with the greatest values of a column; behind a window, when the window closes.
+        """Emit the rows of each key with the greatest values of a column; behind a window, when the window closes.
 
         Output behind a window: the key columns with the window's bounds, then the other columns of the input. Without a
         window: the key columns, the row's `rank` from 1, then the other columns, in each batch for each row that took

@@ -51,7 +51,8 @@ class AsyncFunction:
     """
 
     async def open(self, ctx: CallContext) -> None:
-        """Open clients, pools and models; called once in each process before the first call."""
+        """Open clients, pools and models; called once in each process before the first call. `ctx`: the process's
+        means."""
         return
 
     async def close(self) -> None:

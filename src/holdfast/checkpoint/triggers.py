@@ -137,7 +137,7 @@ def manual() -> Manual:
 
 
 def cron(expression: str, timezone: str = "UTC") -> Cron:
-    """A checkpoint whenever the cron expression (five fields) comes due in that time zone."""
+    """A checkpoint whenever the cron `expression` (five fields) comes due in `timezone`, such as "Europe/Berlin"."""
     return Cron(expression, timezone)
 
 

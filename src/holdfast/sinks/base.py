@@ -100,7 +100,8 @@ class PublishContext:
 
 @dataclass(repr=False)
 class Sink(ABC):
-    """A sink as the user declares it: settings only; it is cloudpickled to tasks for `stage`."""
+    """A sink as the user declares it: settings only; it is cloudpickled to tasks for `stage`. `name`: unique in the
+    job."""
 
     name: str | None = field(default=None, kw_only=True)
 
@@ -125,7 +126,8 @@ class Sink(ABC):
         return self.kind if self.target is None else f"{self.kind} {self.target[0]}"
 
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
-        """Check or create the target at `start()`. Raises `JobRefused` naming every difference."""
+        """Check or create the target for rows of `schema` at `start()`. `context`: the sink's means. Raises
+        `JobRefused` naming every difference."""
         return
 
     def last_number(self, context: SinkContext) -> int | None:
@@ -144,8 +146,9 @@ class Sink(ABC):
 
     @abstractmethod
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
-        """Stage all rows of a unit; invisible until published. Runs in a task. Without rows there are no
-        committables."""
+        """Stage all rows of a unit, its `batches`; invisible until published. Runs in a task, whose means are in
+        `context`.
+        Without rows there are no committables."""
 
     def is_snapshot_available(self) -> SnapshotAvailability:
         """Decide if a checkpoint may be cut now; called in the JobMaster after each committed batch.
@@ -164,13 +167,14 @@ class Sink(ABC):
         return None
 
     def layout(self, context: PublishContext) -> bytes:
-        """Settings by which groups of this start are published, even if later starts declare others."""
+        """Settings by which groups of this start are published, even if later starts declare others. `context`: as of
+        `publish`."""
         return b""
 
     @abstractmethod
     def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
         """Make a group visible; a number already published changes nothing, and a group without committables nothing
-        but what its watermark finishes (`awaited_us`).
+        but what its watermark finishes (`context.awaited_us`).
 
         `committables` may be more than fit into memory: each iteration reads them anew, a portion at a time. Runs in a
         thread of its own beside the stream, never twice at once for the same sink in a JobMaster. An older JobMaster
@@ -189,6 +193,8 @@ class Sink(ABC):
 
     def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
         """Delete the staged files of committables that no record names any more (published, or never recorded).
+
+        `context`: as of `publish`.
 
         A sink whose staged files *are* its published ones deletes nothing here.
         """

@@ -52,7 +52,11 @@ class SourcePlan:
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that could not be read or processed. `payload` is the row as JSON or the raw text."""
+    """A row that could not be read or processed, for a `reason`.
+
+    `source`, `split`, `position`: where it was read. `payload`: the row as JSON, or the raw text. `operator`: the
+    operator that refused it; "" if it could not be read.
+    """
 
     source: str
     split: str
@@ -64,7 +68,8 @@ class BadRow:
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """Rows in the order in which they were read. If `position` is an int, row i stands at `position + i`."""
+    """`rows` in the order in which they were read, and the `bad` ones beside them. If `position` is an int, row i
+    stands at `position + i`."""
 
     rows: pa.RecordBatch
     position: SplitPosition
@@ -73,7 +78,7 @@ class SourceBatch:
 
 @dataclass(frozen=True)
 class EnumeratorContext:
-    """The means of an enumerator: the job's store, the epoch in whose folder it stores objects, and the clock.
+    """The means of the enumerator of a `source`: the job's store, the epoch in whose folder it stores objects, a clock.
 
     A name that was deleted, or whose put failed, must not be put again: an object that lands there later is deleted.
     """
@@ -146,7 +151,8 @@ class Enumerator(ABC):
         return []
 
     def restore(self, offsets: Offsets, objects: list[str]) -> None:
-        """Begin at a checkpoint's offsets. Called once, before any other method, and only for a restart."""
+        """Begin at a checkpoint's `offsets`, which needs the `objects` that it names. Called once, before any other
+        method, and only for a restart."""
         return
 
     def completed(self, offsets: Offsets) -> None:
@@ -233,7 +239,7 @@ class Source(ABC):
 
     @abstractmethod
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
-        """Return the enumerator of a start, on the driver."""
+        """Return the enumerator of a start, on the driver. `context`: its means, such as the job's store."""
 
     @abstractmethod
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
@@ -250,7 +256,7 @@ class Source(ABC):
     def read_output(
         self, output: str, read: SplitRead, store: ObjectStore, columns: Sequence[str] | None
     ) -> Iterator[SourceBatch]:
-        """Yield the rows of a read for any of the `outputs` ("": the main stream), with these columns alone if given.
+        """Yield the rows of `read` for an `output` ("": the main stream), with these `columns` alone if given.
 
         `store` is the job's storage.
         """

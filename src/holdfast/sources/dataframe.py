@@ -74,7 +74,7 @@ class DataFrameSource(Source):
         self._spark: Any = None
 
     def bind(self, spark: Any) -> None:
-        """Give the source the session that asks for offsets. Called on the driver before `enumerator`."""
+        """Give the source `spark`, the session that asks for offsets. Called on the driver before `enumerator`."""
         self._spark = spark
 
     @property
@@ -102,11 +102,14 @@ class DataFrameSource(Source):
         raise HoldfastError(f"{self!r} is read by Spark, on the driver's plan: use dataframe(spark, start, stop)")
 
     def dataframe(self, spark: Any, start: Offsets, stop: Offsets) -> Any:
-        """Return the DataFrame between two offsets. Errors of the user's function pass through."""
+        """Return the DataFrame, made by `spark`, of the rows after `start` up to `stop`.
+
+        Errors of the user's function pass through.
+        """
         return self._read(spark, dict(start), dict(stop))
 
     def dataframe_of(self, spark: Any, read: SplitRead) -> Any:
-        """Return the DataFrame of a planned read."""
+        """Return the DataFrame of a planned `read`, in the session `spark`."""
         offsets = msgspec.msgpack.decode(read.detail, type=OffsetRange)
         return self.dataframe(spark, offsets.start, offsets.stop)
 

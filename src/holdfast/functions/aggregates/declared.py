@@ -111,12 +111,18 @@ def count(column: str | None = None, *, where: Condition | None = None) -> Aggre
 
 
 def stddev(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The standard deviation of a sample, as a double; null for a single value (`stddev_samp` of Spark SQL)."""
+    """The standard deviation of `column` as a sample, a double; null for a single value (`stddev_samp` of Spark SQL).
+
+    `where`: only the rows for which this condition is true count.
+    """
     return Aggregate("stddev", column, None, _condition(where))
 
 
 def variance(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The variance of a sample, as a double; null for a single value (`var_samp` of Spark SQL)."""
+    """The variance of `column` as a sample, a double; null for a single value (`var_samp` of Spark SQL).
+
+    `where`: only the rows for which this condition is true count.
+    """
     return Aggregate("variance", column, None, _condition(where))
 
 
@@ -131,24 +137,32 @@ def min_by(column: str, by: str, *, where: Condition | None = None) -> Aggregate
 
 
 def collect_list(column: str, *, where: Condition | None = None) -> Aggregate:
-    """All values that are not null, in the order of their arrival. The list is written anew in each batch that adds."""
+    """All values of `column` that are not null, of rows for which `where` is true, in the order of their arrival.
+
+    The list is written anew in each batch that adds to it.
+    """
     return Aggregate("collect_list", column, None, _condition(where))
 
 
 def collect_set(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The distinct values that are not null. The list is written anew in each batch that adds to it."""
+    """The distinct values of `column` that are not null, of rows for which `where` is true.
+
+    The list is written anew in each batch that adds to it.
+    """
     return Aggregate("collect_set", column, None, _condition(where))
 
 
 def count_distinct(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The number of distinct values that are not null. The values are kept: many values of a key as rows of their own,
-    except in windows."""
+    """The number of distinct values of `column` that are not null, of rows for which `where` is true.
+
+    The values are kept: many values of a key as rows of their own, except in windows."""
     return Aggregate("count_distinct", column, None, _condition(where))
 
 
 def approx_count_distinct(column: str, rsd: float = 0.05, *, where: Condition | None = None) -> Aggregate:
-    """About the number of distinct values that are not null, from a sketch of bounded size (HyperLogLog).
+    """About the number of distinct values of `column` that are not null, from a sketch of bounded size (HyperLogLog).
 
+    `where`: only the rows for which this condition is true count.
     `rsd`: the relative standard deviation of the result, as in Spark SQL. Two results of three are within it, 299 of
     300 within three times as much. A sketch takes at most `(1.11 / rsd) ** 2` bytes, rounded up to a power of two: 512
     for 0.05. A higher value takes less memory and is less exact.
@@ -157,22 +171,26 @@ def approx_count_distinct(column: str, rsd: float = 0.05, *, where: Condition | 
 
 
 def sum(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The sum of the values that are not null; of integers it is int64, and overflow makes the row bad."""
+    """The sum of the values of `column` that are not null, of rows for which `where` is true.
+
+    Of integers it is int64, and overflow makes the row bad.
+    """
     return Aggregate("sum", column, None, _condition(where))
 
 
 def min(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The least value; strings by code points, NaN above every number."""
+    """The least value of `column`, of rows for which `where` is true; strings by code points, NaN above all numbers."""
     return Aggregate("min", column, None, _condition(where))
 
 
 def max(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The greatest value; strings by code points, NaN above every number."""
+    """The greatest value of `column`, of rows for which `where` is true; strings by code points, NaN above all
+    numbers."""
     return Aggregate("max", column, None, _condition(where))
 
 
 def mean(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The arithmetic mean as a double."""
+    """The arithmetic mean of `column` as a double, of rows for which `where` is true."""
     return Aggregate("mean", column, None, _condition(where))
 
 
@@ -213,12 +231,12 @@ def without_conditions(
 
 
 def first(column: str) -> Aggregate:
-    """The value of the key's first row, also where it is null."""
+    """The value of `column` in the key's first row, also where it is null."""
     return Aggregate("first", column)
 
 
 def last(column: str) -> Aggregate:
-    """The value of the key's last row, also where it is null."""
+    """The value of `column` in the key's last row, also where it is null."""
     return Aggregate("last", column)
 
 

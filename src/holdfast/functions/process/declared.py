@@ -134,6 +134,7 @@ class BatchFunction(KeyedFunction):
         batch : the rows
         keys : their distinct keys, in order of first appearance (key columns only)
         groups : for each row, the index of its key in `keys`
+        ctx : the batch's times, and the states
 
         Returns
         -------

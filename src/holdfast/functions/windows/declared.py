@@ -142,7 +142,8 @@ AnyWindow = Window | SessionWindow
 def session_window(column: str, gap: Duration) -> SessionWindow:
     """Sessions of event time, as a key: `key_by("user", hf.session_window("at", gap="30min"))`.
 
-    A session begins with a row, and ends `gap` after its last row; a row up to `gap` after another is in the same
+    `column`: the column of the event time. A session begins with a row, and ends `gap` after its last row; a row up
+    to `gap` after another is in the same
     session. Rows that come out of order may join two sessions.
     """
     if not isinstance(column, str) or not column:

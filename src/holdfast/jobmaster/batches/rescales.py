@@ -40,7 +40,8 @@ subtasks; then batches go on, and it is tried again. A higher value lets more st
 class Rescale:
     """A rescale that `Query.rescale` began; the query goes on meanwhile. Thread-safe.
 
-    `task_managers`: the number that was asked for. `before`: the number at the call.
+    `task_managers`: the number that was asked for. `before`: the number at the call. `bytes_moved`: the bytes of state
+    that were read so far.
     """
 
     def __init__(self, before: int, task_managers: int, bytes_moved: Callable[[], int]) -> None:
@@ -99,7 +100,7 @@ class Rescale:
         self._step = step
 
     def end(self, error: str | None) -> None:
-        """Note that it has ended."""
+        """Note that it has ended, with an `error` or None."""
         if not self.is_done:
             self._moved, self._error = self._bytes_moved(), error
             self._ended.set()

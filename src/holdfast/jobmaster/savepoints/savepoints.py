@@ -46,7 +46,9 @@ log = logger(__name__)
 
 @dataclass(frozen=True)
 class Savepoint:
-    """A savepoint that was written: its folder, the checkpoint in it, its size, and how long it took."""
+    """A savepoint that was written: the `url` of its folder, the checkpoint in it, its `objects` and their
+    `size_bytes`,
+    and how long it took."""
 
     url: str
     checkpoint: int

@@ -118,7 +118,7 @@ class PostgresCdcSource(Source):
         self._check_settings()
 
     def table(self, name: str) -> SourceOutput:
-        """Return the stream of a table, for `Job.read`."""
+        """Return the stream of the table `name`, for `Job.read`."""
         if name not in self._names:
             raise SettingsError(f"table({name!r}): expected one of the source's tables: {', '.join(self._names)}")
         return SourceOutput(self, name, tells_truncations=self._truncate == "delete")

@@ -83,7 +83,10 @@ class StreamingDataFrameSource(Source):
         self._storage_options: Mapping[str, str] = {}
 
     def bind(self, storage: str, storage_options: Mapping[str, str]) -> None:
-        """Name the job's storage, for the tasks that store epochs. Called on the driver before `enumerator`."""
+        """Name the job's `storage` with its `storage_options`, for the tasks that store epochs.
+
+        Called on the driver before `enumerator`.
+        """
         self._storage, self._storage_options = storage, storage_options
 
     def schema(self) -> pa.Schema:

@@ -73,7 +73,7 @@ class State:
         return [value] if self.expiry is None else [value, pa.field(time_column(name), pa.int64())]
 
     def tables(self, name: str, key_schema: pa.Schema) -> dict[str, TableSchema]:
-        """Schemas of the tables that this state has for itself, by name."""
+        """Schemas of the tables that this state has for itself, by name. `key_schema`: the function's key columns."""
         return {}
 
     def __repr__(self) -> str:
@@ -171,7 +171,9 @@ class FoldingState(State):
 
 
 class ReducingState(FoldingState):
-    """All values that were added to the key, reduced by `fn(kept, added)`; the first value is kept as it is."""
+    """All values that were added to the key, reduced by `fn(kept, added)`; the first value is kept as it is.
+
+    `type`: the type of the kept value. `ttl`, `ttl_on`: as of `ValueState`."""
 
     def __init__(
         self,
@@ -199,6 +201,8 @@ class AggregatingState(FoldingState):
         accumulator → the result of `get()`; the accumulator itself by default.
     type : pyarrow.DataType or None
         The accumulator's type.
+    ttl, ttl_on
+        As of `ValueState`.
     """
 
     def __init__(
@@ -244,7 +248,7 @@ class ListState(State):
         return {f"{name}.elements": list_schema(key_schema, self.codec().field(VALUE), self.expiry is not None)}
 
     def add(self, value: Any) -> None:
-        """Append an element. `ProcessFunction` only."""
+        """Append `value` as an element. `ProcessFunction` only."""
         self._not_running()
 
     def get(self) -> Any:
@@ -252,7 +256,7 @@ class ListState(State):
         self._not_running()
 
     def append(self, values: Any, groups: Any = None) -> None:
-        """Append. `BatchFunction` only.
+        """Append `values`. `BatchFunction` only.
 
         With `groups`, an element for each of them: the index of its key among the distinct keys; otherwise a list
         of elements for each distinct key.
@@ -260,7 +264,7 @@ class ListState(State):
         self._not_running()
 
     def update(self, values: Any) -> None:
-        """Put a list in place of all elements; in a `BatchFunction` a list for each distinct key."""
+        """Put the list `values` in place of all elements; in a `BatchFunction` a list for each distinct key."""
         self._not_running()
 
     def clear(self) -> None:
@@ -319,7 +323,7 @@ class MapState(State):
         }
 
     def get(self, map_key: Any, groups: Any = None) -> Any:
-        """The value of an entry, or the default.
+        """The value of the entry of `map_key`, or the default.
 
         In a `BatchFunction` an array of values for an array of map keys: a map key for each distinct key, or, with
         `groups`, for each of these indexes of distinct keys. So it is for `contains`, `put` and `remove`.
@@ -327,15 +331,18 @@ class MapState(State):
         self._not_running()
 
     def contains(self, map_key: Any, groups: Any = None) -> Any:
-        """True if there is an entry."""
+        """True if there is an entry of `map_key`; `groups` as in `get`."""
         self._not_running()
 
     def put(self, map_key: Any, value: Any, groups: Any = None) -> None:
-        """Write an entry; of several writes of the same entry in a call the last counts."""
+        """Write `value` as the entry of `map_key`; of several writes of the same entry in a call the last counts.
+
+        `groups`: as in `get`.
+        """
         self._not_running()
 
     def remove(self, map_key: Any, groups: Any = None) -> None:
-        """Remove an entry; do nothing if the key has no such entry."""
+        """Remove the entry of `map_key`; do nothing if the key has none. `groups`: as in `get`."""
         self._not_running()
 
     def update(self, entries: Mapping[Any, Any]) -> None:
