@@ -222,7 +222,7 @@ class Stream:
         return self._then(selected(columns, computed, self._job.expression_settings))
 
     def with_column(self, name: str, made: "Expression") -> "Stream":
-        """Add a column `made` by an expression, or put it in place of a column: `with_column("euro", "price * 0.908")`."""
+        """Add a column `made` by an expression, or replace a column: `with_column("euro", "price * 0.908")`."""
         if not isinstance(name, str) or not name:
             raise SettingsError(f"with_column({name!r}, …): expected the name of the column")
         return self._then(Projection({name: self._expression(made, f"with_column({name!r}, …)")}, added=True))

@@ -56,7 +56,7 @@ class ParquetLayout(msgspec.Struct, frozen=True):
 
 @dataclass(repr=False)
 class ParquetSink(Sink):
-    """Appends rows to Parquet files below `url`, in Hive folders for `partition_by`; `storage_options`: of its store."""
+    """Appends rows to Parquet files below `url`, in Hive folders for `partition_by`. `storage_options`: its store's."""
 
     url: str
     partition_by: Sequence[str] = ()
