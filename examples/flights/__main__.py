@@ -1,5 +1,7 @@
 """Replay the flights, kill a TaskManager after a third and the driver after two thirds, compare the result.
 
+A second driver waits, on a Spark session of its own, and takes over from the driver that was killed.
+
 Exit code 0: the table equals the direct computation, to the last row, and no process was left behind.
 """
 
@@ -52,12 +54,14 @@ class Replay:
         self._earlier: list[Status] = []
         self._recovery: Recovery | None = None
         self._driver = Driver(folder, rows_per_batch, 1, self.seen)
+        self._waiting: Driver | None = None
 
     def run(self) -> None:
         """Raises `DriverFailed`."""
         self._screen.say("starting Spark and the job")
         self._watch(1)
-        self._screen.say("the first batch is committed")
+        self._screen.say("the first batch is committed; another driver starts, to wait")
+        self._waiting = Driver(self._folder, self._rows_per_batch, 2, self.seen)
         self._watch(self._rows // 3)
         self._kill_a_task_manager()
         self._watch(self._rows * 2 // 3)
@@ -101,12 +105,14 @@ class Replay:
         self._screen.say(f"[red]kill -9[/] of TaskManager 0, process {pid}, at {processed:,} rows")
 
     def _kill_the_driver(self) -> None:
+        assert self._waiting is not None
         processed = self._look()
         pid = self._driver.kill()
-        self._screen.say(f"[red]kill -9[/] of the driver, process {pid}, at {processed:,} rows; starting another")
+        waits = "waits" if self._waiting.status().ready else "is still starting"
+        self._screen.say(f"[red]kill -9[/] of the driver, process {pid}, at {processed:,} rows; the other {waits}")
         self._recovery = Recovery(self._status, new_driver=True)
         self._earlier.append(self._status)
-        self._driver = Driver(self._folder, self._rows_per_batch, len(self._earlier) + 1, self.seen)
+        self._driver, self._waiting = self._waiting, None
 
 
 def compare(found: list[Row], expected: list[Row], screen: Screen) -> bool:

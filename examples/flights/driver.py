@@ -1,4 +1,6 @@
-"""The driver process: runs the job to the end of its input, and keeps a small file up to date that says how far it is.
+"""The driver process: leads the job to the end of its input, or waits for the end of another driver that leads.
+
+It keeps a small file up to date that says how far it is.
 
 python -m examples.flights.driver <folder> <status file> <rows per batch>
 """
@@ -17,8 +19,10 @@ REPORT_INTERVAL_S = 0.1
 
 @dataclass
 class Status:
-    """Report of the driver process. `position`: bytes of the input that committed batches have read."""
+    """Report of the driver process. `position`: bytes of the input that committed batches have read; `ready`: the
+    driver waits, and all its processes do."""
 
+    ready: bool = False
     position: int = 0
     batches: int = 0
     restarts: int = 0
@@ -51,7 +55,11 @@ def status_of(query: hf.Query, size: int) -> Status:
 
 def main(folder: Path, status: Path, rows_per_batch: int) -> None:
     spark = session()
-    query = delays(spark, folder, rows_per_batch).start(trigger=hf.available_now())
+    query = delays(spark, folder, rows_per_batch).start(trigger=hf.available_now(), standby=True)
+    assert isinstance(query, hf.StandbyQuery)
+    while not query.await_lead(REPORT_INTERVAL_S) and query.isActive:
+        watched = query.status.get("standby", {})
+        Status(ready=0 < watched.get("processes", 0) == watched["processesReady"]).write(status)
     size = (folder / "flights.csv").stat().st_size
     while not query.awaitTermination(timeout=REPORT_INTERVAL_S):
         status_of(query, size).write(status)
