@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 import holdfast as hf
 from benchmarks.count import session
+from benchmarks.nexmark import sql
 from benchmarks.nexmark.expected import difference
 from benchmarks.nexmark.measure import events_folder, rows_of
 from benchmarks.nexmark.queries import QUERIES, Events
@@ -61,7 +62,7 @@ def unended(running: hf.Query, limit_s: float) -> str:
     return told
 
 
-def check(spark: Any, name: str, events: Path, kill: bool, limit_s: float) -> str:
+def check(spark: Any, name: str, events: Path, kill: bool, limit_s: float, in_sql: bool = False) -> str:
     """Run a query; how its results differ from the database's, empty where they don't."""
     query = QUERIES[name]
     with tempfile.TemporaryDirectory(prefix="holdfast-nexmark-") as temporary:
@@ -77,7 +78,10 @@ def check(spark: Any, name: str, events: Path, kill: bool, limit_s: float) -> st
             max_rows_per_batch=rows_per_batch(name, events),
             max_event_time_skew="10s",
         )
-        query.build(Events(job, str(events))).write(hf.ParquetSink((folder / "out").as_uri()))
+        streams = Events(job, str(events))
+        (sql.built(name, job, streams) if in_sql else query.build(streams)).write(
+            hf.ParquetSink((folder / "out").as_uri())
+        )
         running = job.start(trigger=hf.available_now(drain=True))
         if kill:
             threading.Thread(target=kill_a_task_manager, args=(running, folder / "out"), daemon=True).start()
@@ -94,13 +98,14 @@ def main() -> int:
     parser.add_argument("--queries", default="all", help="names such as q5,q7")
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--kill", action="store_true", help="a TaskManager of each query with state")
+    parser.add_argument("--sql", action="store_true", help="the queries in SQL")
     parser.add_argument("--limit", type=float, default=600, help="seconds for each query")
     options = parser.parse_args()
     folder, spark, wrong = events_folder(options.events, 0), session("local[5]"), 0
     for name in QUERIES if options.queries == "all" else options.queries.split(","):
         begun_s = time.monotonic()
         try:
-            problem = check(spark, name, folder, options.kill, options.limit)
+            problem = check(spark, name, folder, options.kill, options.limit, options.sql)
         except hf.HoldfastError as error:
             problem = f"{name}: {error}"
         wrong += bool(problem)

@@ -2,10 +2,12 @@
 
     python -m benchmarks.nexmark.cpu --json
     python -m benchmarks.nexmark.cpu --queries q18,q20 --events 300000 --before none
+    python -m benchmarks.nexmark.cpu --before sql --json
 
 Figures are microseconds of processor time for each row that a query reads, as the last of the runs has them. Other work
 on the machine counts less in them than in seconds. `ratio_to_before` is of the same queries with the sources of the
-commit `--before`, each directly before this one's; a checkout's folder does as well.
+commit `--before`, each directly before this one's; a checkout's folder does as well. With `--before sql` the queries
+are those in SQL, and the ratio is to the same queries as programs.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import time
 from pathlib import Path
 
 import holdfast as hf
+from benchmarks.nexmark import sql
 from benchmarks.nexmark.measure import events_folder
 from benchmarks.nexmark.queries import QUERIES, Events
 from holdfast.testing import start
@@ -28,19 +31,25 @@ BEFORE = "3fe25d8"
 """The commit before strings and nested values of states lay in arenas."""
 
 
-def run(name: str, folder: Path, rows_per_batch: int) -> float:
+def run(name: str, folder: Path, rows_per_batch: int, in_sql: bool = False) -> float:
     """Run a query; microseconds of processor time for each row."""
     job = hf.Job(None, name=name, storage=f"memory://{time.monotonic_ns()}", max_rows_per_batch=rows_per_batch)
-    QUERIES[name].build(Events(job, str(folder))).write(hf.NoopSink())
-    begun_s = time.process_time()
+    begun_s, query, streams = time.process_time(), QUERIES[name], Events(job, str(folder))
+    made = sql.built(name, job, streams) if in_sql else query.build(streams)
+    with tempfile.TemporaryDirectory(prefix="holdfast-nexmark-out-") as out:
+        made.write(query.sink(out))
+        return _finished(job, begun_s)
+
+
+def _finished(job: hf.Job, begun_s: float) -> float:
     running = start(job, hf.available_now(drain=True))
     running.awaitTermination()
     return 1e6 * (time.process_time() - begun_s) / running.totals.rows
 
 
-def measured(source: Path, name: str, options: argparse.Namespace) -> float:
+def measured(source: Path, name: str, options: argparse.Namespace, *more: str) -> float:
     """`run` with these sources of Holdfast, in a process of its own; the last of the runs."""
-    command = [sys.executable, "-m", "benchmarks.nexmark.cpu", "--alone", "--queries", name]
+    command = [sys.executable, "-m", "benchmarks.nexmark.cpu", "--alone", "--queries", name, *more]
     for option in ("events", "rows_per_batch", "runs"):
         command += [f"--{option.replace('_', '-')}", str(getattr(options, option))]
     environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
@@ -67,22 +76,26 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=500_000)
     parser.add_argument("--rows-per-batch", type=int, default=250_000)
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--before", default=BEFORE, help="a commit, a checkout's folder, or none")
+    parser.add_argument("--before", default=BEFORE, help="a commit, a checkout's folder, sql, or none")
     parser.add_argument("--json", action="store_true", help="one JSON line instead of a table")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--sql", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     names = list(QUERIES) if options.queries == "all" else options.queries.split(",")
     folder = events_folder(options.events, 0)
     if options.alone:
-        print([run(names[0], folder, options.rows_per_batch) for _ in range(options.runs)][-1])
+        print([run(names[0], folder, options.rows_per_batch, options.sql) for _ in range(options.runs)][-1])
         return
     queries, before = dict[str, float](), dict[str, float]()
     with tempfile.TemporaryDirectory(prefix="holdfast-nexmark-before-") as kept:
-        earlier = None if options.before == "none" else sources_of(options.before, Path(kept))
+        in_sql = options.before == "sql"
+        earlier = (
+            None if options.before == "none" else ROOT / "src" if in_sql else sources_of(options.before, Path(kept))
+        )
         for name in names:
             if earlier is not None:
                 before[name] = measured(earlier, name, options)
-            queries[name] = measured(ROOT / "src", name, options)
+            queries[name] = measured(ROOT / "src", name, options, *(["--sql"] if in_sql else []))
             if not options.json:
                 print(name, *(f"{each[name]:8.2f} µs" for each in (queries, before) if name in each), flush=True)
     if options.json:

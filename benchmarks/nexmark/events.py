@@ -25,6 +25,7 @@ OF_PERSONS, OF_AUCTIONS, OF_ALL = 1, 3, 50
 FIRST_ID, FIRST_CATEGORY = 1_000, 10
 HOT_STEP, ACTIVE_PERSONS, OPEN_AUCTIONS, PERSONS_AHEAD, AUCTIONS_AHEAD = 100, 1_000, 100, 10, 10
 CHANNELS = 10_000
+SIDE_KEYS = 10_000
 HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
 CITIES = [
@@ -44,9 +45,11 @@ LAST_NAMES = ["Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smit
 
 
 def write_events(folder: Path, events: int, seed: int = 0, events_per_file: int = EVENTS_PER_FILE) -> None:
-    """Write the first `events` events below `folder`: `persons/`, `auctions/` and `bids/`."""
+    """Write the first `events` events below `folder`: `persons/`, `auctions/`, `bids/` and `side/`."""
     for kind in KINDS:
         (folder / kind).mkdir(parents=True)
+    (folder / "side").mkdir()
+    pq.write_table(side(), folder / "side" / "0000.parquet")
     for place, start in enumerate(range(0, events, events_per_file)):
         chance = np.random.default_rng((seed, place))
         numbers = np.arange(start, min(events, start + events_per_file))
@@ -62,6 +65,13 @@ def write_events(folder: Path, events: int, seed: int = 0, events_per_file: int 
             ("bids", bids(chosen["bids"], chance)),
         ):
             pq.write_table(table, folder / kind / f"{place:04}.parquet")
+
+
+def side() -> pa.Table:
+    """Return the table at the side of the bids: a value for each key, from before the first event on."""
+    keys = np.arange(SIDE_KEYS)
+    values = pc.binary_join_element_wise("value", pa.array(keys).cast(pa.string()), "-")
+    return pa.table({"key": keys, "value": values, "at": pa.array(np.full(SIDE_KEYS, BEGIN_US - 1), TIME)})
 
 
 def persons(numbers: Any, chance: np.random.Generator) -> pa.Table:

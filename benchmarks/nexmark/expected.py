@@ -44,12 +44,20 @@ SQL = {
         FROM bids QUALIFY price = max(price) OVER (PARTITION BY {TUMBLE})""",
     "q8": f"""SELECT id, name, date_time, {TUMBLE} AS window_start, {TUMBLE} + INTERVAL 10 second AS window_end
         FROM persons WHERE (id, {TUMBLE}) IN (SELECT (seller, {TUMBLE}) FROM auctions)""",
+    "q9": """SELECT id, item_name, description, initial_bid, reserve, a.date_time AS date_time_of_auction, expires,
+        seller, category, a.extra AS extra_of_auction, auction, bidder, price,
+        b.date_time AS date_time, b.extra AS extra
+        FROM auctions a JOIN bids b ON auction = id AND b.date_time BETWEEN a.date_time AND expires
+        QUALIFY row_number() OVER (PARTITION BY id ORDER BY price DESC, b.date_time) = 1""",
+    "q10": """SELECT auction, bidder, price, date_time, extra, strftime(date_time, '%Y-%m-%d') AS day,
+        strftime(date_time, '%H:%M') AS minute FROM bids""",
     "q11": """WITH gaps AS (SELECT bidder, date_time, date_time - lag(date_time) OVER (
             PARTITION BY bidder ORDER BY date_time) > INTERVAL 10 second AS gap FROM bids),
         sessions AS (SELECT *, count(*) FILTER (gap) OVER (PARTITION BY bidder ORDER BY date_time) AS n FROM gaps)
         SELECT bidder, min(date_time) AS window_start, max(date_time) + INTERVAL 10 second AS window_end,
         count(*) AS bids FROM sessions GROUP BY bidder, n""",
     "q12": "SELECT bidder, count(*) AS bids FROM bids GROUP BY ALL",
+    "q13": "SELECT auction, bidder, price, date_time, value FROM bids JOIN side ON auction % 10000 = key",
     "q14": """SELECT auction, bidder, date_time, extra, price * 0.908::DOUBLE AS euro, CASE
         WHEN hour(date_time) BETWEEN 8 AND 18 THEN 'dayTime'
         WHEN hour(date_time) <= 6 OR hour(date_time) >= 20 THEN 'nightTime' ELSE 'otherTime' END AS part,
@@ -67,6 +75,9 @@ SQL = {
         FROM placed_bids) WHERE rank <= 10""",
     "q20": """SELECT b.*, a.* RENAME (date_time AS date_time_of_auction, extra AS extra_of_auction)
         FROM bids b JOIN auctions a ON auction = id WHERE category = 10""",
+    "q21": """SELECT * FROM (SELECT auction, bidder, price, channel, CASE lower(channel) WHEN 'apple' THEN '0'
+        WHEN 'google' THEN '1' WHEN 'facebook' THEN '2' WHEN 'baidu' THEN '3'
+        ELSE regexp_extract(url, '(&|^)channel_id=([^&]*)', 2) END AS channel_id FROM bids) WHERE channel_id <> ''""",
     "q22": """SELECT auction, bidder, price, channel, split_part(url, '/', 4) AS dir1, split_part(url, '/', 5) AS dir2,
         split_part(url, '/', 6) AS dir3 FROM bids""",
 }
@@ -79,7 +90,7 @@ def expected(query: str, folder: Path) -> pa.Table:
     """Return the results of a query over all events below `folder`."""
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
-        for kind in ("persons", "auctions", "bids"):
+        for kind in ("persons", "auctions", "bids", "side"):
             database.execute(f"CREATE VIEW {kind} AS SELECT * FROM '{folder}/{kind}/*.parquet'")
         database.execute(
             "CREATE VIEW placed_bids AS SELECT * FROM "

@@ -38,7 +38,7 @@ def run_peer(what: str, command: Sequence[str]) -> str:
 
 def events_folder(events: int, seed: int) -> Path:
     """Return the folder with so many events, which is written once and stays in the temporary directory."""
-    folder = Path(tempfile.gettempdir()) / f"holdfast-nexmark-{events}-{seed}"
+    folder = Path(tempfile.gettempdir()) / f"holdfast-nexmark-side-{events}-{seed}"
     if not folder.exists():
         unfinished = Path(tempfile.mkdtemp(prefix="holdfast-nexmark-")) / "events"
         write_events(unfinished, events, seed)
@@ -50,7 +50,8 @@ def rows_of(folder: Path) -> dict[str, int]:
     """How many rows there are of each kind."""
     from pyarrow import parquet
 
-    return {kind: sum(parquet.read_metadata(file).num_rows for file in (folder / kind).iterdir()) for kind in KINDS}
+    kinds = (*KINDS, "side")
+    return {kind: sum(parquet.read_metadata(file).num_rows for file in (folder / kind).iterdir()) for kind in kinds}
 
 
 def run_query(spark: Any, name: str, folder: Path, options: Any) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def run_query(spark: Any, name: str, folder: Path, options: Any) -> dict[str, An
             max_rows_per_batch=options.rows_per_batch,
             max_event_time_skew="10s",
         )
-        query.build(Events(job, str(folder))).write(hf.NoopSink())
+        query.build(Events(job, str(folder))).write(query.sink(f"{storage}/out"))
         running = job.start(trigger=hf.available_now(drain=True))
         running.awaitTermination()
         ended_s = time.time()

@@ -1,7 +1,4 @@
-"""Nexmark's queries in SQL, as `job.sql` takes them: those of `queries` that need nothing beyond it.
-
-Missing: 4, 6, 8 (joins of intervals and of windows), 5, 7 (ties). Times are days and windows as in `queries`.
-"""
+"""Nexmark's queries in SQL, as `job.sql` takes them. Times are days and windows as in `queries`."""
 
 from dataclasses import dataclass
 
@@ -24,6 +21,13 @@ def in_bands(aggregate: str, name: str) -> str:
 
 BIDS = in_bands("count(*)", "bids")
 DISTINCT = f"{in_bands('count(DISTINCT bidder)', 'bidders')}, {in_bands('count(DISTINCT auction)', 'auctions')}"
+WINNING = """valid AS (
+        SELECT a.id, a.seller, a.category, a.expires, b.price
+        FROM bids b JOIN auctions a ON b.auction = a.id AND b.date_time BETWEEN a.date_time AND a.expires),
+    winning AS (
+        SELECT id, seller, category, expires, max(price) AS final FROM valid
+        GROUP BY id, seller, category, expires, window(expires, '1 second'))"""
+TEN = "TABLE(TUMBLE(TABLE {}, DESCRIPTOR(date_time), INTERVAL 10 SECONDS))"
 DAY = "window(date_time, '1 day')"
 
 
@@ -47,6 +51,50 @@ SQL_QUERIES = {
         AND a.category = 10 AND p.state IN ('OR', 'ID', 'CA')""",
         ("persons", "auctions"),
     ),
+    "q4": SqlQuery(
+        f"WITH {WINNING} SELECT category, avg(final) AS mean FROM winning GROUP BY category", ("auctions", "bids")
+    ),
+    "q5": SqlQuery(
+        """WITH counts AS (
+            SELECT auction, window_start, window_end, count(*) AS num
+            FROM TABLE(HOP(TABLE bids, DESCRIPTOR(date_time), INTERVAL 2 SECONDS, INTERVAL 10 SECONDS))
+            GROUP BY auction, window_start, window_end)
+        SELECT window_start, auction, window_end, num
+        FROM (SELECT *, RANK() OVER (PARTITION BY window_start ORDER BY num DESC) AS place FROM counts)
+        WHERE place = 1"""
+    ),
+    "q6": SqlQuery(
+        f"""WITH {WINNING} SELECT seller,
+        avg(final) OVER (PARTITION BY seller ORDER BY expires, id ROWS 9 PRECEDING) AS mean FROM winning""",
+        ("auctions", "bids"),
+    ),
+    "q7": SqlQuery(
+        f"""SELECT window_start, window_end, auction, price, bidder, date_time, extra FROM (
+            SELECT *, RANK() OVER (PARTITION BY window_start ORDER BY price DESC) AS place FROM {TEN.format("bids")})
+        WHERE place = 1"""
+    ),
+    "q8": SqlQuery(
+        f"""SELECT p.id, p.name, p.date_time, p.window_start, p.window_end FROM {TEN.format("persons")} p
+        LEFT SEMI JOIN {TEN.format("auctions")} a ON a.seller = p.id AND a.window_start = p.window_start""",
+        ("persons", "auctions"),
+    ),
+    "q9": SqlQuery(
+        """WITH valid AS (
+            SELECT a.id, a.item_name, a.description, a.initial_bid, a.reserve, a.date_time AS date_time_of_auction,
+            a.expires, a.seller, a.category, a.extra AS extra_of_auction,
+            b.auction, b.bidder, b.price, b.date_time, b.extra
+            FROM bids b JOIN auctions a ON b.auction = a.id AND b.date_time BETWEEN a.date_time AND a.expires)
+        SELECT id, item_name, description, initial_bid, reserve, date_time_of_auction, expires, seller, category,
+        extra_of_auction, auction, bidder, price, date_time, extra
+        FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY id, window_start ORDER BY price DESC, date_time) AS place
+              FROM TABLE(TUMBLE(TABLE valid, DESCRIPTOR(expires), INTERVAL 1 SECOND)))
+        WHERE place = 1""",
+        ("auctions", "bids"),
+    ),
+    "q10": SqlQuery(
+        """SELECT auction, bidder, price, date_time, extra, date_format(date_time, 'yyyy-MM-dd') AS day,
+        date_format(date_time, 'HH:mm') AS minute FROM bids"""
+    ),
     "q11": SqlQuery(
         "SELECT bidder, window_start, window_end, count(*) AS bids FROM bids "
         "GROUP BY bidder, session_window(date_time, '10 seconds')"
@@ -55,6 +103,11 @@ SQL_QUERIES = {
         "SELECT bidder, window_start, window_end, count(*) AS bids FROM bids "
         "GROUP BY bidder, window(taken, '10 seconds')",
         by_batch_time=True,
+    ),
+    "q13": SqlQuery(
+        """SELECT b.auction, b.bidder, b.price, b.date_time, s.value
+        FROM bids b JOIN side FOR SYSTEM_TIME AS OF b.date_time AS s ON b.auction % 10000 = s.key""",
+        ("bids", "side"),
     ),
     "q14": SqlQuery(
         """SELECT auction, bidder, CAST(0.908 * price AS DOUBLE) AS euro,
@@ -88,6 +141,13 @@ SQL_QUERIES = {
         a.description, a.initial_bid, a.reserve, a.date_time AS date_time_of_auction, a.expires, a.seller, a.category,
         a.extra AS extra_of_auction FROM bids b JOIN auctions a ON b.auction = a.id AND a.category = 10""",
         ("auctions", "bids"),
+    ),
+    "q21": SqlQuery(
+        """SELECT * FROM (
+            SELECT auction, bidder, price, channel, CASE lower(channel) WHEN 'apple' THEN '0' WHEN 'google' THEN '1'
+            WHEN 'facebook' THEN '2' WHEN 'baidu' THEN '3'
+            ELSE regexp_extract(url, '(&|^)channel_id=([^&]*)', 2) END AS channel_id FROM bids)
+        WHERE channel_id <> ''"""
     ),
     "q22": SqlQuery(
         """SELECT auction, bidder, price, channel, split_part(url, '/', 4) AS dir1,

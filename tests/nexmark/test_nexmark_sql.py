@@ -1,8 +1,9 @@
-"""Nexmark's queries in SQL give the results of DuckDB."""
+"""Nexmark's queries in SQL give the results of DuckDB, though a TaskManager is lost on the way."""
 
 from pathlib import Path
 
 import pytest
+from pyarrow.dataset import dataset
 
 import holdfast as hf
 from benchmarks.nexmark.events import write_events
@@ -10,8 +11,9 @@ from benchmarks.nexmark.expected import difference
 from benchmarks.nexmark.queries import QUERIES, Events
 from benchmarks.nexmark.sql import SQL_QUERIES, built
 from holdfast.testing import start
+from holdfast.testing.local import LocalCluster
 
-QUICK = ("q14", "q18")
+QUICK = ("q7", "q9", "q18")
 EVENTS = 20_000
 
 
@@ -27,7 +29,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_query_in_sql_gives_the_results_of_a_database(name: str, folder: Path) -> None:
     sink = hf.MemorySink()
-    job = hf.Job(None, name=name, storage=f"memory://nexmark-sql-{name}", parallelism=2, max_rows_per_batch=9_000)
+    storage = f"memory://nexmark-sql-{name}"
+    job = hf.Job(None, name=name, storage=storage, parallelism=2, task_managers=2, max_rows_per_batch=9_000)
     built(name, job, Events(job, str(folder))).write(sink)
-    start(job, hf.available_now(drain=True)).awaitTermination()
+    clusters: list[LocalCluster] = []
+    running = start(job, hf.available_now(drain=True), on_cluster=clusters.append)
+    if QUERIES[name].stateful:
+        clusters[0].kill(1)
+    running.awaitTermination()
+    assert len(running.restarts) == QUERIES[name].stateful
     assert difference(name, sink.table(), folder, QUERIES[name].keys) == ""
+
+
+def test_each_query_has_its_sql() -> None:
+    assert list(SQL_QUERIES) == list(QUERIES)
+
+
+def test_results_are_written_to_folders_by_their_time(folder: Path, tmp_path: Path) -> None:
+    job = hf.Job(None, name="q10", storage="memory://nexmark-files")
+    built("q10", job, Events(job, str(folder))).write(QUERIES["q10"].sink(f"{tmp_path}/out"))
+    start(job, hf.available_now()).awaitTermination()
+    found = dataset(tmp_path / "out", format="parquet", partitioning="hive").to_table()
+    assert [part.name for part in (tmp_path / "out").glob("*=*")] == ["day=2015-07-15"]
+    assert difference("q10", found, folder) == ""

@@ -38,8 +38,8 @@ def over_rows(tree: Tree, source: Table) -> Table:
     if not keys or not all(isinstance(each, exp.Column) for each in keys):
         raise refused(window, "expected PARTITION BY columns")
     order = window.args["order"].expressions if window.args.get("order") else []
-    if len(order) != 1 or order[0].args.get("desc"):
-        raise refused(window, "expected ORDER BY a time, earliest first")
+    if not order or any(each.args.get("desc") for each in order):
+        raise refused(window, "expected ORDER BY a time, and perhaps further columns, the least first")
     call = window.this
     function = AGGREGATES[call_name(call)]
     if function not in VALUES or len(call.expressions) != 1 or isinstance(call.expressions[0], exp.Distinct):
@@ -50,9 +50,10 @@ def over_rows(tree: Tree, source: Table) -> Table:
     for name in names:
         if not isinstance(columns.get(name), exp.Column) or columns[name].name != name:
             raise refused(window, f"SELECT has to have the column {name} of PARTITION BY")
-    made = {**columns, TIME: order[0].this, VALUE: value}
+    further = {f"{TIME}_{place}": each.this for place, each in enumerate(order[1:])}
+    made = {**columns, TIME: order[0].this, **further, VALUE: value}
     keyed = source.stream.select(**{name: expression(each) for name, each in made.items()}).key_by(*names)
-    function_of_rows = LastRows(function, _rows_before(window))
+    function_of_rows = LastRows(function, _rows_before(window), len(order))
     settings = OverSettings(function_of_rows, output_name(item), WindowSettings(keyed._rows))
     return Table(keyed._declare(None, "over", settings.spec, keyed._declared), (*columns, output_name(item)))
 
@@ -86,7 +87,7 @@ class OverSettings:
             raise JobRefused(
                 f"sql: {self.name}: rows are put in order by a watermark: add .with_watermark(column, delay)"
             )
-        fields = [field for field in schema if field.name not in (TIME, VALUE)]
+        fields = [field for field in schema if not field.name.startswith((TIME, VALUE))]
         output = pa.schema([*fields, pa.field(self.name, self._type(schema.field(VALUE).type))])
         return FunctionSettings(self.function, output, self.windows).spec(operator, inputs)
 

@@ -1,6 +1,6 @@
 """`ROW_NUMBER()` and `RANK()` of partitions in a subquery, with `<= n` outside, as `key_by(…).top(n, by=…)`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlglot import exp
@@ -75,8 +75,9 @@ class _Rank:
     def _is_windowed(self) -> bool:
         return WINDOW_START in self._keys
 
-    def first(self, count: int, named: bool) -> Any:
-        """Return the first rows of each partition. `named`: the query around it names the rank."""
+    def first(self, count: int, names: Collection[str] | None) -> Any:
+        """Return the first rows of each partition. `names`: the columns that are needed; None: all of them."""
+        named = names is None or self.name in names
         if self._ties and not self._is_windowed:
             raise refused(
                 self._window, "RANK gives ties, which need a window: PARTITION BY window_start; or ROW_NUMBER"
@@ -85,17 +86,29 @@ class _Rank:
             raise refused(self._window, "ORDER BY several columns is supported for the first row of a window alone")
         if self._is_windowed and named and count > 1:
             raise refused(self._window, f"behind a window the rows have no {self.name}; name the other columns alone")
-        rows, has_rank = self._ranked(count)
+        rows, has_rank = self._ranked(count, self._needed(names))
         if named and not has_rank:
             rows = rows.with_column(self.name, expression(exp.Literal.number(1)))
         elif has_rank and self.name != "rank":
             rows = rows.with_column(self.name, expression(column("rank")))._then(Omission(("rank",)))
         return self._projected(rows, named)
 
-    def _ranked(self, count: int) -> tuple[Any, bool]:
+    def _needed(self, names: Collection[str] | None) -> list[str] | None:
+        """Return the columns of the source that are needed; None: all of them."""
+        if not any(isinstance(each, exp.Star) for each in self._items):
+            names = [node.name for item in self._items for node in item.find_all(exp.Column)]
+        if names is None:
+            return None
+        given = [] if self._source.window is None else [self._source.window.column]
+        hidden = WINDOW_COLUMNS if given else ()
+        wanted = [*self._keys, *given, *(by for by, _ in self._order), *(name for name in names if name != self.name)]
+        return [name for name in dict.fromkeys(wanted) if name not in hidden]
+
+    def _ranked(self, count: int, needed: list[str] | None) -> tuple[Any, bool]:
         """Return the rows, and whether they have a column with their rank."""
         by, least = self._order[0]
-        keyed = self._source.stream.key_by(*self._given_keys())
+        rows = self._source.stream if needed is None else self._source.stream.select(*map(_quoted, needed))
+        keyed = rows.key_by(*self._given_keys())
         if not self._is_windowed and count == 1 and not least:
             return keyed.last(by=by), False
         rows = keyed.top(count, by=by, least=least, ties=self._ties or len(self._order) > 1)
@@ -143,11 +156,15 @@ def limited(table: Table, where: Tree | None, items: Sequence[Tree]) -> tuple[An
             where if where is not None else table.rank_name,
             f"ROW_NUMBER needs {table.rank_name} <= a number in the query around it",
         )
-    return table.ranked(count, _names_rank(table, [*items, *rest])), rest
+    trees = [*items, *rest]
+    if any(_is_star(each) for each in trees):
+        return table.ranked(count, None), rest
+    return table.ranked(count, [node.name for each in trees for node in each.find_all(exp.Column)]), rest
 
 
-def _names_rank(table: Table, trees: Sequence[Tree]) -> bool:
-    return any(
-        each.find(exp.Star) is not None or any(node.name == table.rank_name for node in each.find_all(exp.Column))
-        for each in trees
-    )
+def _is_star(item: Tree) -> bool:
+    return isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,6 +1,6 @@
 """Parts of queries: tables with the names by which they are known, changes of trees, and refusals with their place."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,14 +29,14 @@ class Table:
     """The rows of a part of a query. `names`: its columns in order, where they are known.
 
     `ranked`: makes the first rows of each group, for `ROW_NUMBER() … AS rank_name` that waits for its condition;
-    it gets their number, and whether the query around it names the rank.
+    it gets their number, and the columns that the query around it names.
     `window`: of a table function such as TUMBLE, for GROUP BY, PARTITION BY or JOIN that name `window_start`.
     """
 
     stream: Any
     names: tuple[str, ...] | None = None
     rank_name: str = ""
-    ranked: Callable[[int, bool], Any] | None = None
+    ranked: Callable[[int, Collection[str] | None], Any] | None = None
     window: Any = None
     partition: tuple[str, ...] | None = None
     """The columns within which the window's sessions are."""
