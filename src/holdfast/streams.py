@@ -36,14 +36,14 @@ from holdfast.functions.windows.declaring import AggregateSettings, FunctionSett
 from holdfast.graph.declarations import InputDeclaration, OperatorDeclaration, SinkDeclaration, keyed_by
 from holdfast.graph.describing import described, ways
 from holdfast.graph.late import late_rows
-from holdfast.graph.nodes import Node, ReadNode, StepDeclaration, TransformDeclaration, over_reads, united
-from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
+from holdfast.graph.nodes import Node, ReadNode, StepDeclaration, TransformDeclaration, united
+from holdfast.graph.program import MapBatches, OperatorOrigin
 from holdfast.graph.projecting import Projection, Selection
 from holdfast.graph.selecting import selected
+from holdfast.graph.timing import timed
 from holdfast.quantities import Duration, duration_us
 from holdfast.schema import to_arrow_schema
 from holdfast.sinks.base import Sink
-from holdfast.sources.dataframe import DataFrameSource
 from holdfast.ui.notebook import html_table
 from holdfast.watermarks import WatermarkSpec
 
@@ -100,29 +100,8 @@ class Stream:
         """
         delay_us = duration_us(delay, "delay")
         idle_us = None if idle_timeout is None else duration_us(idle_timeout, "idle_timeout")
-        return self._timed(column, f"with_watermark({column!r})", delay_us, idle_us, False)
-
-    def _timed(self, column: str, shown: str, delay_us: int, idle_us: int | None, of_batches: bool) -> "Stream":
-        refused = JobRefused(
-            f"{shown}: it belongs right after read(), once, before any other step, since "
-            "the watermark follows the splits of a source"
-        )
-
-        def timed(read: ReadNode) -> Node:
-            origin = read.origin
-            if read.watermark is not None or not isinstance(origin, SourceOrigin):
-                raise refused
-            if isinstance(self._job.declared.sources[origin.source], DataFrameSource):
-                raise JobRefused(
-                    f"{shown}: source {origin.source!r} is read by Spark, which does not say "
-                    "which row is of which split; use a source that Holdfast reads"
-                )
-            return ReadNode(origin, WatermarkSpec(origin.source, column, delay_us, idle_us, of_batches, origin.output))
-
-        node = over_reads(self._node, timed)
-        if node is None:
-            raise refused
-        return Stream(self._job, node)
+        spec = WatermarkSpec("", column, delay_us, idle_us)
+        return Stream(self._job, timed(self._node, self._job.declared.sources, f"with_watermark({column!r})", spec))
 
     def with_batch_time(self, column: str) -> "Stream":
         """Add a timestamp column with the time of each row's batch, which is the watermark: for windows of processing
@@ -133,7 +112,8 @@ class Stream:
         """
         if not isinstance(column, str) or not column:
             raise SettingsError(f"with_batch_time({column!r}): expected the name of the column")
-        return self._timed(column, f"with_batch_time({column!r})", 0, None, True)
+        spec = WatermarkSpec("", column, 0, None, True)
+        return Stream(self._job, timed(self._node, self._job.declared.sources, f"with_batch_time({column!r})", spec))
 
     def transform(self, fn: "Callable[[DataFrame], DataFrame]") -> "Stream":
         """Apply `DataFrame -> DataFrame` by Spark SQL, batch by batch.
@@ -260,6 +240,27 @@ class Stream:
         settings.check(keyed._declared.window)
         declared = replace(keyed._declared, timed=settings.within_us is not None, plain=True)
         return keyed._declare(name, "drop_duplicates", settings.spec, declared)
+
+    def join(
+        self,
+        other: "Stream",
+        on: "Expression | Sequence[str]",
+        how: How = "inner",
+        *,
+        suffix: str | None = None,
+        late: LatePolicy = "drop",
+        name: str | None = None,
+    ) -> "Stream":
+        """Join by a condition: `clicks.join(views, "left.ad = right.ad and right.at between left.at - interval 1 hour
+        and left.at")`; or by columns of the same names on both sides: `clicks.join(views, ["ad"])`.
+
+        The condition has an equality of values of both sides, mostly a bound of event time from both sides, and perhaps
+        more; a column of a single side need not name it. `how="asof"` has `left.at >= right.at`. Equalities become keys
+        and bounds become `within` of `KeyedStream.join`, which see for `how`, `suffix`, `late` and the output.
+        """
+        from holdfast.sql.on import joined_on
+
+        return joined_on(self, other, on, how, suffix=suffix, late=late, name=name)
 
     def union(self, other: "Stream") -> "Stream":
         """Unite the rows of this stream and of `other`, which has the same schema, in no particular order."""

@@ -7,7 +7,7 @@ import pytest
 from job_kit import new_job, script
 
 import holdfast as hf
-from holdfast.testing import run
+from holdfast.testing import Eof, run
 
 
 def second(number: int) -> datetime:
@@ -241,6 +241,44 @@ def test_a_query_gives_its_rows(text: str, expected: Any) -> None:
             rows_of(text)
         return
     assert rows_of(text) == sorted(expected, key=_order)
+
+
+@pytest.mark.parametrize(
+    ("on", "how", "expected"),
+    [
+        (f"bidder = id AND {WITHIN.replace('p.', 'right.').replace('b.', 'left.')}", "inner", ["ann", "ann", "bob"]),
+        ("left.bidder = right.id AND price > id AND auction = 2", "inner", ["ann"]),
+        ("left.bidder = right.id", "semi", [10, 20, 5, 50]),
+        ("bidder + 1 = id + 1 AND left.at >= right.at", "asof", ["ann", "ann", "ann", "bob", None]),
+    ],
+)
+def test_streams_are_joined_by_a_condition(on: str, how: Any, expected: list[Any]) -> None:
+    job, sink = new_job(), hf.MemorySink()
+    bids = script(
+        BIDS, Eof(drain=True), schema="auction BIGINT, bidder BIGINT, price BIGINT, at TIMESTAMP", name="bids"
+    )
+    people = script(PEOPLE, schema="id BIGINT, name STRING, at TIMESTAMP", name="people")
+    left, right = (job.read(each).with_watermark("at", "0s") for each in (bids, people))
+    left.join(right, on, how=how, suffix="_of_person").write(sink)
+    run(job)
+    column = "price" if how == "semi" else "name"
+    assert sorted((row[column] for row in sink.rows()), key=str) == sorted(expected, key=str)
+
+
+def test_streams_are_joined_by_columns_of_the_same_names() -> None:
+    job, sink = new_job(), hf.MemorySink()
+    rows = job.read(script([{"k": 1, "v": 2}], [{"k": 1, "v": 3}], [{"k": 2, "v": 3}]))
+    rows.join(rows.select("k", "v"), ["k"], suffix="_2").write(sink)
+    run(job)
+    assert sorted((row["k"], row["v"], row["v_2"]) for row in sink.rows()) == [
+        (1, 2, 2), (1, 2, 3), (1, 3, 2), (1, 3, 3), (2, 3, 3)
+    ]  # fmt: skip
+    with pytest.raises(hf.JobRefused, match="a join needs an equality"):
+        rows.join(rows, "left.k > right.k")
+    with pytest.raises(hf.JobRefused, match="v is a column of left and of right"):
+        rows.join(rows, "v = 3 and left.k = right.k")
+    with pytest.raises(hf.SettingsError, match="expected a stream"):
+        rows.join(rows.key_by("k"), "k")  # type: ignore[arg-type]
 
 
 def test_groups_give_what_emit_says() -> None:

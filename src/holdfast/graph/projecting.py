@@ -22,8 +22,10 @@ class Selection:
     condition: Expression
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        is_arrow = isinstance(self.condition, pc.Expression)
-        return rows.filter(self.condition if is_arrow else self.condition(rows))
+        if isinstance(self.condition, pc.Expression):
+            return rows.filter(self.condition)
+        kept = self.condition(rows)
+        return rows if kept.true_count == rows.num_rows else rows.filter(kept)
 
     def bound(self, schema: pa.Schema) -> "Selection":
         """Return the step over rows of a schema. Raises `JobRefused`."""

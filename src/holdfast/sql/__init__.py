@@ -5,5 +5,5 @@ A query is parsed by sqlglot, and becomes the streams that a program would decla
 
 Files in reading order: `scopes` (tables, trees and places), `grouping` (GROUP BY), `sources` (tables of FROM),
 `relations` (which column is whose), `joining` (JOIN), `subqueries` (EXISTS, IN), `ranking` (ROW_NUMBER, RANK), `over`
-and `last_rows` (aggregates over rows), `queries` (SELECT, UNION ALL, WITH).
+and `last_rows` (aggregates over rows), `queries` (SELECT, UNION ALL, WITH), `on` (conditions of `Stream.join`).
 """

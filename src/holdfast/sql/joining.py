@@ -9,7 +9,7 @@ conditions on a single side                        `where` before the join
 other conditions                                   `where` behind an inner join
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -103,6 +103,7 @@ class Join:
     """A join of two relations. `as_of`: the time of the left side as of which right rows are looked up.
 
     `matched`: of an as-of join, True if left rows that met no other are left out.
+    `options`: further ones of `KeyedStream.join`.
     `parts`: all other parts of the query, which name columns of both; None: all columns are kept.
     """
 
@@ -115,6 +116,7 @@ class Join:
         as_of: Tree | None = None,
         matched: bool = False,
         number: int = 1,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._tree = tree
         self._sides = sides
@@ -123,6 +125,7 @@ class Join:
         self._needs_match = matched
         self._parts = parts
         self._number = number
+        self._options = options or {}
         self._found = _Conditions()
         if as_of is not None:
             self._look_up(as_of)
@@ -140,11 +143,11 @@ class Join:
                 self._drop_nulls(side)
         used = [self._used(side) for side in (LEFT, RIGHT)]
         sides = [self._keyed(side, used[side]) for side in (LEFT, RIGHT)]
-        suffix = f"_{self._number + 1}"
+        options = {"suffix": f"_{self._number + 1}", **given, **self._options}
         first = RIGHT if LEFT in found.until else LEFT
         how = self._how if first == LEFT else _SWAPPED[self._how]
-        rows = sides[first].join(sides[1 - first], how=how, suffix=suffix, **given)
-        return self._joined(rows, used, suffix, first)
+        rows = sides[first].join(sides[1 - first], how=how, **options)
+        return self._joined(rows, used, options["suffix"] or "", first)
 
     # Conditions.
 
@@ -340,9 +343,7 @@ class Join:
         """Return the joined rows, with the columns that hold those of each table."""
         left, right = self._sides
         tables = {**left.tables, **right.tables} if self._how not in ("semi", "anti") else dict(left.tables)
-        of_first = used[first]
-        if of_first is None:
-            return QueryRows(rows, tables)
+        of_first = used[first] or self._sides[first].columns
         same = {a for a, b in zip(*self._found.keys, strict=True) if a == b}
         known = dict[tuple[str, str], str]()
         for side in (LEFT, RIGHT):

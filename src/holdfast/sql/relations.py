@@ -35,6 +35,14 @@ class QueryRows:
         """The columns of event time."""
         return event_times(self.stream._node, self.stream._job.declared.operators)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a single table. Raises `JobRefused` if they are not known."""
+        (alias, table), *_ = self.tables.items()
+        if table.columns is None:
+            raise refused(alias, "the columns of this side are not known before the start; use key_by(…).join(…)")
+        return table.columns
+
     def name(self, node: Tree) -> str:
         """Return the column of the rows for a column that names its table."""
         return self.known.get((qualifier(node), node.name), node.name)
