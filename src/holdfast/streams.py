@@ -260,7 +260,7 @@ class Stream:
         """
         from holdfast.sql.on import joined_on
 
-        return joined_on(self, other, on, how, suffix=suffix, late=late, name=name)
+        return Stream(self._job, joined_on(self, other, on, how, suffix=suffix, late=late, name=name)._node)
 
     def union(self, other: "Stream") -> "Stream":
         """Unite the rows of this stream and of `other`, which has the same schema, in no particular order."""

@@ -229,6 +229,17 @@ WITHIN = "p.at BETWEEN b.at - INTERVAL 10 SECONDS AND b.at"
             ],
         ),
         (
+            "SELECT auction, min(price) OVER (PARTITION BY auction ORDER BY minute, nothing, at ROWS 1 PRECEDING) m, "
+            "n FROM (SELECT *, date_trunc('minute', at) AS minute, nullif(bidder, 8) AS nothing, at AS n FROM bids)",
+            [
+                (1, 10, second(1)),
+                (1, 30, second(5)),
+                (1, 10, second(40)),
+                (2, 20, second(7)),
+                (2, 5, second(15)),
+            ],
+        ),
+        (
             "SELECT max(n) m, window_start s FROM (SELECT auction, window_start, window_end, count(*) n FROM bids "
             "GROUP BY auction, window(at, '10 seconds')) GROUP BY window_start",
             [(1, second(10)), (1, second(40)), (2, second(0))],

@@ -13,8 +13,8 @@ from sqlglot import exp
 from holdfast.errors import JobRefused
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.windows.declaring import FunctionSettings, WindowSettings
-from holdfast.sql.last_rows import TIME, VALUE, VALUES, LastRows
-from holdfast.sql.scopes import AGGREGATES, Table, Tree, call_name, expression, output_name, refused, value_of
+from holdfast.sql.last_rows import AGGREGATES_OVER_ROWS, TIME, VALUE, last_rows
+from holdfast.sql.scopes import AGGREGATES, Table, Tree, call_name, column, expression, output_name, refused, value_of
 
 ROWS_MAX = 10_000
 """The most rows before a row that its aggregate may take. They are kept for each key."""
@@ -42,8 +42,12 @@ def over_rows(tree: Tree, source: Table) -> Table:
         raise refused(window, "expected ORDER BY a time, and perhaps further columns, the least first")
     call = window.this
     function = AGGREGATES[call_name(call)]
-    if function not in VALUES or len(call.expressions) != 1 or isinstance(call.expressions[0], exp.Distinct):
-        raise refused(call, f"of aggregates over rows, {', '.join(VALUES)} of a value are supported")
+    if (
+        function not in AGGREGATES_OVER_ROWS
+        or len(call.expressions) != 1
+        or isinstance(call.expressions[0], exp.Distinct)
+    ):
+        raise refused(call, f"of aggregates over rows, {', '.join(AGGREGATES_OVER_ROWS)} of a value are supported")
     value = exp.Boolean(this=True) if isinstance(call.expressions[0], exp.Star) else call.expressions[0]
     columns = {output_name(each): value_of(each) for each in others}
     names = [each.name for each in keys]
@@ -53,9 +57,10 @@ def over_rows(tree: Tree, source: Table) -> Table:
     further = {f"{TIME}_{place}": each.this for place, each in enumerate(order[1:])}
     made = {**columns, TIME: order[0].this, **further, VALUE: value}
     keyed = source.stream.select(**{name: expression(each) for name, each in made.items()}).key_by(*names)
-    function_of_rows = LastRows(function, _rows_before(window), len(order))
-    settings = OverSettings(function_of_rows, output_name(item), WindowSettings(keyed._rows))
-    return Table(keyed._declare(None, "over", settings.spec, keyed._declared), (*columns, output_name(item)))
+    settings = OverSettings(function, _rows_before(window), output_name(item), WindowSettings(keyed._rows))
+    made_rows = keyed._declare(None, "over", settings.spec, keyed._declared)
+    order_of_select = tuple(output_name(each) for each in tree.expressions)
+    return Table(made_rows.select(**{name: expression(column(name)) for name in order_of_select}), order_of_select)
 
 
 def _rows_before(window: Tree) -> int:
@@ -74,7 +79,8 @@ def _rows_before(window: Tree) -> int:
 class OverSettings:
     """An aggregate over rows, which becomes an operator once the types of its input are known."""
 
-    function: LastRows
+    aggregate: str
+    before: int
     name: str
     windows: WindowSettings
 
@@ -89,14 +95,16 @@ class OverSettings:
             )
         fields = [field for field in schema if not field.name.startswith((TIME, VALUE))]
         output = pa.schema([*fields, pa.field(self.name, self._type(schema.field(VALUE).type))])
-        return FunctionSettings(self.function, output, self.windows).spec(operator, inputs)
+        function = last_rows(schema, output, self.aggregate, self.before)
+        return FunctionSettings(function, output, self.windows).spec(operator, inputs)
 
     def _type(self, value: pa.DataType) -> pa.DataType:
-        aggregate = self.function.aggregate
+        aggregate = self.aggregate
         if aggregate == "count":
             return pa.int64()
-        if aggregate in ("min", "max"):
+        is_number = pa.types.is_integer(value) or pa.types.is_floating(value)
+        if aggregate in ("min", "max") and (is_number or pa.types.is_timestamp(value)):
             return value
-        if not (pa.types.is_integer(value) or pa.types.is_floating(value)):
+        if not is_number:
             raise JobRefused(f"sql: {self.name}: {aggregate} over rows takes whole or floating numbers, found {value}")
         return pa.int64() if aggregate == "sum" and pa.types.is_integer(value) else pa.float64()
