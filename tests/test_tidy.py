@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, str] = {
     "job": "autoscale functions graph schema settings sinks sources spark sql start_options stored_state streams ui",
     "sql": "functions graph",
     "start_options": "settings stored_state",
-    "streams": "calls functions graph schema sinks sources ui",
+    "streams": "calls functions graph schema sinks sources sql ui",
     "spark": "__init__ calls exchange graph job_settings jobmaster journal protocol query settings sources "
     "standby_query storage stored_state taskmanager",
     "query": "jobmaster observe settings ui",
