@@ -251,12 +251,12 @@ class Stream:
         late: LatePolicy = "drop",
         name: str | None = None,
     ) -> "Stream":
-        """Join by a condition: `clicks.join(views, "left.ad = right.ad and right.at between left.at - interval 1 hour
-        and left.at")`; or by columns of the same names on both sides: `clicks.join(views, ["ad"])`.
+        """Join with `other` by a condition: `clicks.join(views, "left.ad = right.ad and right.at between left.at -
+        interval 1 hour and left.at")`; or by columns of the same names on both sides: `clicks.join(views, ["ad"])`.
 
-        The condition has an equality of values of both sides, mostly a bound of event time from both sides, and perhaps
-        more; a column of a single side need not name it. `how="asof"` has `left.at >= right.at`. Equalities become keys
-        and bounds become `within` of `KeyedStream.join`, which see for `how`, `suffix`, `late` and the output.
+        `on` has an equality of values of both sides, mostly a bound of event time from both sides, and perhaps more; a
+        column of a single side need not name it. `how="asof"` has `left.at >= right.at`. Equalities become keys and
+        bounds become `within` of `KeyedStream.join`, which see for `how`, `suffix`, `late` and the output.
         """
         from holdfast.sql.on import joined_on
 
