@@ -13,6 +13,7 @@ import numpy as np
 from holdfast.changelog import writer
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.checkpoint import events
+from holdfast.checkpoint.coordination import Coordination
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.ledger import Ledger
 from holdfast.checkpoint.publication import Publication
@@ -49,15 +50,15 @@ Mutation = Callable[[], AbstractContextManager[Any]]
 
 
 def _deletes_on_abort() -> AbstractContextManager[Any]:
-    before = Coordinator._abort
+    before = Coordination.abort
 
-    def abort(self: Coordinator, pending: Any, *arguments: Any, **named: Any) -> None:
-        names = self._registry.names(PendingHolder(pending.checkpoint_id))
+    def abort(self: Coordination, pending: Any, *arguments: Any, **named: Any) -> None:
+        names = self.registry.names(PendingHolder(pending.checkpoint_id))
         before(self, pending, *arguments, **named)
         if names:
-            self._commands.append(events.DeleteObjects(sorted(names)))
+            self.commands.append(events.DeleteObjects(sorted(names)))
 
-    return mock.patch.object(Coordinator, "_abort", abort)
+    return mock.patch.object(Coordination, "abort", abort)
 
 
 def _uses_a_base_too_early() -> AbstractContextManager[Any]:

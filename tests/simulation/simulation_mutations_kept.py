@@ -54,7 +54,7 @@ def _forgets_changed_settings_at_a_failover() -> AbstractContextManager[Any]:
 
     def on_failover_began(self: Any, event: Any) -> None:
         before(self, event)
-        self._config = self.config_at_start
+        self._shared.config = self.config_at_start
 
     return mock.patch.multiple(Coordinator, __init__=init, _on_failover_began=on_failover_began)
 

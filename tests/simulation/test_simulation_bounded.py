@@ -61,7 +61,7 @@ class Figures:
         listing = store.list("")
         self._seen["objects"].append(len(listing))
         self._seen["stored bytes"].append(sum(info.size for info in listing))
-        self._seen["registered"].append(len(query._master.parts.control._coordinator._registry))
+        self._seen["registered"].append(len(query._master.parts.control._coordinator._shared.registry))
 
     def note_restore(self, store: ObjectStore, job: hf.Job) -> None:
         reads = CountedReads(store)
