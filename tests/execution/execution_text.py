@@ -48,7 +48,7 @@ class ExecutionScenario(Scenario):
             case "registered":
                 return [ev.Registered(process(word)) for word in plain]
             case "lost" if "unit" in named:
-                return [ev.Lost(process(word), "killed", for_a_unit=True) for word in plain]
+                return [ev.Lost(process(word), "killed", is_excused=True) for word in plain]
             case "lost" | "unreachable":
                 made = {"lost": ev.Lost, "unreachable": ev.Unreachable}[name]
                 return [made(process(word), "killed" if name == "lost" else "no answer") for word in plain]
@@ -71,6 +71,8 @@ class ExecutionScenario(Scenario):
             case "rescale":
                 until_s = self.now + float(named.get("within", "100"))
                 return [moves.RescaleAsked(int(plain[0]), int(named.get("parallelism", "4")), until_s)]
+            case "leaving":
+                return [moves.Leaving(process(word), int(named.get("parallelism", "4"))) for word in plain]
             case "follow":
                 return [moves.MovesFollow(tuple(map(int, plain)))]
             case "sinks-lag":

@@ -13,7 +13,9 @@ from holdfast.execution.units import (
     LevelDone,
     LevelFailed,
     LevelLeft,
+    RunInSpark,
     SenderEnded,
+    SenderLeaves,
     SenderServes,
     SendersWanted,
     SplitTold,
@@ -46,6 +48,7 @@ class History:
         self.isolated: frozenset[int] = frozenset()
         self.counted: list[int] = []
         self.given_up: list[ProcessId] = []
+        self.leaving: list[ProcessId] = []
         self.asked: list[AskForSplit] = []
         self.blamed: list[int] = []
         """Units that failed with their sender."""
@@ -60,7 +63,11 @@ class History:
                 assert not isinstance(event, SendersWanted), "a unit fails since a slot is needed"
                 assert command.unit in self.isolated, "a unit that is not isolated fails alone"
                 self.blamed.append(command.unit)
-            if isinstance(command, Give):
+            if isinstance(command, RunInSpark):
+                assert not self.alive or self.given_up, "units go to Spark although a sender could take them"
+                self.counted += command.units
+            elif isinstance(command, Give):
+                assert command.sender not in self.leaving, "an order for a sender that is to go"
                 assert command.sender in self.alive.values(), "an order for a sender that is gone"
                 self.orders.append((command, list(command.units), self.level))
             elif isinstance(command, GiveUp):
@@ -74,6 +81,9 @@ class History:
         missing = [number for number in range(self.units.count) if number not in self.alive]
         if self.rng.random() < 0.02:
             self.tell(SendersWanted(self.rng.randint(1, 3)))
+        elif self.alive and self.rng.random() < 0.03:
+            self.leaving.append(self.rng.choice(list(self.alive.values())))
+            self.tell(SenderLeaves(self.leaving[-1], "its executor is to go"))
         elif missing and self.rng.random() < 0.5:
             self.incarnations += 1
             started = self.alive[missing[0]] = sender(missing[0], self.incarnations)

@@ -26,6 +26,7 @@ from holdfast.execution.units import (
     LevelLeft,
     RunInSpark,
     SenderEnded,
+    SenderLeaves,
     SenderServes,
     SendersWanted,
     SplitTold,
@@ -340,3 +341,29 @@ def test_a_rule_that_is_broken_is_found_out(mutation):
             except (AssertionError, KeyError, IndexError, TypeError, ValueError):
                 return
     raise AssertionError("no history complained")
+
+
+def test_a_sender_that_is_to_go_ends_its_order_gets_no_other_and_is_given_up():
+    units = serving(2)
+    units.handle(LevelBegun((0, 1, 2)))
+    assert units.handle(SenderLeaves(sender(0), "spot notice")) == []
+    assert units.handle(UnitReported(sender(0), 1, 0)) == [AcceptOutcome(0)], "the rest of its order is its own"
+    assert units.handle(UnitReported(sender(1), 2, 1, True)) == [AcceptOutcome(1)]
+    last = units.handle(UnitReported(sender(0), 1, 2, True))
+    assert last == [AcceptOutcome(2), LevelDone(), GiveUp(sender(0), "spot notice")]
+    assert units.handle(SenderEnded(sender(0), "spot notice")) == []
+    units.handle(LevelLeft(0.0))
+    assert units.handle(LevelBegun((0, 1))) == [Give(sender(1), 3, (0, 1))]
+
+
+def test_a_free_sender_that_is_to_go_is_given_up_at_once():
+    assert serving(1).handle(SenderLeaves(sender(0), "spot notice")) == [GiveUp(sender(0), "spot notice")]
+
+
+def test_units_go_as_short_spark_jobs_while_the_only_sender_is_replaced():
+    units = serving(1)
+    units.handle(SenderLeaves(sender(0), "spot notice"))
+    assert units.handle(LevelBegun((0, 1))) == [RunInSpark((0, 1)), LevelDone()]
+    units.handle(LevelLeft(0.0))
+    assert units.handle(SenderServes(sender(0, 2))) == []
+    assert units.handle(LevelBegun((0,))) == [Give(sender(0, 2), 1, (0,))]

@@ -298,4 +298,4 @@ def test_with_regions_a_sender_that_ends_or_hangs_fails_its_unit_alone(hangs: bo
     failed = [result for result in found if result.failure is not None]
     assert [result.unit for result in found] == [0, 1, 2, 3]
     assert [(each.unit, each.failure.kind, each.failure.split) for each in failed if each.failure] == [(1, *failure)]
-    until(lambda: any(isinstance(event, events.Lost) and event.for_a_unit for event in told))
+    until(lambda: any(isinstance(event, events.Lost) and event.is_excused for event in told))

@@ -65,3 +65,28 @@ def test_ctrl_c_stops_the_query_in_order_and_says_how_to_go_on(tmp_path: Path) -
     assert "Start the program again on the same storage" in said and "awaitTermination() to wait" not in said
     store = open_store((tmp_path / "storage").as_uri())
     assert isinstance(read_record(store, max(journal_numbers(store))), CheckpointRecord)
+
+
+SIGTERM = """
+import os, signal
+before = query.totals.rows
+while query.totals.rows == before:
+    query.awaitTermination(0.05)
+os.kill(os.getpid(), signal.SIGTERM)
+query.awaitTermination()
+"""
+
+
+def test_sigterm_takes_a_last_checkpoint_although_the_next_is_far_away(tmp_path: Path) -> None:
+    program = PROGRAM.replace('hf.every("200ms")', 'hf.every("1h")').replace(
+        "while not query.totals.checkpoints", "while not query.totals.rows"
+    )
+    position, said = run_to_the_end(tmp_path, program + SIGTERM, code=-signal.SIGTERM)
+    assert said.count("endless: SIGTERM: the query takes a last checkpoint and is stopped") == 1, said
+    store = open_store((tmp_path / "storage").as_uri())
+    checkpoints = [
+        each
+        for each in (read_record(store, number) for number in sorted(journal_numbers(store)))
+        if isinstance(each, CheckpointRecord)
+    ]
+    assert checkpoints and checkpoints[-1].offsets["ticks"]["0"] > position

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from simulation_leaving import give_notice
 from simulation_rescaling import rescale
 from simulation_runtime import Process
 from simulation_settings import Event
@@ -99,6 +100,8 @@ def _act(world: World, event: Event, name: str, started: Started, process: Proce
             runtime.spawn(partial(world.carrying.update, started), "update", started.process)
         case "rescale" if started.query is not None:
             runtime.spawn(partial(rescale, world, started), "rescale", started.process)
+        case "notice":
+            runtime.spawn(partial(give_notice, world, started), "notice", started.process)
         case "clean":
             runtime.spawn(world.carrying.clean, "clean", runtime.process("gc"))
         case "failover" if started.query is not None:

@@ -16,6 +16,7 @@ from simulation_broadcast import check_ruled
 from simulation_ends import Recorder
 from simulation_invariants import Broken, require_equal
 from simulation_joins import check_joined
+from simulation_leaving import leaving
 from simulation_rescaling import rescaling
 from simulation_runtime import Stalled
 from simulation_settings import Settings, draw, dropping, keeping
@@ -30,7 +31,7 @@ LIVES_MAX = 12
 STORMY_MAX = 4
 """Lives at the end of a job in which faults go on; later lives are calm, so that each job comes to its end."""
 TRACE_SHOWN = 50
-DRAWINGS = {"": draw, "keeping": keeping, "calm": calm, "rescaling": rescaling}
+DRAWINGS = {"": draw, "keeping": keeping, "calm": calm, "rescaling": rescaling, "leaving": leaving}
 """Ways to draw settings, by the name that stands before a seed's number."""
 SWEEP_S = 100.0
 LOOK_S = 1.0

@@ -64,7 +64,8 @@ class Event:
     hang: the next call to a sender or TaskManager that can, until its process is ended; storm: they die again and
     again, soon after they start; fail: the next step of a batch or checkpoint that can; checkpoint: one is asked for;
     failover: the job goes back to its newest checkpoint; savepoint: one is taken; update: settings change;
-    clean: somebody runs `holdfast gc`; rescale: another number of TaskManagers is asked for."""
+    clean: somebody runs `holdfast gc`; rescale: another number of TaskManagers is asked for; notice: the
+    machine of a process is to go."""
     task_manager: int = 0
     at: str | None = None
 

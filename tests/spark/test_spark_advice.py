@@ -8,7 +8,16 @@ DYNAMIC = {"spark.dynamicAllocation.enabled": "true", "spark.executor.cores": "2
 
 
 def lines(master: str, settings: dict[str, str]) -> list[str]:
-    return advice(master, settings.get, 2, 3)
+    return advice(master, {"spark.decommission.enabled": "true", **settings}.get, 2, 3)
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://there", "spark://there:7077"])
+def test_a_spark_that_does_not_tell_which_machines_are_to_go_is_named(master: str) -> None:
+    counted = {"spark.executor.maxNumFailures": "1000"}
+    [line] = lines(master, counted | {"spark.decommission.enabled": "false"})
+    assert "spark.decommission.enabled=true" in line
+    assert lines(master, counted) == []
+    assert lines("local[4]", {"spark.decommission.enabled": "false"}) == []
 
 
 def test_yarn_counts_lost_executors_over_the_whole_life_unless_it_is_told_otherwise() -> None:

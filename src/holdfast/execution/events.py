@@ -96,12 +96,13 @@ class StandbysFollow:
 class Lost:
     """A process has ended, asked or unasked: nothing of it runs any more.
 
-    `for_a_unit`: a unit of a batch is to blame, and counts as failed itself. The loss does not count for the process.
+    `is_excused`: a unit of a batch is to blame, and counts as failed itself; or a notice of the loss has come, so that
+    it was expected. The loss does not count for the process.
     """
 
     process: ProcessId
     reason: str
-    for_a_unit: bool = False
+    is_excused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +322,7 @@ Event = (
     | FailoverAsked
     | BaseChosen
     | moves.RescaleAsked
+    | moves.Leaving
     | moves.MovesFollow
     | moves.HandedOver
     | moves.NotHandedOver

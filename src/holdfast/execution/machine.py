@@ -73,6 +73,10 @@ GOING_ON = (Phase.PLANNING, Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING, Phas
 class Machine:
     """The execution rules of a job during a single epoch. Called by a single thread at a time."""
 
+    _rescale_waits: moves.RescaleAsked | None = None
+    """A rescale that is to follow the move away from machines that are to go."""
+    _parallelism = 0
+
     def __init__(self, config: FailoverConfig, on_loss: OnLoss = OnLoss.REWIND) -> None:
         self._config = config
         self._on_loss = on_loss
@@ -533,6 +537,7 @@ class Machine:
     def _handlers_of_moves(self) -> dict[type[Any], Callable[[Any], None]]:
         return {
             moves.RescaleAsked: self._on_rescale_asked,
+            moves.Leaving: self._on_leaving,
             moves.MovesFollow: self._on_moves_follow,
             moves.HandedOver: self._on_handed_over,
             moves.NotHandedOver: self._on_not_handed_over,
@@ -546,6 +551,26 @@ class Machine:
             self._supervision.grow(event.task_managers, self._now_s)
             self._start_due()
             self._look_at_moves()
+        elif self._rescaling.asked.away:
+            self._rescale_waits = event
+
+    def _on_leaving(self, event: moves.Leaving) -> None:
+        if not self._is_ending and self._supervision.leaves(event, self._now_s):
+            self._parallelism = event.parallelism
+            self._start_due()
+            self._look_at_moves()
+
+    def _leave_machines(self) -> None:
+        """Begin to move away from machines that are to go; standbys there have been replaced."""
+        asked, leaving = self._rescaling.asked, self._supervision.leaving
+        has_to = not leaving.isdisjoint(self._places.holders)
+        if asked is None and has_to:
+            count = len(self._places.holders)
+            self._rescaling.begin(moves.RescaleAsked(count, self._parallelism, float("inf"), away=True))
+        elif asked is None and leaving:
+            self._commands += self._supervision.settle(self._places.holders)
+        elif asked is not None and asked.away and not has_to:
+            self._end_moves(None)  # those that were to go have gone
 
     def _look_at_moves(self) -> None:
         """Order what is to be followed as soon as everybody serves, and give a rescale up that takes too long."""
@@ -553,10 +578,15 @@ class Machine:
             return
         over = self._rescaling.over(self._now_s)
         if over is not None:
-            self._end_moves(over)
+            self._supervision.stay()
             self._commands += self._supervision.settle(self._places.holders)
+            self._end_moves(over)
         elif self.phase in GOING_ON:
-            self._commands += self._rescaling.target(self._places, self._supervision.live())
+            self._leave_machines()
+            supervision = self._supervision
+            self._commands += self._rescaling.target(
+                self._places, supervision.live(), supervision.staying(), self._follows
+            )
             self._hand_over_soon()
 
     def _on_moves_follow(self, event: moves.MovesFollow) -> None:
@@ -606,14 +636,17 @@ class Machine:
             return
         self._places = places
         self._commands.append(ev.AnnounceDeployed(self._run, dict(places.live)))
-        self._end_moves(None)
         self._commands += self._supervision.settle(places.holders)
+        self._end_moves(None)
         self._go_on(self._plan)
 
     def _end_moves(self, error: str | None) -> None:
-        if self._rescaling.asked is not None:
+        asked, waits, self._rescale_waits = self._rescaling.asked, self._rescale_waits, None
+        if asked is not None:
             self._rescaling.end()
-            self._commands.append(moves.EndMoves(len(self._places.holders), error))
+            self._commands.append(moves.EndMoves(len(self._places.holders), error, asked.away))
+        if waits is not None:
+            self._on_rescale_asked(waits)
 
     # --- planning and finishing ---------------------------------------------------------------------------------------
 

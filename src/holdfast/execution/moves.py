@@ -1,4 +1,4 @@
-"""Facts and orders of a rescale; part of `events`.
+"""Facts and orders of a rescale, and of a move away from machines that are to go; part of `events`.
 
 RescaleAsked ──► FollowMoves ──► MovesFollow ──► HandOver ──► HandedOver | NotHandedOver ──► … ──► EndMoves
 """
@@ -6,7 +6,7 @@ RescaleAsked ──► FollowMoves ──► MovesFollow ──► HandOver ─�
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.ids import BatchNumber, Incarnation
+from holdfast.ids import BatchNumber, Incarnation, ProcessId
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,16 @@ class RescaleAsked:
     parallelism: int
     until_s: float
     """When it is given up, by the time of ticks."""
+    away: bool = False
+    """True: as many as there are, but none of those whose machine is to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The machine of a TaskManager is to go: another TaskManager is to take its place before that."""
+
+    process: ProcessId
+    parallelism: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +75,4 @@ class EndMoves:
     task_managers: int
     """Number of TaskManagers that hold places now."""
     error: str | None = None
+    away: bool = False

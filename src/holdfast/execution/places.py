@@ -56,8 +56,17 @@ def owners_of(parallelism: int, places: int) -> list[int]:
     return [subtask * places // parallelism for subtask in range(parallelism)] if places else []
 
 
-def rescaled(count: int, before: Places, serving: Mapping[int, Incarnation], parallelism: int) -> Places | None:
-    """Choose who holds each of `count` places, so that few subtasks move; None while too few serve."""
+def rescaled(
+    count: int,
+    before: Places,
+    serving: Mapping[int, Incarnation],
+    parallelism: int,
+    follows: Mapping[int, int] = NOBODY,
+) -> Places | None:
+    """Choose who holds each of `count` places, so that few subtasks move; None while too few serve.
+
+    `follows`: the standby that has state of each place; it counts if the places stay the same.
+    """
     if len(serving) < count:
         return None
     was = [before.holders[place] for place in owners_of(parallelism, len(before.holders))]
@@ -67,8 +76,11 @@ def rescaled(count: int, before: Places, serving: Mapping[int, Incarnation], par
         if number in serving and place not in holders and number not in holders.values():
             holders[place] = number
     # Processes that were started for the rescale, rather than standbys, which follow others' logs.
-    free = iter(sorted((number for number in serving if number not in holders.values()), reverse=True))
-    chosen = tuple(holders[place] if place in holders else next(free) for place in range(count))
+    free = sorted((number for number in serving if number not in holders.values()), reverse=True)
+    for place in [place for place in range(count) if place not in holders]:
+        follower = follows.get(place) if count == len(before.holders) else None
+        holders[place] = free.pop(free.index(follower) if follower in free else 0)
+    chosen = tuple(holders[place] for place in range(count))
     return Places(chosen, {number: serving[number] for number in sorted(chosen)})
 
 

@@ -38,6 +38,8 @@ class Process:
     """Times of the losses within the window."""
     ending: str | None = None
     """Why its end was ordered."""
+    leaves: bool = False
+    """True if its machine is to go; another process was started to replace it."""
     retired: bool = False
     """True once it is not needed any more; its number is free again once its end was noticed."""
 
@@ -80,6 +82,10 @@ class ProcessTable:
                 self.forget(each)
         return [each for each in found if each.incarnation is not None]
 
+    def leaving(self, role: Role) -> frozenset[int]:
+        """The numbers of the processes whose machine is to go."""
+        return frozenset(each.number for each in self if each.role is role and each.leaves and not each.retired)
+
     def forget(self, process: Process) -> None:
         """Free the number of a process that was retired and has ended."""
         del self._processes[process.role, process.number]
@@ -114,7 +120,7 @@ class ProcessTable:
             each.started_s, each.is_late, each.ending = now_s, False, None
         return due
 
-    def ended_by_a_unit(self, process: Process, now_s: float) -> None:
+    def excused(self, process: Process, now_s: float) -> None:
         """Note a loss for which the process is not to blame: it starts again at once, and nothing is counted."""
         process.incarnation, process.serving = None, False
         process.start_s = now_s

@@ -1,4 +1,4 @@
-"""A rescale: another number of TaskManagers while batches go on.
+"""A rescale: another number of TaskManagers while batches go on, or other TaskManagers for machines that are to go.
 
     RescaleAsked ──► processes start ──► FollowMoves ──MovesFollow──► at a batch boundary: HandOver, AskBase, Deploy
          │                                   ▲                                                      │
@@ -42,13 +42,22 @@ class Rescaling:
         self.__init__()  # type: ignore[misc]
         self.asked = asked
 
-    def target(self, before: Places, live: Mapping[int, Incarnation]) -> list[ev.Command]:
-        """Choose the places of the new layout, unless those that were chosen still stand."""
+    def target(
+        self,
+        before: Places,
+        live: Mapping[int, Incarnation],
+        staying: Mapping[int, Incarnation],
+        follows: Mapping[int, int],
+    ) -> list[ev.Command]:
+        """Choose the places of the new layout, unless those that were chosen still stand.
+
+        `staying`: those of the live TaskManagers whose machine is not to go. `follows`: as in `rescaled`.
+        """
         if self.asked is None or not before.still_held(live):
             return []
-        if self.places is not None and before == self._before and self.places.still_held(live):
+        if self.places is not None and before == self._before and self.places.still_held(staying):
             return []
-        self.places = rescaled(self.asked.task_managers, before, live, self.asked.parallelism)
+        self.places = rescaled(self.asked.task_managers, before, staying, self.asked.parallelism, follows)
         self._before, self._follows = before, False
         if self.places is None:
             return []

@@ -14,10 +14,12 @@ from holdfast import errors
 from holdfast.execution import events as ev
 from holdfast.execution.calls import Call, Calls
 from holdfast.execution.failover import Cause, Why
+from holdfast.execution.moves import Leaving
 from holdfast.execution.processes import Process, ProcessTable
 from holdfast.ids import Incarnation, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig
 
+LEFT = "its work has left the machine that is to go"
 SENDER_PAUSE_S = 0.3
 """Seconds that a lost sender waits at least while another sender serves. A higher value leaves more time for the news
 that its executor's TaskManagers were lost as well."""
@@ -60,9 +62,34 @@ class Supervision:
         """Need as many places as there are holders, and end the TaskManagers that are left over."""
         self.places = len(holders)
         live, numbers = self.live(), self._processes.numbers(Role.TASK_MANAGER)
-        others = sorted(numbers.difference(holders), key=lambda number: (number not in live, number))
+        leaving = self.leaving
+        others = sorted(numbers.difference(holders), key=lambda number: (number in leaving, number not in live, number))
         over = self._processes.retire(Role.TASK_MANAGER, others[self._standby :])
-        return [_end(each, "the job needs fewer TaskManagers") for each in over]
+        return [_end(each, LEFT if each.leaves else "the job needs fewer TaskManagers") for each in over]
+
+    def leaves(self, event: Leaving, now_s: float) -> bool:
+        """Start another TaskManager for one whose machine is to go; False if that was done, or it is not there."""
+        found = self._processes.of(event.process)
+        if found is None or found.leaves or found.retired:
+            return False
+        found.leaves = True
+        self._processes.grow(Role.TASK_MANAGER, self._processes.wanted(Role.TASK_MANAGER) + 1, now_s)
+        return True
+
+    @property
+    def leaving(self) -> frozenset[int]:
+        """The TaskManagers whose machine is to go."""
+        return self._processes.leaving(Role.TASK_MANAGER)
+
+    def staying(self) -> dict[int, Incarnation]:
+        """The TaskManagers that serve, and whose machine is not to go."""
+        leaving = self.leaving
+        return {number: incarnation for number, incarnation in self.live().items() if number not in leaving}
+
+    def stay(self) -> None:
+        """Give up to replace TaskManagers before their machine has gone: their loss is a loss like any other."""
+        for each in self._processes:
+            each.leaves = False
 
     def live(self) -> dict[int, Incarnation]:
         """The TaskManagers that serve, by index."""
@@ -104,10 +131,12 @@ class Supervision:
         reason = event.reason if found.ending is None else f"{found.ending} ({event.reason})"
         self._calls.lost(event.process)
         cause = Cause(Why.LOST, reason, event.process)
-        if event.for_a_unit:
-            self._processes.ended_by_a_unit(found, now_s)
+        if event.is_excused:
+            self._processes.excused(found, now_s)
             return Loss(event.process, cause, None, [])
         wait_s = self._processes.lost(found, now_s)
+        if found.leaves:
+            self._processes.retire(found.role, [found.number])  # another was started for it
         if found.role is Role.SENDER and self._processes.serves(Role.SENDER):
             found.start_s = max(found.start_s, now_s + SENDER_PAUSE_S)
         count, window = len(found.lost_s), self._config.losses_window

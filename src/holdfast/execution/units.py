@@ -8,6 +8,7 @@
                               │
                               ├─ the level was left: Cancel ──AnswerEnded──► free
                               ├─ takes too long for a unit: AskForSplit ──SplitTold──► gone
+              ├─ leaves: gone as soon as it is free
                               └─ lost; the answer broke off; still busy CANCEL_S_MAX after the Cancel: gone
 
 Invariants
@@ -15,7 +16,8 @@ Invariants
   under. A report of a sender that was given up, of an earlier attempt or of a level that was left changes nothing.
 - A sender has a single order at a time, and works off its units in their order. If the sender is lost, its first
   unreported unit is suspected; a unit that was suspected `UNIT_LOSSES_MAX` times fails the level.
-- Units wait for a sender while any is expected. Otherwise they go as a short Spark job (`RunInSpark`).
+- Units wait for a sender while any is expected. Otherwise they go as a short Spark job (`RunInSpark`), as they do
+  while those that left are replaced.
 - An isolated unit fails at once when it is suspected (`UnitFailed`), and never fails the level. It is an order of its
   own: if its report dies with its sender, it must not be blamed for a later unit that ended the sender.
 - A sender that does not report a unit in time is asked for its split, then ended: the unit is suspected.
@@ -33,10 +35,8 @@ from holdfast.ids import ProcessId
 
 UNIT_LOSSES_MAX = 3
 """Senders that may be lost while they work on the same unit, before the level fails."""
-
 STARTS_MAX = 3
 """Senders in a row that may end before they serve, before no more are started."""
-
 CANCEL_S_MAX = 5.0
 """Seconds that a sender may take to end an order that is not wanted any more. More waits longer for a user's function
 that is in the middle of its work; fewer ends a process, which takes about a second to be there again."""
@@ -55,6 +55,14 @@ class SenderServes:
 @dataclass(frozen=True, slots=True)
 class SenderEnded:
     """A sender has ended, or was given up: nothing it still does counts."""
+
+    sender: ProcessId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SenderLeaves:
+    """The executor of a sender is to go: the sender ends its order and gets no other; then it is given up."""
 
     sender: ProcessId
     reason: str
@@ -129,18 +137,8 @@ class UnitsTick:
     now_s: float
 
 
-Event = (
-    SenderServes
-    | SenderEnded
-    | SendersWanted
-    | LevelBegun
-    | LevelLeft
-    | UnitReported
-    | AnswerEnded
-    | AnswerBroke
-    | SplitTold
-    | UnitsTick
-)
+SenderEvent = SenderServes | SenderEnded | SenderLeaves | SendersWanted | AnswerEnded | AnswerBroke | SplitTold
+Event = SenderEvent | LevelBegun | LevelLeft | UnitReported | UnitsTick
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -223,18 +221,8 @@ class GiveUp:
     reason: str
 
 
-Command = (
-    Give
-    | CancelOrder
-    | AcceptOutcome
-    | UnitFailed
-    | AskForSplit
-    | RunInSpark
-    | LevelDone
-    | LevelFailed
-    | StartSenders
-    | GiveUp
-)
+SenderCommand = Give | CancelOrder | AskForSplit | StartSenders | GiveUp
+Command = SenderCommand | AcceptOutcome | UnitFailed | RunInSpark | LevelDone | LevelFailed
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -273,12 +261,16 @@ class Units:
         self._left: dict[ProcessId, float] = {}
         """Senders that go on with an order, and since when it is not wanted any more."""
         self._given_up: set[ProcessId] = set()
+        self._leaving: dict[ProcessId, str] = {}
+        self._replaced: set[int] = set()
+        """Numbers of senders that left, until they serve again."""
         self._level: _Level | None = None
         self._attempts = 0
         self._failed_starts = 0
         self._rules: dict[type[Event], Callable[..., Iterable[Command]]] = {
             SenderServes: self._on_serves,
             SenderEnded: self._on_lost,
+            SenderLeaves: self._on_leaves,
             SendersWanted: self._on_wanted,
             LevelBegun: self._on_begun,
             LevelLeft: self._on_left,
@@ -313,6 +305,7 @@ class Units:
 
     def _on_serves(self, event: SenderServes) -> Iterable[Command]:
         self._failed_starts = 0
+        self._replaced.discard(event.sender.number)
         self._senders[event.sender] = _Sender()
         return self._give()
 
@@ -327,6 +320,18 @@ class Units:
                 yield StartSenders(0)
         yield from self._without(event.sender, event.reason)
         yield from self._give()
+
+    def _on_leaves(self, event: SenderLeaves) -> Iterable[Command]:
+        if event.sender in self._senders:
+            self._leaving[event.sender] = event.reason
+            yield from self._let_go()
+
+    def _let_go(self) -> Iterable[Command]:
+        """Give up the senders that leave and have no order."""
+        for process in [each for each in self._leaving if self._is_free(each)]:
+            self._replaced.add(process.number)
+            yield from self._give_up(process, self._leaving[process])
+            yield from self._give()
 
     def _on_wanted(self, event: SendersWanted) -> Iterable[Command]:
         if self._failed_starts >= STARTS_MAX:
@@ -384,6 +389,7 @@ class Units:
     def _without(self, process: ProcessId, reason: str, blames_unit: bool = True) -> Iterable[Command]:
         """Remove a sender that is gone: its units wait for another sender; the unit that it worked on is to blame."""
         sender = self._senders.pop(process, None)
+        self._leaving.pop(process, None)
         is_left = self._left.pop(process, None) is not None
         level = self._level
         if sender is None or level is None or is_left or not sender.units:
@@ -439,6 +445,7 @@ class Units:
         if sender.units:
             yield from self._give_up(event.sender, f"it did not report unit {sender.units[0]}")
         self._left.pop(event.sender, None)
+        yield from self._let_go()
         yield from self._give()
 
     def _on_broke(self, event: AnswerBroke) -> Iterable[Command]:
@@ -459,14 +466,14 @@ class Units:
         level = self._level
         if level is None or not level.waiting:
             return
-        if not self._senders and not self.count:
+        if not self._senders and (self._replaced or not self.count):
             yield RunInSpark(tuple(sorted(level.waiting)))
             level.missing.difference_update(level.waiting)
             level.waiting.clear()
             if not level.missing:
                 yield LevelDone()
             return
-        free = sorted(filter(self._is_free, self._senders))
+        free = sorted(each for each in self._senders if self._is_free(each) and each not in self._leaving)
         if not free:
             return
         units = sorted(level.waiting)

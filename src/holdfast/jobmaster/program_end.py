@@ -2,11 +2,18 @@
 
 Python shuts down its pools of threads before it calls the functions of `atexit`. A query that ran on until then would
 fail in the middle of a batch, with errors that do not name the cause.
+
+SIGTERM is how a machine, a scheduler or a person plans the end of a program. Queries take a last checkpoint then, so
+that the next start repeats nothing. The program's own handler of SIGTERM stays, if it has one.
 """
 
 import concurrent.futures.thread  # noqa: F401  (registers the end of the pools: see the last line)
+import os
+import signal
 import sys
 import threading
+import time
+from concurrent.futures import wait as wait_for
 from typing import Protocol
 from weakref import WeakSet
 
@@ -26,6 +33,11 @@ INTERRUPTED = (
     "interrupted by Ctrl-C: the query is stopped in order, and nothing is lost. Start the program again on the same "
     "storage to go on from the last checkpoint"
 )
+
+CHECKPOINT_S_MAX = 5.0
+"""Bound in seconds on the wait for the last checkpoints after SIGTERM. Kubernetes kills a program 30 s after SIGTERM,
+others sooner. A higher value lets larger checkpoints complete; without them the next start repeats some batches."""
+TERMINATED = "SIGTERM: the query takes a last checkpoint and is stopped; its next start goes on from there"
 
 _started: "WeakSet[JobMaster]" = WeakSet()
 
@@ -50,6 +62,9 @@ def stop_with_program(waiting: Waits) -> None:
 def end_with_program(master: JobMaster) -> None:
     """Remember a query that was started, until it has ended or the program does."""
     _started.add(master)
+    is_main = threading.current_thread() is threading.main_thread()  # Python sets handlers in no other thread
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _on_sigterm)
 
 
 def _end_queries() -> None:
@@ -58,6 +73,27 @@ def _end_queries() -> None:
     for master in [each for each in _started if each.active]:
         log.warning("%s: %s", master.job.settings.name, INTERRUPTED if _is_interrupted() else RUNS_STILL)
         master.stop(END_S_MAX)
+
+
+def _on_sigterm(number: int, frame: object) -> None:
+    """Stop the queries on a thread of its own, since this one may hold any lock; then the signal ends the program."""
+    signal.signal(number, signal.SIG_DFL)
+    # No daemon: a program whose wait for the query ends now waits for this thread, and ends by the signal.
+    threading.Thread(target=_stop_as_planned, args=(number,), name="holdfast-sigterm").start()
+
+
+def _stop_as_planned(number: int) -> None:
+    """Take last checkpoints, side by side, and stop the queries; then end the program as the signal would have."""
+    try:
+        masters = [each for each in _started if each.active]
+        for master in masters:
+            log.warning("%s: %s", master.job.settings.name, TERMINATED)
+        wait_for([master.trigger_checkpoint() for master in masters], CHECKPOINT_S_MAX)
+        until_s = time.monotonic() + END_S_MAX
+        for master in masters:
+            master.stop(max(0.0, until_s - time.monotonic()))
+    finally:
+        os.kill(os.getpid(), number)
 
 
 def _is_interrupted() -> bool:

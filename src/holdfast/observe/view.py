@@ -81,6 +81,8 @@ class ProcessView:
     """True for a TaskManager that holds no place, and takes the place of a lost TaskManager."""
     follower: FollowerView | None = None
     """Progress of a standby with state."""
+    leaving: str = ""
+    """Why the machine below it is to go; empty if it stays."""
 
 
 class Restoring(NamedTuple):
@@ -222,6 +224,7 @@ class JobView:
             return "Stopped" if self.error is None else f"Ended with an error: {self.error}"
         if lagging := sorted(self.paused_by & set(self.graph.sinks)):
             return f"Waiting for sink {', '.join(lagging)}, which has too many groups to publish"
+        leaving = [self.leaving] if self.leaving else []
         waits = [f"a checkpoint waits: {listed(self.refused_by)}"] if self.refused_by else []
         if self.paused_by:
             return "; ".join(["Planning no further batch, to stop with a savepoint", *waits, *self.savepoints])
@@ -237,7 +240,18 @@ class JobView:
         lost = sum(each.rows for each in self.losses if not each.acknowledged)
         ended = [f"exactly-once has ended: {lost:,} rows were lost (query.losses)"] if lost else []
         clock = [self.clock] if self.clock else []
-        return "; ".join([doing, *ended, *clock, *waits, *self.savepoints])
+        return "; ".join([doing, *leaving, *ended, *clock, *waits, *self.savepoints])
+
+    @property
+    def leaving(self) -> str:
+        """Name the processes that are to leave their machines, and why; empty if none are."""
+        reasons: dict[str, list[str]] = {}
+        for each in self.processes:
+            if each.leaving:
+                reasons.setdefault(each.leaving, []).append(f"{each.role} {each.number}")
+        return "; ".join(
+            f"{', '.join(names)} {'are' if len(names) > 1 else 'is'} to leave: {why}" for why, names in reasons.items()
+        )
 
     @property
     def splits_that_stand(self) -> str:

@@ -13,6 +13,7 @@ def advice(master: str, setting: SparkSetting, processes: int, senders: int) -> 
     return [
         *_executor_failures(master, setting),
         *_driver_attempts(master, setting),
+        *_decommission(master, setting),
         *_idle(setting, processes, senders),
     ]
 
@@ -38,6 +39,17 @@ def _driver_attempts(master: str, setting: SparkSetting) -> list[str]:
         "YARN starts the driver again spark.yarn.maxAppAttempts times at most (2 by default), counted over the "
         "application's whole life: set spark.yarn.am.attemptFailuresValidityInterval=1h, so that only the last hour "
         "counts"
+    ]
+
+
+def _decommission(master: str, setting: SparkSetting) -> list[str]:
+    """Spark tells of machines that are to go only if it is allowed to decommission executors."""
+    is_cluster = master.startswith(("yarn", "k8s", "spark://"))
+    if not is_cluster or str(setting("spark.decommission.enabled")).lower() == "true":
+        return []
+    return [
+        "Spark does not tell which machines are to go (decommissioned nodes, spot notices), so that their state is "
+        "restored elsewhere after they have gone: set spark.decommission.enabled=true, and it moves before that"
     ]
 
 

@@ -21,6 +21,7 @@ class ClassicHost:
         self._context = spark.sparkContext
         self.application: str = self._context.applicationId
         self.master: str = self._context.master
+        self._is_local = self.master.partition("[")[0] == "local"
 
     def setting(self, name: str) -> str | None:
         value: str | None = of_session.spark_settings(self.session).get(name)
@@ -63,6 +64,14 @@ class ClassicHost:
 
     def failure(self, group: str) -> str | None:
         return of_session.failed_attempt(self.session, group)
+
+    def leaving(self) -> dict[str, str]:
+        """Return Spark's message about each executor that is to go, by its id."""
+        return {} if self._is_local else of_session.leaving_executors(self.session)
+
+    def executors_of(self, group: str) -> frozenset[str]:
+        """Return the ids of the executors that run tasks of that group."""
+        return of_session.executors_of(self.session, group)
 
     def cancel(self, group: str) -> None:
         of_session.cancel_group(self.session, group)

@@ -18,6 +18,7 @@ from holdfast.jobmaster.processes.cluster import ProcessStarter
 from holdfast.printable import logger
 from holdfast.spark.failures import cause_of_death, first_line
 from holdfast.spark.host import SparkHost, SparkJob, TaskBody
+from holdfast.spark.leaving import LeavingWatch, TellsWhoLeaves
 from holdfast.taskmanager.client import ProcessClient
 
 log = logger(__name__)
@@ -52,6 +53,15 @@ class Hosting:
         self._threads: dict[ProcessId, threading.Thread] = {}
         self._clients: dict[ProcessId, ProcessClient] = {}
         self._kills_before: dict[ProcessId, int] = {}
+        self._leaving: LeavingWatch | None = None
+        if isinstance(host, TellsWhoLeaves):
+            self._leaving = LeavingWatch(host, self._live, self._group_of, self._leaves)
+
+    def _live(self) -> list[ProcessId]:
+        return [process for process, thread in list(self._threads.items()) if thread.is_alive()]
+
+    def _leaves(self, process: ProcessId, reason: str) -> None:
+        self._starts[process].leaving(process, reason)
 
     def start(self, start: ProcessStarter, settings: bytes, body: TaskBody) -> None:
         """Start a process and return at once; `start.ended` is called when the process is over, perhaps by several
@@ -156,6 +166,8 @@ class Hosting:
 
     def stop(self) -> None:
         """End all processes. Those that answer end by themselves; the Spark jobs of the others are cancelled."""
+        if self._leaving is not None:
+            self._leaving.close()
         hosting = {process: thread for process, thread in self._threads.items() if thread.is_alive()}
         asked = [threading.Thread(target=self._ask_to_end, args=(process,), daemon=True) for process in hosting]
         for each in asked:

@@ -125,17 +125,46 @@ def jobs_of_group(spark: SparkSession, group: str) -> list[int]:
 def failed_attempt(spark: SparkSession, group: str) -> str | None:
     """Find Spark's message about a failed task of that job group, even if Spark tries the task again."""
     try:
-        tracker, store = spark.sparkContext.statusTracker(), spark.sparkContext._jsc.sc().statusStore()
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-        for stage in [stage for job in jobs if job is not None for stage in job.stageIds]:
-            tasks = store.taskList(stage, 0, TASKS_LOOKED_AT_MAX)
-            messages = [tasks.apply(index).errorMessage() for index in range(tasks.size())]
-            for message in messages:
-                if message.isDefined():
-                    return str(message.get())
+        for task in _tasks_of(spark, group):
+            if task.errorMessage().isDefined():
+                return str(task.errorMessage().get())
     except (Py4JError, OSError, AttributeError) as error:
         log.debug("Spark does not tell how the tasks of %s fared: %s", group, error)
     return None
+
+
+def executors_of(spark: SparkSession, group: str) -> frozenset[str]:
+    """Return the ids of the executors that run tasks of that job group; empty if Spark does not tell."""
+    try:
+        running = [task for task in _tasks_of(spark, group) if task.status() == "RUNNING"]
+        return frozenset(str(task.executorId()) for task in running)
+    except (Py4JError, OSError, AttributeError) as error:
+        log.debug("Spark does not tell where the tasks of %s run: %s", group, error)
+        return frozenset()
+
+
+def _tasks_of(spark: SparkSession, group: str) -> Iterator[Any]:
+    tracker, store = spark.sparkContext.statusTracker(), spark.sparkContext._jsc.sc().statusStore()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    for stage in [stage for job in jobs if job is not None for stage in job.stageIds]:
+        tasks = store.taskList(stage, 0, TASKS_LOOKED_AT_MAX)
+        yield from (tasks.apply(index) for index in range(tasks.size()))
+
+
+def leaving_executors(spark: SparkSession) -> dict[str, str]:
+    """Return Spark's message about each executor that is decommissioned and still there, by its id.
+
+    Empty where Spark has no executors of their own (`local`), or does not tell.
+    """
+    try:
+        leaving = spark.sparkContext._jsc.sc().schedulerBackend().executorsPendingDecommission()
+        if leaving.isEmpty():
+            return {}
+        found = {executor: leaving.get(executor) for executor in leaving.keySet().mkString(" ").split()}
+        return {executor: str(info.get().message()) for executor, info in found.items() if info.isDefined()}
+    except (Py4JError, OSError, AttributeError) as error:
+        log.debug("Spark does not tell which executors are decommissioned: %s", error)
+        return {}
 
 
 def clone_session(spark: SparkSession) -> SparkSession:

@@ -138,6 +138,11 @@ class LocalCluster:
         self._close(found)
         found.start.ended(found.start.process, "killed")
 
+    def leave(self, task_manager: int, reason: str = "its machine is to go") -> None:
+        """Tell that the machine of the TaskManager under that index is to go; it works on until `kill`."""
+        start = self._hosted[task_manager].start
+        start.leaving(start.process, reason)
+
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
         with self._lock:
             found = self._hosted.get(route.task_manager)

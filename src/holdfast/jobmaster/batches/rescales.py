@@ -132,6 +132,7 @@ class Rescales:
         self._record = record
         self._lock = threading.Lock()
         self._standby = job.settings.layout.standby
+        task_managers.leave = self.leave
         self.newest: Rescale | None = None
         """The rescale that began last."""
 
@@ -152,6 +153,13 @@ class Rescales:
         log.info("%s: rescale from %d to %d TaskManagers begins", self._job.settings.name, before, task_managers)
         self._tell(moves.RescaleAsked(task_managers, parallelism, self._clock.monotonic() + timeout_s))
         return made
+
+    def leave(self, process: ProcessId) -> None:
+        """Have another TaskManager take the place of a TaskManager whose machine is to go."""
+        if self._job.settings.on_loss is OnLoss.DROP:
+            return  # others have to keep their places, so it is lost as any other is
+        self._control.request_checkpoint()
+        self._tell(moves.Leaving(process, self._job.settings.layout.parallelism))
 
     def _check(self, before: int, task_managers: int) -> None:
         settings = self._job.settings
@@ -234,6 +242,9 @@ class Rescales:
     def end(self, command: moves.EndMoves) -> None:
         """Record the new layout, or give back what only the new one needed."""
         made, name = self.newest, self._job.settings.name
+        if command.away:
+            self._end_away(name, command.error)
+            return
         if command.error is None:
             failpoints.hit("jobmaster.moved")
             self._record(command.task_managers)
@@ -244,6 +255,14 @@ class Rescales:
         self._following.move({}, lambda number: None)
         if command.task_managers:
             self._cluster.resize(command.task_managers + self._standby)
+
+    def _end_away(self, name: str, error: str | None) -> None:
+        """End a move away from machines that are to go."""
+        if error is None:
+            log.info("%s: no state is on machines that are to go", name)
+        else:
+            log.warning("%s: state stays on machines that are to go, until they have gone: %s", name, error)
+        self._following.move({}, lambda number: None)
 
     def _now(self, step: str) -> None:
         if self.newest is not None:

@@ -34,6 +34,8 @@ class ProcessStarter:
     ended: Callable[[ProcessId, str], None]
     explained: Callable[[ProcessId, str], None] = lambda process, reason: None
     """Takes a better reason for an end that was told before the cluster knew why."""
+    leaving: Callable[[ProcessId, str], None] = lambda process, reason: None
+    """Called with the reason if the process works on, but the machine below it is to go."""
 
 
 class Cluster(Protocol):

@@ -63,6 +63,8 @@ class Processes(Generic[G]):
         self._heard_s: dict[int, float] = {}
         self._dead: list[ProcessId] = []
         self._reasons: dict[int, str] = {}
+        self._leaving: dict[ProcessId, str] = {}
+        """Processes whose machine is to go, and why."""
         self._stopping = False
 
     def start(self, process: ProcessId) -> None:
@@ -72,7 +74,7 @@ class Processes(Generic[G]):
                 return
             self._started[process.number] = process
             self._heard_s[process.number] = self._clock.monotonic()
-        self._cluster.start(ProcessStarter(process, self._on_end, self._explained))
+        self._cluster.start(ProcessStarter(process, self._on_end, self._explained, self._on_leaving))
 
     def register(self, registration: Registration) -> bool:
         """Register a process. True for the first process of the incarnation started last, however often; False: the
@@ -139,11 +141,28 @@ class Processes(Generic[G]):
             self._serving.pop(process.number, None)
             self._dead.append(process)
             self._reasons[process.number] = reason
+            self._leaving.pop(process, None)
             stopping = self._stopping
             self._changed.notify_all()
         if not stopping:
             log.info("%s, ended: %s", process, reason)
             self._on_lost(process, reason)
+
+    def _on_leaving(self, process: ProcessId, reason: str) -> None:
+        with self._changed:
+            if self._started.get(process.number) != process or self._stopping:
+                return
+            self._leaving[process] = reason
+        log.warning("%s is to leave: %s", process.name, reason)
+        self._now_leaves(process, reason)
+
+    def _now_leaves(self, process: ProcessId, reason: str) -> None:
+        """Hook for each process whose machine is to go, called without the lock."""
+
+    def leaving(self) -> dict[ProcessId, str]:
+        """The processes that serve on machines that are to go, and why these are."""
+        with self._changed:
+            return dict(self._leaving)
 
     def _explained(self, process: ProcessId, reason: str) -> None:
         """Take the reason of an end that was told before the reason was known."""

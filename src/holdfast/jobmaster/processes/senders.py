@@ -87,8 +87,8 @@ class Senders(Processes[SenderGateway]):
         self._units = rules.Units(count)
         self._level: _Level | None = None
         self._cancelled_run = 0
-        self._blamed_units: set[ProcessId] = set()
-        """Senders whose loss is the failure of a unit."""
+        self._excused: set[ProcessId] = set()
+        """Senders whose loss is the failure of a unit, or that of their machine, of which a notice has come."""
         self._readers = Readers(count)
         self._orders: deque[tuple[ProcessId, SenderGateway, Order]] = deque()
         """Orders that are given and whose calls have not begun."""
@@ -215,9 +215,14 @@ class Senders(Processes[SenderGateway]):
     def _lost(self, sender: ProcessId, reason: str) -> None:
         self._tell(rules.SenderEnded(sender, reason))
         with self._lock:
-            for_a_unit = sender in self._blamed_units
-            self._blamed_units.discard(sender)
-        self._tell_machine(events.Lost(sender, reason, for_a_unit))
+            is_excused = sender in self._excused
+            self._excused.discard(sender)
+        self._tell_machine(events.Lost(sender, reason, is_excused))
+
+    def _now_leaves(self, process: ProcessId, reason: str) -> None:
+        with self._lock:
+            self._excused.add(process)
+        self._tell(rules.SenderLeaves(process, reason))
 
     def _is_silent(self, process: ProcessId) -> None:
         """Give up a silent sender at once: its units go to another sender while it is being ended."""
@@ -274,7 +279,7 @@ class Senders(Processes[SenderGateway]):
             case rules.CancelOrder(sender, attempt):
                 self._call(self._cancel, sender, attempt)
             case rules.UnitFailed(sender, unit, reason, split) if level is not None:
-                self._blamed_units.add(sender)
+                self._excused.add(sender)
                 kind = SenderLost if split is None else SenderHung
                 failure = Failure(kind.__name__, reason, split or "")
                 level.results[unit] = UnitResult(unit, level.units[unit].leg, "", failure=failure)

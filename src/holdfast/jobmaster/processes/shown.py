@@ -36,11 +36,19 @@ def processes_now(
 ) -> tuple[ProcessView, ...]:
     """Processes that serve now, with the last metrics of each TaskManager that holds a place."""
     holders = {each.task_manager for each in task_managers.deployed()}
+    leaving = {**task_managers.leaving(), **senders.leaving()}
 
     def shown(process: ProcessId, address: str, is_standby: bool, metrics: Mapping[str, float]) -> ProcessView:
         follower = followers.get(process) if is_standby else None
         return ProcessView(
-            process.role.value, process.number, process.incarnation, address, metrics, is_standby, follower
+            process.role.value,
+            process.number,
+            process.incarnation,
+            address,
+            metrics,
+            is_standby,
+            follower,
+            leaving.get(process, ""),
         )
 
     views = [

@@ -22,6 +22,9 @@ from holdfast.jobmaster.processes.processes import HEARTBEAT_TIMEOUT_S, Processe
 from holdfast.protocol.taskmanager import ExchangeRoute, RestoreProgress, TaskManagerGateway
 from holdfast.storage.copying import CopiedObject, CopyOrder
 
+REPLACED_S = 5.0
+"""Seconds that a TaskManager which replaces another on a machine that is to go may take to start, before a sender gives
+its slot up for it. A higher value spares senders where Python starts slowly, and moves the state later."""
 QUICK_S = 1.0
 """Seconds within which an answered call is not reported: most calls take milliseconds."""
 
@@ -61,6 +64,8 @@ class TaskManagers(Processes[TaskManagerGateway]):
         """The rounds in which each process has not answered, in the order in which they began."""
         self._deployed: Mapping[int, int] = {}
         self._needed = needed
+        self.leave: Callable[[ProcessId], None] = lambda process: None
+        """Called for each TaskManager whose machine is to go."""
         self._restores: dict[ProcessId, RestoreProgress] = {}
 
     # --- facts --------------------------------------------------------------------------------------------------------
@@ -83,6 +88,9 @@ class TaskManagers(Processes[TaskManagerGateway]):
             if thread is not None:
                 thread.end()
         self._tell(events.Lost(process, reason))
+
+    def _now_leaves(self, process: ProcessId, reason: str) -> None:
+        self.leave(process)
 
     def _explained(self, process: ProcessId, reason: str) -> None:
         super()._explained(process, reason)
@@ -147,8 +155,11 @@ class TaskManagers(Processes[TaskManagerGateway]):
 
     @property
     def missing(self) -> bool:
-        """True if a place has no TaskManager that serves."""
-        return len(self._serving) < self._needed
+        """True if a place has no TaskManager that serves, or waits for one that is not on a machine that is to go."""
+        with self._changed:
+            waiting = [number for number in self._started if number not in self._serving] if self._leaving else []
+            late_s = self._clock.monotonic() - REPLACED_S
+            return len(self._serving) < self._needed or any(self._heard_s[number] < late_s for number in waiting)
 
     def take_dead(self, live: Collection[Incarnation]) -> list[Incarnation]:
         """Incarnations that ended since the last call. Those that the caller still takes for `live` come next time."""

@@ -47,7 +47,7 @@ class WarmProcesses:
         first = first_processes(settings, self._cluster)
         self._waiting = set(first)
         for process in first:
-            self._cluster.start(ProcessStarter(process, self._ended, self._explained))
+            self._cluster.start(ProcessStarter(process, self._ended, self._explained, self._leaving))
 
     @property
     def is_led(self) -> bool:
@@ -104,6 +104,11 @@ class WarmProcesses:
             log.warning("%s ended while this driver waited: %s; a takeover starts it anew", process.name, reason)
         if starter is not None:
             starter.ended(process, reason)
+
+    def _leaving(self, process: ProcessId, reason: str) -> None:
+        starter = self._starters.get(process)
+        if starter is not None:
+            starter.leaving(process, reason)
 
     def _explained(self, process: ProcessId, reason: str) -> None:
         starter = self._starters.get(process)

@@ -1,0 +1,18 @@
+"""Simulated jobs whose machines go after a notice: each row counts once, and each job comes to its end."""
+
+import pytest
+from simulation_leaving import leaving
+from simulation_run import simulate
+
+QUICK = range(3)
+
+
+@pytest.mark.parametrize("seed", QUICK)
+def test_jobs_balance_whenever_machines_go(seed):
+    simulate(seed, leaving)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_many_jobs_balance_whenever_machines_go(seed):
+    simulate(seed, leaving)

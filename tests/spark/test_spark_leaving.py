@@ -1,0 +1,75 @@
+"""Executors that are to go: who is told of it, and a real executor that is decommissioned while rows come."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.ids import Incarnation, ProcessId, Role
+from holdfast.spark.leaving import LeavingWatch, TellsWhoLeaves
+from waiting import until
+
+TESTS = Path(__file__).parent.parent
+
+
+class Executors:
+    """Stand-in for a Spark application: the executor of each group, and those that are to go."""
+
+    def __init__(self) -> None:
+        self.of = {"tm-0": "1", "tm-1": "2", "sd-0": "1"}
+        self.to_go: dict[str, str] = {}
+
+    def leaving(self) -> dict[str, str]:
+        return self.to_go
+
+    def executors_of(self, group: str) -> frozenset[str]:
+        return frozenset({self.of[group]} if group in self.of else ())
+
+
+def test_the_processes_of_an_executor_that_is_to_go_are_told_once_each():
+    roles = {Role.TASK_MANAGER: "tm", Role.SENDER: "sd"}
+    first, other = ProcessId(Role.TASK_MANAGER, 0, Incarnation(1)), ProcessId(Role.TASK_MANAGER, 1, Incarnation(2))
+    sender, nowhere = ProcessId(Role.SENDER, 0, Incarnation(3)), ProcessId(Role.SENDER, 9, Incarnation(4))
+    executors, told = Executors(), list[tuple[ProcessId, str]]()
+    assert isinstance(executors, TellsWhoLeaves)
+    watch = LeavingWatch(
+        executors,
+        lambda: [first, other, sender, nowhere],
+        lambda process: f"{roles[process.role]}-{process.number}",
+        lambda process, reason: told.append((process, reason)),
+    )
+    try:
+        executors.to_go = {"1": "spot notice. "}
+        until(lambda: len(told) == 2)
+        watch.look()
+        assert told == [(each, "executor 1 is to go: spot notice.") for each in (first, sender)]
+    finally:
+        watch.close()
+
+
+@pytest.mark.spark
+def test_nobody_leaves_where_spark_has_no_executors_of_its_own(spark):
+    from holdfast.spark.session import executors_of, leaving_executors
+
+    assert leaving_executors(spark) == {}
+    assert executors_of(spark, "no such group") == frozenset()
+
+
+@pytest.mark.long
+def test_an_executor_that_is_decommissioned_loses_its_state_to_another_within_a_second_and_no_row_is_repeated(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "spark" / "leaving_script.py"), str(tmp_path)],
+        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(TESTS)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["restarts"] == []
+    assert found["exact"]
+    assert found["executor"] not in found["now"].values()
