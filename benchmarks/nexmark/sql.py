@@ -43,7 +43,7 @@ class SqlQuery:
 
 SQL_QUERIES = {
     "q0": SqlQuery("SELECT * FROM bids"),
-    "q1": SqlQuery("SELECT auction, bidder, date_time, extra, CAST(0.908 * price AS DOUBLE) AS price FROM bids"),
+    "q1": SqlQuery("SELECT auction, bidder, date_time, extra, 0.908D * price AS price FROM bids"),
     "q2": SqlQuery("SELECT auction, price FROM bids WHERE auction % 123 = 0"),
     "q3": SqlQuery(
         """SELECT p.id, p.name, p.city, p.state, a.seller, a.id AS auction
@@ -110,11 +110,11 @@ SQL_QUERIES = {
         ("bids", "side"),
     ),
     "q14": SqlQuery(
-        """SELECT auction, bidder, CAST(0.908 * price AS DOUBLE) AS euro,
+        """SELECT auction, bidder, 0.908D * price AS euro,
         CASE WHEN hour(date_time) BETWEEN 8 AND 18 THEN 'dayTime'
              WHEN hour(date_time) <= 6 OR hour(date_time) >= 20 THEN 'nightTime' ELSE 'otherTime' END AS part,
         date_time, extra, regexp_count(extra, 'c') AS cs
-        FROM bids WHERE 0.908 * price > 1000000 AND 0.908 * price < 50000000"""
+        FROM bids WHERE 0.908D * price > 1000000 AND 0.908D * price < 50000000"""
     ),
     "q15": SqlQuery(f"SELECT window_start, window_end, {BIDS}, {DISTINCT} FROM bids GROUP BY {DAY}", emit="changes"),
     "q16": SqlQuery(

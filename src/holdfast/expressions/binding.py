@@ -233,8 +233,9 @@ def _call(binder: Binder, tree: exp.Anonymous) -> Term:
         name in ("dateadd", "timestampadd", "datediff", "timestampdiff", "date_diff", "date_add")
         and len(tree.expressions) == 3
     ):
-        unit = constant(pa.scalar(tree.expressions[0].name))
-        return found(f"{name}_unit").node(binder, [unit, *map(binder.bound, tree.expressions[1:])])
+        raise ExpressionRefused(
+            f"{name} with a unit is not supported in expressions; add an interval to a time, or use transform(…)"
+        )
     return found(name).node(binder, [binder.bound(each) for each in tree.expressions])
 
 

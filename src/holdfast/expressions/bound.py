@@ -4,13 +4,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.expressions import digests, formats, json_texts, lambdas, mathematics, patterns, texts
+from holdfast.expressions import digests, formats, json_texts, lambdas, mathematics, patterns, sets, texts
 from holdfast.expressions.binding import Binder
 from holdfast.expressions.nodes import ExpressionRefused, Scope, SqlSettings, Term, array_of
 from holdfast.expressions.parse import parsed
 from holdfast.expressions.table import FUNCTIONS
 
-_LOADED = (digests, formats, json_texts, lambdas, mathematics, patterns, texts)
+_LOADED = (digests, formats, json_texts, lambdas, mathematics, patterns, sets, texts)
 """Modules whose functions are in the table because they are loaded."""
 
 
@@ -52,4 +52,4 @@ class BoundExpression:
 
 def function_names() -> list[str]:
     """Return the names of all functions in the table."""
-    return sorted(name for name in FUNCTIONS if not name.endswith(("trim_of", "_unit")))
+    return sorted(name for name in FUNCTIONS if not name.endswith("trim_of"))

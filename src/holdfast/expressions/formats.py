@@ -7,9 +7,9 @@ import pyarrow.compute as pc
 
 from holdfast.expressions import zones
 from holdfast.expressions.conversions import cast
-from holdfast.expressions.nodes import Binding, ExpressionRefused, Term, applied, failed_where, with_arrays
+from holdfast.expressions.nodes import Binding, ExpressionRefused, Term, applied, constant, failed_where, with_arrays
 from holdfast.expressions.reading_texts import days_of
-from holdfast.expressions.table import function
+from holdfast.expressions.table import found, function
 from holdfast.expressions.times import local_time, text_constant
 from holdfast.expressions.types import INSTANT, LOCAL, type_name
 
@@ -208,3 +208,13 @@ def unix_timestamp(binder: Binding, node: Term, pattern: Term | None = None) -> 
         raise ExpressionRefused(f"unix_timestamp of {type_name(node.type)}; expected a time or a text")
     instant = cast(node, INSTANT, binder.settings)
     return applied(pa.int64(), lambda array: pc.divide(array.cast(pa.int64()), 1_000_000), instant)
+
+
+def _named_part(name: str, pattern: str) -> None:
+    @function(name, "date")
+    def build(binder: Binding, date: Term) -> Term:
+        return found("date_format").node(binder, [date, constant(pa.scalar(pattern))])
+
+
+_named_part("dayname", "EEE")
+_named_part("monthname", "MMM")

@@ -9,10 +9,11 @@ from sqlglot import exp
 
 from holdfast.expressions.choosing import condition
 from holdfast.expressions.lists import kept, list_of, offsets_of, parents_of
+from holdfast.expressions.nested import entries_of
 from holdfast.expressions.nodes import Binding, ExpressionRefused, Scope, Term, Value, array_of
 from holdfast.expressions.types import type_name
 
-SUPPORTED = ("transform", "filter", "exists", "any_match", "forall")
+SUPPORTED = ("transform", "filter", "exists", "any_match", "forall", "map_filter", "transform_values", "zip_with")
 
 
 def bound(binder: Binding, name: str, given: Sequence[exp.Expression]) -> Term:
@@ -22,28 +23,35 @@ def bound(binder: Binding, name: str, given: Sequence[exp.Expression]) -> Term:
             f"the function {name} is not supported in expressions; the nearest are "
             f"{', '.join(SUPPORTED)}. Use transform(…) for it"
         )
+    if name == "zip_with":
+        return _zip_with(binder, given)
     if len(given) != 2 or not isinstance(given[1], exp.Lambda):
         raise ExpressionRefused(f"{name}: expected an array and a lambda, such as {name}(items, x -> x > 1)")
     array = binder.bound(given[0])
+    if name in ("map_filter", "transform_values"):
+        return _over_map(binder, name, array, given[1])
     if not pa.types.is_list(array.type):
         raise ExpressionRefused(f"{name} of {type_name(array.type)}; expected an array")
-    body, item, place = _body(binder, given[1], array.type.value_type, name)
+    most = 2 if name in ("transform", "filter") else 1
+    body, (item, *further) = _body(binder, given[1], (array.type.value_type, pa.int32())[:most], name)
+    place = further[0] if further else ""
     if name == "transform":
         return _transform(array, body, item, place)
     made = condition(body, f"the lambda of {name}")
     return _filter(array, made, item, place) if name == "filter" else _quantified(name, array, made, item, place)
 
 
-def _body(binder: Binding, tree: exp.Lambda, kind: pa.DataType, name: str) -> tuple[Term, str, str]:
+def _body(binder: Binding, tree: exp.Lambda, kinds: Sequence[pa.DataType], name: str) -> tuple[Term, tuple[str, ...]]:
+    """Return the term of a lambda, and the columns that its parameters read. `kinds`: of the parameters, at most."""
     names = [each.name for each in tree.expressions]
-    if len(names) > (2 if name in ("transform", "filter") else 1):
+    if len(names) > len(kinds):
         raise ExpressionRefused(f"the lambda of {name} takes {len(names)} parameters; that is too many")
     before = dict(binder.parameters)
     keys = [f"\0{len(before) + place} {each}" for place, each in enumerate(names)]
-    for key, parameter, of in zip(keys, names, (kind, pa.int32()), strict=False):
+    for key, parameter, of in zip(keys, names, kinds, strict=False):
         binder.parameters[parameter] = Term(of, _reader(key), name=parameter)
     try:
-        return binder.bound(tree.this), keys[0], keys[1] if len(keys) > 1 else ""
+        return binder.bound(tree.this), tuple(keys)
     finally:
         binder.parameters = before
 
@@ -94,3 +102,55 @@ def _quantified(name: str, array: Term, body: Term, item: str, place: str) -> Te
         return pa.array(np.where(decided, decides, not decides), mask=missing | (~decided & unknown))
 
     return Term(pa.bool_(), run, array.fails or body.fails)
+
+
+def _over_map(binder: Binding, name: str, node: Term, tree: exp.Lambda) -> Term:
+    """Make `map_filter` or `transform_values`, whose lambda takes a key and its value."""
+    if not pa.types.is_map(node.type) or len(tree.expressions) != 2:
+        raise ExpressionRefused(f"{name}: expected a map and a lambda of its keys and values, such as (k, v) -> v > 1")
+    kind = node.type
+    body, keys = _body(binder, tree, (kind.key_type, kind.item_type), name)
+    made = condition(body, f"the lambda of {name}") if name == "map_filter" else body
+
+    def run(rows: Scope) -> Value:
+        lists = entries_of(array_of(node.run(rows), rows.count))
+        entries = lists.flatten()
+        columns = dict(zip(keys, (entries.field(0), entries.field(1)), strict=True))
+        inside = rows.taken(pa.array(parents_of(lists))).with_columns(columns)
+        values = array_of(made.run(inside), len(entries))
+        if name == "map_filter":
+            lists = kept(lists, pc.fill_null(values, False).to_numpy(zero_copy_only=False))
+            entries, values = lists.flatten(), lists.flatten().field(1)
+        missing = lists.is_null() if len(lists) else None
+        return pa.MapArray.from_arrays(pa.array(offsets_of(lists)), entries.field(0), values, mask=missing)
+
+    of_values = kind.item_type if name == "map_filter" else body.type
+    return Term(pa.map_(kind.key_type, of_values), run, node.fails or made.fails)
+
+
+def _zip_with(binder: Binding, given: Sequence[exp.Expression]) -> Term:
+    """Make `zip_with`: the shorter array goes on with nulls."""
+    if len(given) != 3 or not isinstance(given[2], exp.Lambda) or len(given[2].expressions) != 2:
+        raise ExpressionRefused("zip_with: expected two arrays and a lambda, such as (x, y) -> x + y")
+    arrays = [binder.bound(each) for each in given[:2]]
+    for each in arrays:
+        if not pa.types.is_list(each.type):
+            raise ExpressionRefused(f"zip_with of {type_name(each.type)}; expected arrays")
+    body, keys = _body(binder, given[2], [each.type.value_type for each in arrays], "zip_with")
+
+    def run(rows: Scope) -> Value:
+        found = [array_of(each.run(rows), rows.count) for each in arrays]
+        missing = pc.or_(found[0].is_null(), found[1].is_null())
+        sizes = [np.diff(offsets_of(each)) for each in found]
+        counts = np.where(missing.to_numpy(zero_copy_only=False), 0, np.maximum(*sizes))
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        parents = np.repeat(np.arange(rows.count), counts)
+        places = np.arange(offsets[-1]) - offsets[parents]
+        columns = {
+            key: each.flatten().take(pa.array(offsets_of(each)[parents] + places, mask=places >= size[parents]))
+            for key, each, size in zip(keys, found, sizes, strict=True)
+        }
+        inside = rows.taken(pa.array(parents)).with_columns(columns)
+        return list_of(offsets, array_of(body.run(inside), len(parents)), missing)
+
+    return Term(pa.list_(body.type), run, any(each.fails for each in (*arrays, body)))

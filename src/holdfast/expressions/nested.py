@@ -85,7 +85,7 @@ def value_of(binder: Binding, node: Term, key: Term) -> Term:
     )
 
     def kernel(array: pa.Array, wanted: pa.Array) -> pa.Array:
-        lists = _entries(array)
+        lists = entries_of(array)
         parents = parents_of(lists)
         items = lists.flatten()
         wanted_keys = wanted.take(pa.array(parents))
@@ -99,7 +99,7 @@ def value_of(binder: Binding, node: Term, key: Term) -> Term:
     return applied(kind.item_type, with_arrays(kernel), node, key)
 
 
-def _entries(array: pa.Array) -> pa.Array:
+def entries_of(array: pa.Array) -> pa.Array:
     """Return maps as lists of structs."""
     kind = array.type
     items = (
@@ -132,7 +132,7 @@ def get(binder: Binding, node: Term, place: Term) -> Term:
 
 def _size(value: pa.Array) -> pa.Array:
     if pa.types.is_map(value.type):
-        value = _entries(value)
+        value = entries_of(value)
     return pc.list_value_length(value)
 
 
@@ -219,7 +219,7 @@ def map_values(_: Binding, node: Term) -> Term:
 
 
 def _part(value: pa.Array, place: int) -> pa.Array:
-    lists = _entries(value)
+    lists = entries_of(value)
     return list_of(offsets_of(lists), lists.flatten().field(place), lists.is_null())
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.expressions.mapping import with_settings
-from holdfast.expressions.nodes import Binding, ExpressionRefused, Term
+from holdfast.expressions.nodes import Binding, ExpressionRefused, Term, constant
 from holdfast.expressions.table import function
 
 _LINE_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"
@@ -188,6 +188,15 @@ def regexp_extract(_: Binding, node: Term, pattern: Term, group: Term | None = N
         return pc.if_else(array.is_valid(), pc.fill_null(found, ""), None)
 
     return with_settings(pa.string(), kernel, node, pattern)
+
+
+@function("regexp_substr", "string, string")
+def regexp_substr(binder: Binding, node: Term, pattern: Term) -> Term:
+    from holdfast.expressions.table import found
+
+    return found("nullif").node(
+        binder, [regexp_extract(binder, node, pattern, constant(pa.scalar(0))), constant(pa.scalar(""))]
+    )
 
 
 def _with_flags_first(pattern: str) -> str:

@@ -41,6 +41,25 @@ class Function:
         return self.build(binder, *made)
 
 
+_REPEATED = "Its answer would change when a batch is processed again"
+_WAYS = {
+    "count sum avg mean min max first last stddev variance collect_list collect_set max_by min_by any_value array_agg "
+    "count_if approx_count_distinct percentile percentile_approx median mode corr bool_and bool_or every some": (
+        "It takes many rows: use key_by(…).aggregate(…), or a ProcessFunction"
+    ),
+    "window session_window window_time": "Windows are keys: use key_by(…, hf.window(…))",
+    "lag lead row_number rank dense_rank ntile": "It takes many rows: use top(…), or ROW_NUMBER in job.sql(…)",
+    "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple": (
+        "It makes several rows of a row: use transform(…) or map_batches(…)"
+    ),
+    "current_timestamp now localtimestamp current_date curdate current_time": (
+        f"{_REPEATED}; use with_batch_time(…), or ctx.batch_time in a function"
+    ),
+    "rand randn random randstr uniform uuid shuffle": f"{_REPEATED}; make it of columns, with hash(…) or xxhash64(…)",
+    "monotonically_increasing_id spark_partition_id input_file_name": f"{_REPEATED}; let the source give a column",
+}
+"""Functions that are no expressions over a row, and the way that there is instead."""
+
 FUNCTIONS: dict[str, Function] = {}
 """All functions by each of their names, in small letters."""
 
@@ -94,8 +113,9 @@ def found(name: str) -> Function:
     made = FUNCTIONS.get(name.lower())
     if made is None:
         near = get_close_matches(name.lower(), FUNCTIONS, NEAREST)
-        proposed = f"; the nearest are {', '.join(near)}" if near else ""
+        way = next((way for names, way in _WAYS.items() if name.lower() in names.split()), "")
+        proposed = f"; the nearest are {', '.join(near)}" if near and not way else ""
         raise ExpressionRefused(
-            f"the function {name} is not supported in expressions{proposed}. Use transform(…) for it"
+            f"the function {name} is not supported in expressions{proposed}. {way or 'Use transform(…) for it'}"
         )
     return made
