@@ -45,7 +45,7 @@ from holdfast.checkpoint.recording import Recording
 from holdfast.checkpoint.registry import GroupHolder, LogHolder, PartHolder, PendingHolder
 from holdfast.checkpoint.updates import SettingValue
 from holdfast.errors import HoldfastError
-from holdfast.ids import BatchNumber, CheckpointId
+from holdfast.ids import BatchNumber, CheckpointId, Incarnation
 from holdfast.settings import CheckpointConfig
 
 
@@ -122,6 +122,11 @@ class Coordinator:
     def next_due_s(self, wall_s: float) -> float | None:
         """The wall-clock time at which the trigger comes due; None if it does not by time, or is due already."""
         return self._shared.demand.next_due_s(self._shared.config.trigger, wall_s)
+
+    @property
+    def live(self) -> frozenset[Incarnation]:
+        """The incarnations that hold places, as of the last event."""
+        return frozenset(self._live.values())
 
     def outstanding(self) -> Outstanding:
         """The objects and files that clean-up must leave in place, as of the last event."""

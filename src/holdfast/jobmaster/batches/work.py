@@ -116,8 +116,8 @@ class WorkQueue:
                 self._cluster.check()
                 self._control.check_not_fenced()
             batch = base.batch_in(self._control.history.epoch)
-            if command.moves and batch != self._committed:
-                raise errors.StaleCall(f"the last checkpoint is of batch {batch}, committed is {self._committed}")
+            if command.moves:
+                self._check_all_recorded(batch)
             self._deployer.deploy(command, base.record, self._planner.next_batch)
             self._losses.holders = command.holders
             if failover is not None and failover.joining is not None:
@@ -138,6 +138,11 @@ class WorkQueue:
             return ev.DeployFailed(command.run, *self._outage(RESTORES, cause))
         self._outages.answered(RESTORES)
         return ev.Deployed(command.run)
+
+    def _check_all_recorded(self, batch: BatchNumber) -> None:
+        """Check that nothing has changed since the last batch of a checkpoint. Raises `StaleCall`."""
+        if batch != self._committed:
+            raise errors.StaleCall(f"the last checkpoint is of batch {batch}, committed is {self._committed}")
 
     def _joined(
         self, live: Mapping[int, Incarnation], failover: Failover, joining: Collection[int], base: RestartCheckpoint

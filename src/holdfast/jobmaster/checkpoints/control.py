@@ -260,9 +260,7 @@ class Control:
 
         def note() -> None:
             self._handle(events.TaskManagersChanged(run, dict(live)))
-            dead = self._task_managers.take_dead(set(live.values()))
-            if dead:
-                self._listener.died(dead, self._coordinator.outstanding())
+            self._look_at_dead()
 
         self._loop.call(note)
 
@@ -369,6 +367,7 @@ class Control:
     def _tick(self, now_s: float) -> None:
         self._task_managers.check_heartbeats()
         self._calls.report_slow()
+        self._look_at_dead()
         self._handle(events.CoordinatorTick(now_s, self._clock.now(), self._time.now()))
         self._listener.tick(now_s, self._coordinator.outstanding)
         self.backlog = dict(self._coordinator.backlog)
@@ -376,6 +375,12 @@ class Control:
             self._sides.submit(Side.RECORDS, self._recorder.look)
         if self.history.is_due():
             self._sides.submit(Side.DELETIONS, self.history.save)
+
+    def _look_at_dead(self) -> None:
+        """Have objects looked for of those that have ended, and that the coordinator does not count on any more."""
+        dead = self._task_managers.take_dead(self._coordinator.live)
+        if dead:
+            self._listener.died(dead, self._coordinator.outstanding())
 
     def _handle(self, event: Event) -> None:
         self._note_outage(event)
