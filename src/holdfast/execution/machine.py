@@ -635,10 +635,14 @@ class Machine:
             self._go_on(self._restart) if self._is_ending else self._restart()
             return
         self._places = places
-        self._commands.append(ev.AnnounceDeployed(self._run, dict(places.live)))
-        self._commands += self._supervision.settle(places.holders)
+        # The next batch is planned first, since the pause ends with it.
+        ended = self._supervision.settle(places.holders)
+        before, self._commands = self._commands, []
         self._end_moves(None)
-        self._go_on(self._plan)
+        ended += self._commands
+        self._commands = [*before, ev.AnnounceDeployed(self._run, dict(places.live))]
+        self._plan()
+        self._commands += ended
 
     def _end_moves(self, error: str | None) -> None:
         asked, waits, self._rescale_waits = self._rescaling.asked, self._rescale_waits, None

@@ -35,7 +35,7 @@ class Commands:
             case ev.StartProcess():
                 parts.gateway.processes(command.process).start(command.process)
             case ev.EndProcess():
-                parts.cluster.end(command.process)
+                threading.Thread(target=parts.cluster.end, args=(command.process,), daemon=True).start()
             case ev.Deploy():
                 self.base = command.base
                 base = RestartCheckpoint(command.base, parts.control.record(command.base))

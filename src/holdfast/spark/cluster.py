@@ -82,7 +82,7 @@ class SparkCluster:
     def resize(self, processes: int) -> None:
         more = max(0, processes - self._claim.processes)
         needed = self._claims.held() + more
-        available = await_slots(self._host, 1, needed + SHARED) if more else self._host.slots()
+        available = await_slots(self._host, 1, needed + SHARED) if more else 0
         self._claims.resize(self._claim, available, processes)
 
     def check(self) -> None:
