@@ -3,8 +3,8 @@
     python -m benchmarks.rescale --json
     python -m benchmarks.rescale --state-mb 200 --rounds 3
 
-Four subtasks hold the state, values of 1,000 incompressible bytes, in two TaskManagers; rows come at a steady rate, with
-uniform keys. In each round the job gets four TaskManagers, then two again. For each size of the state:
+Four subtasks hold the state, values of 1,000 incompressible bytes, in two TaskManagers; rows come at a steady rate,
+with uniform keys. In each round the job gets four TaskManagers, then two again. For each size of the state:
 
     pause_ms_p50, pause_ms_max   longest gap between two committed batches, from the call to a second after its end;
                                  median and longest of all rescales

@@ -94,7 +94,8 @@ class Job:
     regions
         `RegionConfig()`: a split that fails stays behind by itself, and the others go on. None: it fails its batch.
     autoscale
-        `Autoscale(max_task_managers=8)`: advice how many TaskManagers the job needs. None: no advice.
+        `Autoscale(max_task_managers=8)`: advice how many TaskManagers the job needs, followed with `apply=True`. None:
+        no advice.
     on_loss
         Reaction to the loss of a TaskManager. `"rewind"`: the others go back to the last checkpoint, in memory as far
         as undo reaches, so that only the replacement restores. `"restart"`: all of them restore. `"drop"`: they go on,
@@ -199,6 +200,8 @@ class Job:
         self.regions = regions
         self.autoscale = autoscale
         self.on_loss = _on_loss(on_loss)
+        if autoscale is not None and autoscale.apply and self.on_loss is OnLoss.DROP:
+            raise SettingsError("Autoscale(apply=True) with on_loss='drop' is not allowed: it needs query.rescale")
         self.max_rows_per_batch = max_rows_per_batch
         target_us = _optional_us(target_batch_duration, "target_batch_duration")
         self.target_batch_duration_s = None if target_us is None else target_us / 1e6

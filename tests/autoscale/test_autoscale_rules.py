@@ -6,7 +6,8 @@ import pytest
 from autoscale_world import JobWorld
 
 from holdfast.autoscale import rules
-from holdfast.autoscale.rules import AutoscaleRules, BatchFacts
+from holdfast.autoscale.applying import AdviceApplied
+from holdfast.autoscale.rules import Advice, AutoscaleRules, BatchFacts
 from holdfast.autoscale.settings import Autoscale
 from holdfast.errors import SettingsError
 
@@ -74,6 +75,53 @@ def test_a_steady_load_is_left_alone_after_it_was_met():
     assert len(job.changes) == met <= 3
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("begins_with", [1, 16], ids=["too few", "too many"])
+def test_three_steps_lead_from_any_number_to_the_right_one_and_none_follows(seed, begins_with):
+    """The load is steady, and nothing waits at the beginning: that is what DS2 promises its three steps for."""
+    drawn = random.Random(f"steps {seed}")
+    rate = drawn.uniform(2_000, 40_000)
+    job = JobWorld(
+        SETTINGS,
+        lambda at_s: rate,
+        row_us=drawn.uniform(20, 60),
+        overhead=drawn.choice([0.0, 0.03, 0.1]),
+        other_us=drawn.uniform(1, 4),
+        task_managers=begins_with,
+        seed=seed,
+    )
+    job.run(2 * HOUR_S)
+    steps = [count for _, count in job.changes]
+    assert len(steps) <= 3, steps
+    assert abs(job.task_managers - job.fitting(rate)) <= 2, (rate, steps, job.fitting(rate))
+    late = [at_s for at_s, _ in job.changes if at_s > HOUR_S]
+    assert not late, f"changes at {late}: the number does not stay"
+
+
+APPLIED = """
+# time s | advice | now | under way | asked for
+0   | none   | 2 | no  | none
+0   | 2 -> 4 | 2 | no  | 4
+1   | 2 -> 4 | 2 | yes | none
+60  | 2 -> 4 | 2 | no  | none
+130 | 2 -> 4 | 2 | no  | 4
+131 | 2 -> 4 | 4 | no  | none
+300 | 4 -> 3 | 4 | no  | 3
+500 | 3 -> 9 | 3 | no  | 6
+700 | 6 -> 9 | 6 | no  | none
+"""
+
+
+def test_advice_is_applied_once_after_a_failure_only_after_the_cooldown_and_never_beyond_the_subtasks():
+    applied = AdviceApplied(SETTINGS, most=6)
+    for line in APPLIED.strip().splitlines()[1:]:
+        at_s, advice, now, under_way, expected = (each.strip() for each in line.split("|"))
+        before, _, wanted = advice.partition(" -> ")
+        made = None if advice == "none" else Advice(int(wanted), int(before), "")
+        found = applied.due(made, int(now), under_way == "yes", float(at_s))
+        assert str(found).lower() == expected, line
+
+
 def test_margins_that_overlap_send_a_job_up_and_down(monkeypatch):
     monkeypatch.setattr(rules, "DOWN_MARGIN", 1.3)
     job = JobWorld(SETTINGS, lambda at_s: 20_000.0, overhead=0.15)
@@ -88,7 +136,7 @@ def test_margins_that_overlap_send_a_job_up_and_down(monkeypatch):
         ({"max_task_managers": 2, "min_task_managers": 3}, "max_task_managers=2"),
         ({"max_task_managers": 2, "target": 1.0}, "target=1.0"),
         ({"max_task_managers": 2, "cooldown": "0s"}, "cooldown='0s'"),
-        ({"max_task_managers": 2, "apply": True}, "advises only"),
+        ({"max_task_managers": 2, "apply": "yes"}, "apply='yes' is not allowed: True or False"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(given, words):

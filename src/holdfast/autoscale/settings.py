@@ -10,8 +10,8 @@ from holdfast.quantities import Duration, above_zero, duration_s, whole_number
 class Autoscale:
     """How many TaskManagers a job may have, and how busy they are to be.
 
-    This version advises only: the advice is on the page, in `query.status["autoscale"]` and in the log. Start the job
-    again with another `task_managers` to follow it; state moves by key groups.
+    The advice is on the page, in `query.status["autoscale"]` and in the log. With `apply=True` the job follows it by
+    itself, as `query.rescale` does: batches go on meanwhile, and only state that moves is read.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Autoscale:
         Time between two pieces of advice that differ, and the time in which a backlog is to be worked off. A higher
         value follows the load later, and changes less often.
     apply
-        False: only advise. True is refused in this version.
+        True: follow the advice, as far as there are slots and subtasks (`Job(parallelism=…)`). False: only advise.
 
     Raises
     ------
@@ -45,11 +45,8 @@ class Autoscale:
         if not is_share:
             raise SettingsError(f"target={self.target!r} is not allowed: a number above 0 and below 1")
         above_zero(self.cooldown_s, "cooldown", self.cooldown)
-        if self.apply is not False:
-            raise SettingsError(
-                f"apply={self.apply!r} is not allowed: this version advises only. Leave apply out, and follow the "
-                "advice by a start with another task_managers"
-            )
+        if not isinstance(self.apply, bool):
+            raise SettingsError(f"apply={self.apply!r} is not allowed: True or False")
 
     @property
     def cooldown_s(self) -> float:

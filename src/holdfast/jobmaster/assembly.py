@@ -167,7 +167,9 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     news = SourceNews(name, planner, control.request_checkpoint)
     waiters = Waiters(planner.reached, control.request_checkpoint, control.published, planner.begin_looks)
     deployer = Deployer(job, senders, task_managers, control, clock)
-    interruption, advisor = conductor.interruption, Advisor(job, clock)
+    interruption, record = conductor.interruption, partial(updating.rescaled, control, settings.declared_task_managers)
+    rescales = Rescales(job, cluster, task_managers, control, following, *told, interruption, record)
+    advisor = Advisor(job, clock, rescales)
     work = WorkQueue(
         settings,
         cluster,
@@ -183,8 +185,6 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
         interruption,
         advisor,
     )
-    record = partial(updating.rescaled, control, settings.declared_task_managers)
-    rescales = Rescales(job, cluster, task_managers, control, following, *told, interruption, record)
     savepoints = SavepointWriter(job, control, [task_managers, senders], clock, ended.is_set)
     reads = LiveReads(job, task_managers, deployer.owners)
     remains = Remains(job.store, job.stored.job_id, job.epoch, publishers, objects)

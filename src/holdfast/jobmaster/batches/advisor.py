@@ -1,15 +1,24 @@
-"""The autoscaler's rules in a running job: told each committed batch, and whoever looks is told the advice."""
+"""The autoscaler's rules in a running job: told each committed batch, and whoever looks is told the advice.
 
+With `Autoscale(apply=True)` a rescale follows, on a thread of its own, since Spark may let it wait for executors.
+"""
+
+import threading
 from collections.abc import Mapping
 
+from holdfast.autoscale.applying import AdviceApplied
 from holdfast.autoscale.rules import AutoscaleRules, BatchFacts
 from holdfast.clock import Clock
+from holdfast.errors import HoldfastError
 from holdfast.jobmaster.batches.deployer import StartedJob
+from holdfast.jobmaster.batches.rescales import Rescales
 from holdfast.jobmaster.batches.runner import BatchOutcome
 from holdfast.printable import logger
 
 log = logger(__name__)
 
+RESCALE_S_MAX = 600.0
+"""Bound in seconds on a rescale that follows the advice, as of `Query.rescale`."""
 IN_BYTES = "file"
 """The kind of the source whose lag is in files and bytes; it counts as unknown."""
 
@@ -17,13 +26,15 @@ IN_BYTES = "file"
 class Advisor:
     """Advises on the number of TaskManagers. Told by the conductor's thread, asked by any."""
 
-    def __init__(self, job: StartedJob, clock: Clock) -> None:
-        settings = job.settings
+    def __init__(self, job: StartedJob, clock: Clock, rescales: Rescales) -> None:
+        settings, self._rescales = job.settings, rescales
         self._name, self._clock = settings.name, clock
         self._counted = [name for name, source in job.program.sources.items() if source.kind != IN_BYTES]
-        self._task_managers = settings.layout.task_managers
-        wanted = settings.autoscale if self._task_managers else None
+        wanted = settings.autoscale if settings.layout.task_managers else None
         self._rules = None if wanted is None else AutoscaleRules(wanted)
+        applies = wanted is not None and wanted.apply
+        self._applied = AdviceApplied(wanted, settings.layout.parallelism) if wanted is not None and applies else None
+        self._applying: threading.Thread | None = None
 
     @property
     def advice(self) -> str | None:
@@ -37,7 +48,22 @@ class Advisor:
             return
         process_s = min(duration_s, outcome.durations_ms.get("process", 0.0) / 1000)
         left = sum(sum(lag.get(name, {}).values()) for name in self._counted)
-        fact = BatchFacts(self._clock.monotonic(), outcome.rows_in, duration_s, process_s, left, self._task_managers)
-        advice = self._rules.handle(fact)
+        now_s, now = self._clock.monotonic(), self._rescales.places
+        advice = self._rules.handle(BatchFacts(now_s, outcome.rows_in, duration_s, process_s, left, now))
         if advice is not None:
             log.info("%s: autoscale advises %s", self._name, advice)
+        if self._applied is None:
+            return
+        begins = self._applying is not None and self._applying.is_alive()
+        wanted = self._applied.due(self._rules.advice, now, begins or self._rescales.is_under_way, now_s)
+        if wanted is not None:
+            self._applying = threading.Thread(
+                target=self._apply, args=(wanted,), name="holdfast-autoscale", daemon=True
+            )
+            self._applying.start()
+
+    def _apply(self, task_managers: int) -> None:
+        try:
+            self._rescales.begin(task_managers, RESCALE_S_MAX)
+        except HoldfastError as error:
+            log.warning("%s: autoscale does not get %d TaskManagers: %s", self._name, task_managers, error)

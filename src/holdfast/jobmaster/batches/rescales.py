@@ -5,6 +5,7 @@
                                               EndMoves: the new layout is recorded, for later starts
 
 The rules are in `execution/rescaling.py`. Only one rescale is under way at a time.
+Users ask for them, and the autoscaler (`advisor.py`).
 """
 
 import threading
@@ -142,6 +143,16 @@ class Rescales:
         newest = self.newest
         return None if newest is None or (newest.is_done and newest.error is None) else newest.progress
 
+    @property
+    def places(self) -> int:
+        """Number of TaskManagers that hold places."""
+        return self._task_managers.places
+
+    @property
+    def is_under_way(self) -> bool:
+        """True while a rescale goes on."""
+        return self.newest is not None and not self.newest.is_done
+
     def begin(self, task_managers: int, timeout_s: float) -> Rescale:
         """Begin a rescale. Raises `SettingsError`, or `JobRefused` where there are too few slots."""
         with self._lock:
@@ -178,7 +189,7 @@ class Rescales:
             )
         if task_managers == before:
             raise SettingsError(f"{asked}: the job has {before} TaskManagers already")
-        if self.newest is not None and not self.newest.is_done:
+        if self.newest is not None and self.is_under_way:
             raise SettingsError(f"{asked}: a rescale is under way, {self.newest.progress}; wait for its end")
 
     def follow(self, command: moves.FollowMoves) -> None:
