@@ -126,7 +126,7 @@ class Coordinator:
     @property
     def live(self) -> frozenset[Incarnation]:
         """The incarnations that hold places, as of the last event."""
-        return frozenset(self._live.values())
+        return frozenset(self._shared.live.values())
 
     def outstanding(self) -> Outstanding:
         """The objects and files that clean-up must leave in place, as of the last event."""
