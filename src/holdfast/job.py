@@ -62,7 +62,8 @@ class Job:
     Parameters
     ----------
     spark
-        A classic `SparkSession`. The job works in a clone of it, and never stops it. None only for `holdfast.testing`.
+        A `SparkSession`, classic or of Spark Connect. The job works in a clone of it, and never stops it. None only for
+        `holdfast.testing`.
     name
         Name in messages and in the Spark UI; fixed for the life of the storage, so that no other job takes it over.
     storage

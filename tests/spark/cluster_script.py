@@ -1,8 +1,8 @@
 """A whole job on the cluster named on the command line, in a process of its own: a JVM has a single SparkContext.
 
-    python cluster_script.py <master> <folder> [<first port> <last port>]
+    python cluster_script.py <master, or sc://host:port> <folder> [<first port> <last port>]
 
-Writes a JSON file: the answer, and where things ran.
+Writes a JSON file: the answer, and where things ran. On Spark Connect the state is read as a DataFrame, too.
 """
 
 import json
@@ -32,7 +32,9 @@ class Total(hf.ProcessFunction):
         yield {"k": row.k, "total": self.total.value()}
 
 
-def main(master: str, folder: str, *ports: str) -> None:
+def session(master: str) -> SparkSession:
+    if master.startswith("sc://"):
+        return SparkSession.builder.remote(master).create()
     spark = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
@@ -41,6 +43,11 @@ def main(master: str, folder: str, *ports: str) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def main(master: str, folder: str, *ports: str) -> None:
+    spark = session(master)
     sink = hf.MemorySink(name="out")
     restarts = []
     for rows, task_managers in ((ROWS // 2, 2), (ROWS, 1)):
@@ -56,14 +63,18 @@ def main(master: str, folder: str, *ports: str) -> None:
         )
         numbers = job.read(hf.SequenceSource(rows, splits=2, name="numbers")).map_batches(by_key, "k BIGINT, v BIGINT")
         even = numbers.transform(lambda df: df.where("v % 2 = 0"))
-        even.key_by("k").process(Total(), "k BIGINT, total BIGINT").write(sink)
+        even.key_by("k").process(Total(), "k BIGINT, total BIGINT", name="totals").write(sink)
         query = job.start(hf.available_now())
         hosts = [each["address"] for each in query.taskManagers]
         query.awaitTermination()
         restarts += query.restarts
-    executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     totals = {str(row["k"]): row["total"] for row in sink.rows()}
-    found = {"totals": totals, "rows": len(sink.rows()), "executors": executors, "hosts": hosts, "restarts": restarts}
+    found = {"totals": totals, "rows": len(sink.rows()), "hosts": hosts, "restarts": restarts}
+    if master.startswith("sc://"):
+        state = spark.read.format("holdfast").option("storage", f"file://{folder}/storage").option("operator", "totals")
+        found["stored"] = {str(row["k"]): row["total"] for row in state.load().collect()}
+    else:
+        found["executors"] = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     Path(folder, "found.json").write_text(json.dumps(found))
     spark.stop()
 

@@ -57,6 +57,10 @@ def test_a_python_without_holdfast_is_named_with_its_place_and_the_remedy():
         probe.probe_executors(session, b"", STORAGE, ("probe", b""), 1)
 
 
+def plain_thread(run, name):
+    return threading.Thread(target=run, name=name)
+
+
 class Session:
     """A stand-in for a session with executors, whose programs are probed."""
 
@@ -78,7 +82,7 @@ class Session:
         shipped = cloudpickle.dumps(program)
         with (
             mock.patch.object(probing, "probe_executors", probe_executors),
-            mock.patch.object(probing, "InheritableThread", threading.Thread),
+            mock.patch.object(probing, "new_thread", plain_thread),
         ):
             store = open_store("memory://probed")
             facts = probing.facts_of(shipped)
@@ -148,7 +152,7 @@ def test_a_check_beside_the_start_gives_its_error_where_the_start_waits_for_it()
         going.wait(30)
         raise JobRefused("the storage cannot be reached")
 
-    with mock.patch.object(probing, "InheritableThread", threading.Thread):
+    with mock.patch.object(probing, "new_thread", plain_thread):
         beside = probing.Beside(check)
     assert beside.running
     going.set()

@@ -13,6 +13,8 @@ from holdfast.spark.host import Shipped, SparkJob, TaskBody
 class ClassicHost:
     """Implements `host.SparkHost`."""
 
+    leads_spark = True
+
     def __init__(self, spark: SparkSession) -> None:
         of_session.use_drivers_python(spark)
         of_session.use_warm_daemon(spark)
@@ -62,6 +64,9 @@ class ClassicHost:
     def has_begun(self, group: str) -> bool:
         return bool(of_session.jobs_of_group(self.session, group))
 
+    def registered(self, group: str) -> None:
+        """Do nothing: Spark counts its slots itself."""
+
     def failure(self, group: str) -> str | None:
         return of_session.failed_attempt(self.session, group)
 
@@ -82,6 +87,9 @@ class ClassicHost:
         rows = self.session.range(0, count, 1, count)
         frame = self.session._jsparkSession.createDataFrame(rows._jdf.toDF().javaRDD(), rows._jdf.schema())
         return DataFrame(frame, self.session)
+
+    def own(self, rows: DataFrame) -> DataFrame:
+        return rows
 
     def check_transform(self, name: str, stream: DataFrame, rows: DataFrame) -> None:
         check_plans(name, stream, rows)

@@ -11,6 +11,7 @@ from types import ModuleType
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.errors import SessionStopped
 from holdfast.exchange.resident import SenderGateway
@@ -34,7 +35,7 @@ from holdfast.spark.transforms import declared_rows, spark_schema
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.settings import TaskManagerSettings
 
-RESULT = "result binary"
+RESULT = StructType([StructField("result", BinaryType())])
 
 
 class SparkCluster:
@@ -88,8 +89,9 @@ class SparkCluster:
     def check(self) -> None:
         if self._host.has_ended():
             raise SessionStopped(
-                f"the Spark session of {self._name!r} was stopped while its query ran (spark.stop(), or the end of "
-                "Spark's JVM). Stop the query first; to go on from the last checkpoint, start the job on a new session"
+                f"the Spark session of {self._name!r} was stopped while its query ran (spark.stop(), the end of "
+                "Spark's JVM, or a Spark Connect server that does not answer). Stop the query first; to go on from the "
+                "last checkpoint, start the job on a new session"
             )
 
     def start(self, start: ProcessStarter) -> None:
@@ -179,7 +181,7 @@ class SparkCluster:
                     else:
                         rows = rows.mapInArrow(body.step(number, place), spark_schema(step.schema))
                 delivered = rows.mapInArrow(body, RESULT)
-            encoded = delivered.collect()
+            encoded = self._host.own(delivered).collect()
         except Exception as error:
             raise step_failure(leg, error) from error
         return [msgspec.msgpack.decode(bytes(row[0]), type=UnitResult) for row in encoded]

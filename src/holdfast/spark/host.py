@@ -1,4 +1,4 @@
-"""The host of a job's processes and tasks: a classic Spark session (`classic_host`) is the first.
+"""The host of a job's processes and tasks: a classic session (`classic_host`) or Spark Connect (`connect_host`).
 
 Everything above knows this interface alone. A task's body is called with the task's bytes and gives bytes. It travels
 by cloudpickle, and must not need Holdfast on the executor unless it is one of Holdfast's own.
@@ -18,9 +18,10 @@ class SparkJob:
 
     group: str
     description: str
-    interrupts: bool = True
-    """True if a cancelled job's threads are interrupted. A thread that is interrupted while its Python worker connects
-    makes Spark restart the daemon of all Python workers, and that kills every process that stays there."""
+    stays: bool = False
+    """True for the job of a process that stays. Its threads are not interrupted where Spark lets itself be told: a
+    thread that is interrupted while its Python worker connects makes Spark restart the daemon of all Python workers,
+    and that kills every process that stays there."""
 
 
 class Shipped(Protocol):
@@ -39,8 +40,10 @@ class Shipped(Protocol):
 class SparkHost(Protocol):
     """A Spark application, through a session of the job's own. All calls may be made from any thread."""
 
+    leads_spark: bool
+    """True if this process is Spark's driver, so that Spark can call functions of the program in it."""
     session: Any
-    """The job's session, for DataFrames."""
+    """The session for DataFrames that users declare."""
     application: str
     """Id of the Spark application."""
     master: str
@@ -86,6 +89,10 @@ class SparkHost(Protocol):
         """True if Spark has got a job of that group."""
         ...
 
+    def registered(self, group: str) -> None:
+        """Take note that the process of that group, which stays, has registered, so that its task runs."""
+        ...
+
     def failure(self, group: str) -> str | None:
         """Return Spark's message about a failed task of that group, even if Spark tries the task again; None if there
         is none, or Spark does not tell."""
@@ -96,7 +103,11 @@ class SparkHost(Protocol):
         ...
 
     def lanes(self, count: int) -> Any:
-        """Make a DataFrame with a partition for each of `count` units of work, each with a single row."""
+        """Make a DataFrame with a partition for each of `count` units of work. Its rows mean nothing."""
+        ...
+
+    def own(self, rows: Any) -> Any:
+        """Return the same rows as a DataFrame of the session in which the job's Spark jobs run."""
         ...
 
     def check_transform(self, name: str, stream: Any, rows: Any) -> None:

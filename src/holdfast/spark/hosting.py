@@ -53,6 +53,8 @@ class Hosting:
         self._threads: dict[ProcessId, threading.Thread] = {}
         self._clients: dict[ProcessId, ProcessClient] = {}
         self._kills_before: dict[ProcessId, int] = {}
+        self._words: dict[ProcessId, str] = {}
+        """Last words of processes, or of Spark about them."""
         self._leaving: LeavingWatch | None = None
         if isinstance(host, TellsWhoLeaves):
             self._leaving = LeavingWatch(host, self._live, self._group_of, self._leaves)
@@ -82,10 +84,12 @@ class Hosting:
         try:
             description = f"{self._name}: {start.process}{_DUTIES[start.process.role]}"
             self._await_task_managers(start.process)
-            with self._host.described(SparkJob(self._group_of(start.process), description, interrupts=False)):
-                self._host.run([settings], body)
+            with self._host.described(SparkJob(self._group_of(start.process), description, stays=True)):
+                words = self._host.run([settings], body)
+            if words:
+                self._words[start.process] = reason = words[0].decode()
         except Exception as error:
-            reason = first_line(error)
+            self._words[start.process] = reason = first_line(error)
         finally:
             start.ended(start.process, self._cause(start.process, reason))
 
@@ -103,6 +107,7 @@ class Hosting:
     def watch(self, client: ProcessClient) -> None:
         """Watch a registered process; its death is noticed as its connection breaks."""
         self._clients[client.peer] = client
+        self._host.registered(self._group_of(client.peer))
         threading.Thread(target=self._watch, args=(client,), name=f"watch-{client.peer.name}", daemon=True).start()
 
     def _watch(self, client: ProcessClient) -> None:
@@ -155,7 +160,7 @@ class Hosting:
         if self._host.has_ended():
             return "the Spark session was stopped"
         failed = self._host.failure(self._group_of(process))
-        reason = otherwise if failed is None else cause_of_death(failed)
+        reason = self._words.get(process, otherwise) if failed is None else cause_of_death(failed)
         kills = out_of_memory_kills() - self._kills_before[process]
         if kills > 0:
             reason += (

@@ -13,14 +13,15 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from functools import partial
 
 import cloudpickle
-from pyspark import InheritableThread
 
 from holdfast.errors import JobRefused, ObjectNotFound
 from holdfast.ids import Epoch
 from holdfast.spark.host import SparkHost
 from holdfast.spark.probe import probe_executors
+from holdfast.spark.session import new_thread
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
@@ -115,7 +116,7 @@ class Beside:
         if check is None:
             self._ended.set_result(None)
         else:
-            InheritableThread(target=self._run, args=(check,), name="holdfast-check", daemon=True).start()
+            new_thread(partial(self._run, check), "holdfast-check").start()
 
     def _run(self, check: Callable[[], None]) -> None:
         try:

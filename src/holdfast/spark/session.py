@@ -9,14 +9,15 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf
-from pyspark.sql import SparkSession
+from pyspark import InheritableThread, SparkConf
+from pyspark.sql import SparkSession, is_remote
 
 from holdfast.errors import JobRefused
 from holdfast.printable import logger
@@ -30,16 +31,21 @@ DAEMON_HINT = f'make the session with .config("{DAEMON_MODULE}", "{DAEMON}") if 
 _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
+def is_connect(spark: Any) -> bool:
+    """True for a session of Spark Connect, whose modules need packages that a classic session does without."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
 def check_session(spark: Any) -> None:
-    """Refuse objects that are not a classic Spark session."""
-    module = type(spark).__module__
-    if module.startswith("pyspark.sql.connect"):
-        raise JobRefused(
-            "this is a Spark Connect session; Holdfast keeps TaskManagers as Spark jobs and needs the driver process "
-            "itself (a SparkContext). Create the session with SparkSession.builder.master(...), without .remote(...)"
-        )
-    if not isinstance(spark, SparkSession):
+    """Refuse objects that are not a Spark session."""
+    if not is_connect(spark) and not isinstance(spark, SparkSession):
         raise JobRefused(f"Job(spark, ...) takes a SparkSession, found {type(spark).__name__}")
+
+
+def new_thread(run: Callable[[], None], name: str) -> threading.Thread:
+    """Make a thread for Spark jobs. On a classic session it has the caller's properties, such as the pool."""
+    kind = threading.Thread if is_remote() else InheritableThread
+    return kind(target=run, name=name, daemon=True)
 
 
 def spark_settings(spark: SparkSession) -> SparkConf:
@@ -181,7 +187,7 @@ def described(spark: SparkSession, job: SparkJob) -> Iterator[None]:
     afterwards."""
     context = spark.sparkContext
     before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
-    context.setJobGroup(job.group, job.description, interruptOnCancel=job.interrupts)
+    context.setJobGroup(job.group, job.description, interruptOnCancel=not job.stays)
     try:
         yield
     finally:

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyspark import InheritableThread
-
 from holdfast.graph.program import Program
 from holdfast.printable import logger
 from holdfast.spark.host import SparkHost, SparkJob
+from holdfast.spark.session import new_thread
 
 log = logger(__name__)
 
@@ -118,7 +117,7 @@ def _asking(host: SparkHost, tasks: int, wait_s_max: float) -> Iterator[None]:
         except Exception as error:  # cancelled once the slots are there
             log.debug("asking for slots ended: %s", error)
 
-    thread = InheritableThread(target=ask, daemon=True)
+    thread = new_thread(ask, "holdfast-slots")
     thread.start()
     try:
         yield

@@ -62,6 +62,12 @@ INTERRUPTED = (
 MAKE_ANOTHER = "Make a new session, and a Job on it with the same storage"
 
 
+NO_STREAMS = (
+    "a streaming DataFrame is not supported on Spark Connect, where Spark calls foreachBatch on the server and not in "
+    "this program. Read with one of Holdfast's own sources (FileSource, KafkaSource, ...), or a DataFrameSource"
+)
+
+
 Say = Callable[[str], None]
 """Tells a person the step that a start is at."""
 
@@ -84,7 +90,7 @@ def start_on_spark(job: "Job", trigger: QueryTrigger, say: Say = lambda step: No
 
 
 def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger, say: Say) -> Query:
-    host = open_host(spark)
+    host = open_host(spark, job.port_range)
     try:
         return _start_on(host, job, trigger, say)
     except BaseException:
@@ -193,7 +199,9 @@ def _program(job: "Job", host: SparkHost) -> Program:
 
 
 def _bind_sources(job: "Job", host: SparkHost) -> None:
-    for source in job.declared.sources.values():
+    for name, source in job.declared.sources.items():
+        if isinstance(source, StreamingDataFrameSource) and not host.leads_spark:
+            raise JobRefused(f"source {name!r}: {NO_STREAMS}")
         if isinstance(source, DataFrameSource):
             source.bind(host.session)
         elif isinstance(source, StreamingDataFrameSource):

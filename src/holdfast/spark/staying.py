@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from holdfast.taskmanager.settings import TaskManagerSettings
 
 
+RETRIED = "its Python worker was killed, or it crashed, or its executor was lost: Spark ran the task again"
+
+
 class StayingProcess:
     """Body of the task, whose bytes are the settings of a TaskManager; a sender ignores some of them."""
 
@@ -23,9 +26,14 @@ class StayingProcess:
 
     def __call__(self, settings: bytes) -> Iterator[bytes]:
         context = TaskContext.get()
-        if context is None or context.attemptNumber() == 0:
+        if context is not None and context.attemptNumber() > 0:
+            yield f"{RETRIED} on {socket.gethostname()}".encode()
+            return
+        try:
             self._stay(settings)
-        return iter(())
+        except Exception as error:
+            # The error is the task's answer: Spark would try a task that raises again, and may not tell of the first.
+            yield f"{type(error).__name__}: {error}".encode()
 
     def _stay(self, encoded: bytes) -> None:
         import msgspec

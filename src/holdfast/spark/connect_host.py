@@ -1,0 +1,226 @@
+"""Spark Connect as the host: a client of a Spark application that runs elsewhere, without a SparkContext.
+
+A task is a row of `range(n, numPartitions=n).mapInArrow(…)`, a group of jobs is a tag. Connect tells neither executors
+nor failed tasks: slots are counted by tasks that wait (`connect_slots`), processes say themselves why they end
+(`staying`), and each start probes the executors. Invariant: a process that registers is asked to end before its tag is
+interrupted, because an interrupt may reach the daemon of all Python workers of an executor.
+"""
+
+import re
+import socket
+import tempfile
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.dataframe import DataFrame
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from holdfast.errors import JobRefused
+from holdfast.ports import ANY, PortRange
+from holdfast.printable import logger
+from holdfast.spark.connect_plans import check_texts, check_uncached
+from holdfast.spark.connect_shipping import Inline, SessionFile, nth
+from holdfast.spark.connect_slots import CountedSlots, staying_in
+from holdfast.spark.host import Shipped, SparkJob, TaskBody
+
+log = logger(__name__)
+
+INLINE_BYTES_MAX = 1 << 20
+"""Bound in bytes on what travels inside each task's function; more becomes a file of the session (an artifact)."""
+INTERRUPT_S = 5.0
+"""Seconds that a cancelled task has for its own end. A higher value holds slots longer."""
+LOOK_S = 2.0
+"""Seconds between two looks at the session, which also keep the server from closing it."""
+RETRIES_MAX, BACK_OFF_MS_MAX = 8, 5_000
+"""Bounds on the tries of a call to a server that does not answer, some 25 s in all; then the session has ended."""
+STREAM = 7_203_115_000_000
+"""The first number of the rows that a transform's stream stands on; a user's own range begins elsewhere."""
+STREAM_ROWS = 1 << 16
+"""Their number, which nobody reads. It gives the stream its size, which decides the table that a join broadcasts."""
+RESULT = StructType([StructField("result", BinaryType())])
+
+
+class ConnectHost:
+    """Implements `host.SparkHost`."""
+
+    leads_spark = False
+
+    def __init__(self, spark: Any, ports: PortRange = ANY) -> None:
+        self.session = spark
+        self._own = _cloned(spark)
+        """The session in which everything runs. DataFrames are declared in the user's: Connect joins none of others."""
+        self._own.client.set_retry_policies([DefaultPolicy(RETRIES_MAX, max_backoff=BACK_OFF_MS_MAX)])
+        self._own.conf.set("spark.sql.adaptive.enabled", "false")
+        self._own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "262144")
+        self._known: dict[str, str | None] = {}
+        self.application = self.setting("spark.app.id") or self._own.client.host
+        self.master = self.setting("spark.master") or ""
+        self._begun: set[str] = set()
+        self._running: Counter[str] = Counter()
+        """Threads whose operations bear a tag now."""
+        self._this = threading.local()
+        self._closed, self._lost = threading.Event(), threading.Event()
+        """Set by `close`; set once the server does not know the session, or does not answer."""
+        self._staying = staying_in(self.application)
+        self._slots = CountedSlots(self, self._staying, ports)
+        threading.Thread(target=self._look, name="holdfast-connect-session", daemon=True).start()
+
+    def _look(self) -> None:
+        while not self._closed.wait(LOOK_S):
+            try:
+                self._own.conf.get("spark.app.id", None)
+            except Exception as error:
+                if not self._closed.is_set():
+                    log.warning("the Spark Connect session has ended: %s", str(error)[:500])
+                    self._lost.set()
+                return
+
+    def setting(self, name: str) -> str | None:
+        if name not in self._known:
+            self._known[name] = self._own.conf.get(name, None)
+        return self._known[name]
+
+    def address(self) -> str:
+        """Return the address of this machine in the network of the server."""
+        family, _, _, _, server = socket.getaddrinfo(self._own.client.host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(server)
+            return str(probe.getsockname()[0])
+
+    def bind_address(self) -> str:
+        return ""
+
+    def has_ended(self) -> bool:
+        return self._lost.is_set() or bool(self.session.is_stopped) or bool(self._own.is_stopped)
+
+    def slots(self) -> int:
+        threads = re.fullmatch(r"local\[(\d+)(?:,\s*\d+)?\]", self.master)
+        return int(threads[1]) if threads else self._slots.number()
+
+    def executors(self) -> frozenset[str] | None:
+        return None
+
+    def ship(self, data: bytes) -> Shipped:
+        if len(data) <= INLINE_BYTES_MAX:
+            return Inline(data)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, f"holdfast-{uuid.uuid4().hex}")
+            path.write_bytes(data)
+            self._own.addArtifacts(str(path), file=True)
+            return SessionFile(path.name)
+
+    @contextmanager
+    def described(self, job: SparkJob) -> Iterator[None]:
+        """Tag the operations of this thread; Connect has no descriptions."""
+        tag, before = _tag(job.group), getattr(self._this, "job", None)
+        self._own.addTag(tag)
+        self._this.job = job
+        self._running[tag] += 1
+        try:
+            yield
+        finally:
+            self._running[tag] -= 1
+            self._this.job = before
+            self._own.removeTag(tag)
+
+    def run(self, tasks: Sequence[bytes], body: TaskBody) -> list[bytes]:
+        job = getattr(self._this, "job", None)
+        if job is not None:
+            self._begun.add(job.group)
+        if job is None or not job.stays:
+            return self._run(tasks, body)
+        with self._staying.stays(job.group):
+            return self._run(tasks, body)
+
+    def _run(self, tasks: Sequence[bytes], body: TaskBody) -> list[bytes]:
+        given, count = list(tasks), len(tasks)
+        large = None
+        if sum(map(len, given)) > INLINE_BYTES_MAX:
+            given, large = [], self.ship(msgspec.msgpack.encode(given))
+
+        def each(batches: Iterator[Any]) -> Iterator[Any]:  # travels by value: the probe runs without Holdfast
+            import pyarrow as pa
+
+            # Spark ends a worker that left input unread, so all of it is read first.
+            for number in [number for batch in batches for number in batch.column(0).to_pylist()]:
+                task = given[number] if large is None else nth(large.value, number)
+                for made in body(task):
+                    yield pa.record_batch([pa.array([made], pa.binary())], names=["result"])
+
+        rows = self._own.range(0, count, 1, count).mapInArrow(each, RESULT)
+        return [bytes(row[0]) for row in rows.collect()] if count else []
+
+    def has_begun(self, group: str) -> bool:
+        return group in self._begun
+
+    def registered(self, group: str) -> None:
+        self._staying.registered(group)
+
+    def failure(self, group: str) -> str | None:
+        return None
+
+    def cancel(self, group: str) -> None:
+        """Interrupt the group's tasks in a while, if they have not ended by themselves until then.
+
+        Connect interrupts the threads of tasks. A task whose Python worker is just being made then has the executor
+        start the daemon of all its workers anew: that was so in 3 of 51 tries, and ends processes that stay there. A
+        cancelled run is refused by all TaskManagers, and a process that is to end is asked to, so most end before.
+        """
+        if self._running[_tag(group)]:
+            timer = threading.Timer(INTERRUPT_S, self._interrupt, (_tag(group),))
+            timer.daemon = True
+            timer.start()
+
+    def _interrupt(self, tag: str) -> None:
+        if not self._running[tag] or self.has_ended():
+            return
+        try:
+            self._own.interruptTag(tag)
+        except Exception as error:
+            log.warning("the Spark jobs with the tag %s could not be interrupted: %s", tag, error)
+
+    def lanes(self, count: int) -> Any:
+        """Spark knows the size of this DataFrame, half a megabyte for any number of lanes: an inner join with a larger
+        table needs `broadcast(…)`."""
+        return self.session.range(STREAM, STREAM + STREAM_ROWS, 1, count)
+
+    def own(self, rows: Any) -> Any:
+        return DataFrame(rows._plan, self._own)
+
+    def check_transform(self, name: str, stream: Any, rows: Any) -> None:
+        check_texts(name, self.own(rows), STREAM)
+        check_uncached(name, rows, STREAM)
+
+    def close(self) -> None:
+        """End the job's session on the server, with all that still runs in it."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        try:
+            if not self.has_ended():
+                self._own.client.release_session()
+            self._own.client.close()
+        except Exception as error:
+            log.debug("the Spark Connect session of the job was not released: %s", error)
+
+
+def _tag(group: str) -> str:
+    return group.replace(",", "-")
+
+
+def _cloned(spark: Any) -> Any:
+    spark.conf.get("spark.app.id", None)  # the server knows a new session from its first call on
+    try:
+        return spark.cloneSession()
+    except Exception as error:
+        raise JobRefused(
+            f"the Spark Connect server does not clone the session, which Holdfast needs (Spark 4.2 or newer there): "
+            f"{str(error)[:500]}"
+        ) from error

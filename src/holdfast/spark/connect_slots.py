@@ -1,0 +1,231 @@
+"""Slots of a Spark Connect server's application, which tells none: tasks that wait are counted.
+
+    program: listens ◄── a word ── task ── task ── task      tasks that have no slot wait in Spark's queue
+             closes  ────────────► all end by themselves; tasks that come later find nobody, and end at once
+
+No task that runs is interrupted. The count also shows that executors reach the program, as all processes must. While
+processes stay, it is repeated in the background; a process that waits long for its slot means that all are taken.
+"""
+
+import socket
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+from holdfast.errors import JobRefused
+from holdfast.ports import ANY, PortRange, listen
+from holdfast.printable import logger
+from holdfast.spark.host import SparkHost, SparkJob, TaskBody
+
+log = logger(__name__)
+
+TASKS_FIRST, TASKS_MAX = 16, 1024
+"""Tasks of the first count, and the most slots that are counted. If all run, four times as many are tried."""
+FIRST_S_MAX = 60.0
+"""Bound in seconds on the wait for the first task. Executors may have to be started for it."""
+SETTLE_S = 1.5
+"""Least seconds without another task after which a count ends. A higher value finds executors that start slowly."""
+CONNECT_S_MAX = 5.0
+HELD_S_MAX = 300.0
+"""Bound in seconds on a task that waits, if the program is gone without closing its connections."""
+AGE_S_MAX, AGE_STAYING_S_MAX = 5.0, 30.0
+"""Seconds for which a count holds: while nothing stays, and while processes do."""
+WAITING_S_MAX = 10.0
+"""Seconds after which a process that has not registered is taken to wait for a slot."""
+
+
+class Staying:
+    """The processes of an application that this program hosts. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked_s: dict[str, float] = {}
+        self._registered: set[str] = set()
+
+    @contextmanager
+    def stays(self, group: str) -> Iterator[None]:
+        with self._lock:
+            self._asked_s[group] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._asked_s[group]
+                self._registered.discard(group)
+
+    def registered(self, group: str) -> None:
+        with self._lock:
+            if group in self._asked_s:
+                self._registered.add(group)
+
+    def counts(self) -> tuple[int, int, bool]:
+        """Return the numbers of processes and of registered ones, and if one of the others waits for a slot."""
+        with self._lock:
+            late_s = time.monotonic() - WAITING_S_MAX
+            waits = any(at_s < late_s for group, at_s in self._asked_s.items() if group not in self._registered)
+            return len(self._asked_s), len(self._registered), waits
+
+
+_APPLICATIONS: defaultdict[str, Staying] = defaultdict(Staying)
+
+
+def staying_in(application: str) -> Staying:
+    """Return the processes that stay in a Spark application, by its id."""
+    return _APPLICATIONS[application]
+
+
+class CountedSlots:
+    """The slots of a host's application. Thread-safe."""
+
+    def __init__(self, host: SparkHost, staying: Staying, ports: PortRange) -> None:
+        self._host = host
+        self._ports = ports
+        self._staying = staying
+        self._lock = threading.Lock()
+        self._found: int | None = None
+        self._found_s = 0.0
+
+    def number(self) -> int:
+        """Return the number of slots.
+
+        Raises
+        ------
+        JobRefused
+            Tasks run, and do not reach the program.
+        """
+        processes, registered, waits = self._staying.counts()
+        if not processes or self._found is None:
+            self._count(AGE_S_MAX)
+            return self._found or 0
+        if waits:
+            return registered
+        if self._is_old(AGE_STAYING_S_MAX) and not self._lock.locked():
+            threading.Thread(target=self._count_behind, name="holdfast-slots", daemon=True).start()
+        return self._found
+
+    def _is_old(self, age_s_max: float) -> bool:
+        return self._found is None or time.monotonic() - self._found_s > age_s_max
+
+    def _count_behind(self) -> None:
+        try:
+            self._count(AGE_STAYING_S_MAX)
+        except Exception as error:
+            log.info("slots were not counted: %s", error)
+
+    def _count(self, age_s_max: float) -> None:
+        with self._lock:
+            if not self._is_old(age_s_max):
+                return
+            tasks, free = TASKS_FIRST, _at_once(self._host, self._ports, TASKS_FIRST)
+            while free == tasks < TASKS_MAX:
+                tasks = min(4 * tasks, TASKS_MAX)
+                free = _at_once(self._host, self._ports, tasks)
+            self._found, self._found_s = free + self._staying.counts()[0], time.monotonic()
+
+
+def _at_once(host: SparkHost, ports: PortRange, tasks: int) -> int:
+    """Return the number of so many waiting tasks that run at once."""
+    with WaitingTasks(host.address(), ports) as listener:
+        job = SparkJob(f"holdfast-slots-{listener.word.hex()[:8]}", "holdfast: counts slots")
+        answers = _run_beside(host, job, tasks, waiting(listener.address, listener.word))
+        asked_s = time.monotonic()
+        first_s = newest_s = 0.0
+        while listener.count < tasks and not answers.done():
+            now_s = time.monotonic()
+            if listener.take():
+                newest_s, first_s = now_s, first_s or now_s
+            elif now_s - (newest_s or asked_s) > (max(SETTLE_S, (first_s - asked_s) / 2) if first_s else FIRST_S_MAX):
+                break
+        found = listener.count
+    if not found and not answers.done():  # no task runs that an interrupt could disturb
+        host.cancel(job.group)
+        return 0
+    unreached = [each.decode(errors="replace") for each in answers.result(CONNECT_S_MAX + HELD_S_MAX)]
+    if not found and unreached:
+        raise JobRefused(
+            f"tasks on Spark's executors do not reach this program at {listener.address[0]} ({unreached[0]}). A job on "
+            "Spark Connect is led by the program, and its processes call it: run it on a machine that the executors "
+            "reach, for instance in the cluster's own network"
+        )
+    return found
+
+
+def _run_beside(host: SparkHost, job: SparkJob, tasks: int, body: TaskBody) -> "Future[list[bytes]]":
+    answers: Future[list[bytes]] = Future()
+
+    def run() -> None:
+        try:
+            with host.described(job):
+                answers.set_result(host.run([b""] * tasks, body))
+        except BaseException as error:
+            answers.set_exception(error)
+
+    threading.Thread(target=run, name="holdfast-waiting-tasks", daemon=True).start()
+    return answers
+
+
+def waiting(address: tuple[str, int], word: bytes) -> TaskBody:
+    """Make the body of a task that waits until the program closes its connection. It travels by value."""
+    connect_s_max, held_s_max = CONNECT_S_MAX, HELD_S_MAX
+
+    def wait(_: bytes) -> list[bytes]:
+        import socket
+
+        try:
+            connection = socket.create_connection(address, connect_s_max)
+        except OSError as error:
+            return [str(error).encode()]
+        with connection:
+            connection.settimeout(held_s_max)
+            try:
+                connection.sendall(word)
+                connection.recv(1)
+            except OSError:
+                pass
+        return []
+
+    return wait
+
+
+class WaitingTasks:
+    """Holds the connections of tasks that said the word, until it is closed."""
+
+    def __init__(self, host: str, ports: PortRange = ANY) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        def make(port: int) -> socket.socket:
+            return socket.create_server((host, port), family=family, backlog=TASKS_MAX)
+
+        self._server = listen(make, ports, host, "the count of slots")
+        self.address: tuple[str, int] = self._server.getsockname()[:2]
+        self.word = uuid.uuid4().bytes
+        self._held: list[socket.socket] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._held)
+
+    def take(self, seconds: float = 0.1) -> bool:
+        """Wait for a connection; True if a task has come."""
+        self._server.settimeout(seconds)
+        try:
+            connection, _ = self._server.accept()
+            connection.settimeout(CONNECT_S_MAX)
+            if connection.recv(len(self.word), socket.MSG_WAITALL) == self.word:
+                self._held.append(connection)
+                return True
+            connection.close()
+        except OSError:
+            pass
+        return False
+
+    def __enter__(self) -> "WaitingTasks":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in [self._server, *self._held]:
+            each.close()

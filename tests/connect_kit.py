@@ -1,0 +1,70 @@
+"""A Spark Connect server from PySpark's own jars, as a process of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from waiting import until
+
+SPARK_HOME = Path(pyspark.__file__).parent
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+START_S_MAX = 120.0
+
+
+@contextmanager
+def connect_server(master: str, folder: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """Run a server with an application on that master; gives its URL, and its process."""
+    port = _free_port()
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": port,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.executor.memory": "512m",
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": folder / "warehouse",
+    }
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    modules = [str(Path(__file__).parent / "spark"), str(Path(__file__).parent)]
+    paths = os.pathsep.join([*modules, os.environ.get("PYTHONPATH", "")])
+    with open(folder / "server.log", "wb") as log:  # noqa: PTH123
+        started = subprocess.Popen(
+            [SPARK_HOME / "bin" / "spark-submit", "--class", SERVER, "--master", master, *conf, "spark-internal"],
+            env=os.environ
+            | {
+                "SPARK_HOME": str(SPARK_HOME),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "PYSPARK_PYTHON": sys.executable,
+                "PYTHONPATH": paths,
+            },
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+        )
+    server = psutil.Process(started.pid)
+    try:
+        until(lambda: started.poll() is not None or _answers(port), timeout_s=START_S_MAX)
+        assert started.poll() is None, (folder / "server.log").read_text()[-4000:]
+        yield f"sc://127.0.0.1:{port}", server
+    finally:
+        for each in [*server.children(recursive=True), server] if server.is_running() else []:
+            each.kill()
+        started.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,103 @@
+"""A job on Spark Connect that loses a worker, and an executor or the whole server, in a process of its own.
+
+    python kills_connect.py sc://127.0.0.1:<port> <folder> losses | server | client
+
+`losses` writes what it found into found.json. `server` waits for the end of its server, and writes the query's error.
+`client` writes the ids of its processes into pids.json, and stays.
+"""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.ports import parted
+from waiting import until
+
+ROWS = 40_000
+KEYS = 8
+WAIT_S = 240.0
+
+
+def by_key(batch):
+    return pa.record_batch([pc.bit_wise_and(batch.column("value"), KEYS - 1)], names=["k"])
+
+
+def process_at(address):
+    """The process that listens at an address of this machine."""
+    _, port = parted(address)
+    (found,) = {
+        each.pid for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.laddr.port == port
+    }
+    return psutil.Process(found)
+
+
+def counting(url, folder, sink):
+    spark = SparkSession.builder.remote(url).create()
+    job = hf.Job(
+        spark,
+        name="counts",
+        storage=f"file://{folder}/storage",
+        parallelism=2,
+        task_managers=2,
+        senders=1,
+        max_rows_per_batch=200,
+        checkpoint=hf.CheckpointConfig(trigger=hf.every("500ms")),
+    )
+    numbers = job.read(hf.SequenceSource(ROWS, splits=2, rows_per_second=2_000, name="numbers")).map_batches(
+        by_key, "k BIGINT"
+    )
+    filtered = numbers.transform(lambda df: df.where("k >= 0"))
+    filtered.key_by("k").aggregate(n=hf.count(), name="counts").write(sink)
+    return spark, job.start()
+
+
+def losses(url, folder):
+    sink = hf.MemorySink(name="out")
+    spark, query = counting(url, folder, sink)
+    until(lambda: query.totals.rows > 1_000, timeout_s=WAIT_S)
+    process_at(query.taskManagers[0]["address"]).kill()
+    until(lambda: len(query.restarts) == 1, timeout_s=WAIT_S)
+    until(lambda rows=query.totals.rows: query.totals.rows > rows + 1_000, timeout_s=WAIT_S)
+    process_at(query.taskManagers[1]["address"]).parent().parent().kill()
+    until(lambda: len(query.restarts) >= 2, timeout_s=WAIT_S)
+
+    def counted():
+        return {row["k"]: row["n"] for row in sink.rows()}
+
+    until(lambda: sum(counted().values()) == ROWS, timeout_s=WAIT_S)
+    query.stop()
+    found = {"counts": counted(), "restarts": query.restarts}
+    Path(folder, "found.json").write_text(json.dumps(found))
+    spark.stop()
+
+
+def server(url, folder):
+    _, query = counting(url, folder, hf.MemorySink(name="out"))
+    until(lambda: query.totals.rows > 1_000, timeout_s=WAIT_S)
+    Path(folder, "runs").touch()
+    try:
+        query.awaitTermination(WAIT_S)
+        said = "it goes on"
+    except hf.HoldfastError as error:
+        said = f"{type(error).__name__}: {error}"
+    Path(folder, "said").write_text(said)
+
+
+def client(url, folder):
+    _, query = counting(url, folder, hf.MemorySink(name="out"))
+    until(lambda: query.totals.rows > 1_000, timeout_s=WAIT_S)
+    ports = [parted(each["address"])[1] for each in query.taskManagers]
+    Path(folder, "ports.new").write_text(json.dumps(ports))
+    Path(folder, "ports.new").rename(Path(folder, "ports.json"))
+    threading.Event().wait(WAIT_S)
+
+
+if __name__ == "__main__":
+    {"losses": losses, "server": server, "client": client}[sys.argv[3]](*sys.argv[1:3])
