@@ -57,8 +57,8 @@ def snippets(page: Path) -> list[Snippet]:
     return found
 
 
-def run(some: list[Snippet], folder: Path, names: dict[str, Any]) -> None:
-    """Run snippets in order, and compare the output of each with its page."""
+def run(some: list[Snippet], folder: Path, names: dict[str, Any]) -> dict[str, Any]:
+    """Run snippets in order, compare the output of each with its page, and return the names that they have made."""
     namespace = {"__name__": "__main__", **names}
     for snippet in some:
         code = snippet.code.replace("/data/", f"{folder}/").replace("memory://", f"memory://{folder.name}-")
@@ -72,3 +72,4 @@ def run(some: list[Snippet], folder: Path, names: dict[str, Any]) -> None:
             assert _PLACE.sub("", found) == _PLACE.sub("", snippet.output.strip()), (
                 f"{where} prints something else:\n{found}"
             )
+    return namespace

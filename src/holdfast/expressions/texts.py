@@ -4,10 +4,12 @@ import base64 as base_64
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.expressions.conversions import cast
+from holdfast.expressions.lists import offsets_of
 from holdfast.expressions.mapping import mapped, mapping, with_settings
 from holdfast.expressions.nodes import Binding, ExpressionRefused, Term, Value, applied, constant, with_arrays
 from holdfast.expressions.table import function, simple
@@ -228,16 +230,25 @@ _per_value("ascii", "string", pa.int32(), lambda text: ord(text[0]) if text else
 _per_value("chr char", "long", TEXT, lambda n: "" if n < 0 else chr(n & 0xFF))
 
 
+def _part_of(array: pa.Array, between: str, number: int) -> pa.Array:
+    """Return a part of each text, counted from 1, or from the end by negative numbers; empty where there is none."""
+    if number == 0 and array.null_count < len(array):
+        raise pa.ArrowInvalid("split_part: parts are counted from 1, not 0")
+    if not between:
+        return array if number in (1, -1) else pc.if_else(array.is_valid(), "", pa.scalar(None, TEXT))
+    parts = pc.split_pattern(array, between, max_splits=number if number > 0 else None)
+    offsets = offsets_of(parts)
+    counts = np.diff(offsets)
+    at = number - 1 if number > 0 else counts + number
+    outside = (at < 0) | (at >= counts)
+    found = pc.fill_null(parts.flatten().take(pa.array(offsets[:-1] + at, mask=outside)), "")
+    return pc.if_else(array.is_valid(), found, pa.scalar(None, TEXT)) if array.null_count else found
+
+
 @function("split_part", "string, string, int")
 def split_part(_: Binding, node: Term, separator: Term, place: Term) -> Term:
-    def part(text: str, between: str, number: int) -> str:
-        if number == 0:
-            raise pa.ArrowInvalid("split_part: parts are counted from 1, not 0")
-        parts = text.split(between) if between else [text]
-        at = number - 1 if number > 0 else len(parts) + number
-        return parts[at] if 0 <= at < len(parts) else ""
-
-    return applied(TEXT, with_arrays(mapping(part, TEXT)), node, separator, place, fails=True)
+    may_fail = place.constant is None or place.constant.as_py() == 0
+    return with_settings(TEXT, _part_of, node, separator, place, fails=may_fail)
 
 
 def _substring_index(text: str, between: str, count: int) -> str:
