@@ -1,10 +1,15 @@
 """Rows as records: the form of a single object is msgpack's form, whatever its length."""
 
+import contextlib
+import random
+from decimal import Decimal
+
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from holdfast.errors import CorruptObject
 from holdfast.state.arena import Arena
 from holdfast.state.bytes_column import new_column
 from holdfast.state.columns import object_field
@@ -51,6 +56,65 @@ def test_several_columns_come_back_as_they_were_and_are_stored_as_msgpack_stores
         slots = np.arange(4, dtype=np.int32)
         column.scatter(slots, values, valid)
         assert column.objects(slots) == expected
+
+
+NESTED = pa.list_(pa.struct([("s", pa.string()), ("d", pa.decimal128(9, 2))]))
+NESTED_ROWS = [[{"s": "é", "d": Decimal("1.25")}, None], None, [], [{"s": None, "d": None}]]
+
+
+def nested_records():
+    fields = [pa.field("n", NESTED), pa.field("d", pa.decimal128(9, 2)), pa.field("t", pa.string())]
+    rows = [NESTED_ROWS, [Decimal("0.01"), None, Decimal("-7.00"), Decimal("0.00")], ["", "a", None, "b" * 70_000]]
+    columns, cells = columns_of(fields, rows)
+    return RowCodec(columns), cells, fields, rows
+
+
+def test_decimals_and_nested_values_are_stored_as_blocks_and_come_back():
+    codec, cells, _, rows = nested_records()
+    records = codec.encode(4, cells)
+    assert {record[0] for record in records} == {1}
+    assert [column.to_pylist() for column in codec.to_arrow(records)] == rows
+
+
+def test_records_with_arrow_messages_are_read_beside_those_with_blocks():
+    codec, cells, fields, rows = nested_records()
+    records = codec.encode(4, cells)
+
+    def as_before(record, row):
+        arrays = [pa.array([value], field.type) for field, value in zip(fields, row, strict=True)]
+        values = [
+            None if array[0].as_py() is None
+            else row[2].encode() if i == 2
+            else pa.RecordBatch.from_arrays([array], names=["v"]).serialize().to_pybytes()
+            for i, array in enumerate(arrays)
+        ]  # fmt: skip
+        return b"\0" + record[1 : codec.head_bytes] + msgspec.msgpack.encode(values)
+
+    older = [as_before(record, row) for record, row in zip(records, zip(*rows, strict=True), strict=True)]
+    mixed = [older[0], records[1], older[2], older[3], older[1], records[0], records[3]]
+    order = [0, 1, 2, 3, 1, 0, 3]
+    expected = [[values[i] for i in order] for values in rows]
+    assert [column.to_pylist() for column in codec.to_arrow(mixed)] == expected
+
+
+def test_records_that_were_cut_or_changed_are_refused_or_read_and_never_read_beyond_their_ends():
+    codec, cells, _, _ = nested_records()
+    records = codec.encode(4, cells)
+    draw = random.Random(5)
+    for _ in range(300):
+        changed = [bytearray(record[: draw.choice([len(record), 60])]) for record in records[:3]]
+        record = draw.choice(changed)
+        record[draw.randrange(min(len(record), 80))] = draw.randrange(256)
+        with contextlib.suppress(CorruptObject, UnicodeDecodeError, pa.ArrowException):
+            codec.to_arrow([bytes(each) for each in (record, *changed)])
+    with pytest.raises(CorruptObject, match="does not have the values of its table's columns"):
+        codec.to_arrow([records[0] + b"x"])
+    with pytest.raises(CorruptObject, match="does not have the values"):
+        codec.to_arrow([records[3][:-1]])
+    with pytest.raises(CorruptObject, match="shorter than"):
+        codec.to_arrow([b"\1"])
+    with pytest.raises(CorruptObject, match="has the mark 2, expected at most 1"):
+        codec.to_arrow([b"\2" + records[0][1:]])
 
 
 def test_no_rows_are_no_records():

@@ -24,7 +24,8 @@ from holdfast.storage.framing import checksum_in, frame, unframe
 from holdfast.storage.reading import decode
 
 FILES_MAGIC = b"HFBF"
-VERSION = 2
+VERSION, VERSION_MIN = 3, 2
+"""Files of version 2 have decimals and nested values as Arrow messages (`state/row_codec`)."""
 LASTING_SUFFIXES = (".sst", ".blob")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """The form of names that a base store gives its files."""
@@ -82,7 +83,7 @@ def read_files(
     """
     what = f"{part.object}, part at {part.offset}"
     directory, offset = read_framed_directory(
-        what, data, part.length, FILES_MAGIC, VERSION, FilesDirectory, part.head_crc
+        what, data, part.length, FILES_MAGIC, VERSION, FilesDirectory, part.head_crc, VERSION_MIN
     )
     _of_table(what, directory, operator, table)
     return directory, _checked(what, directory.blocks, data[offset:])
@@ -97,7 +98,7 @@ def read_files_head(part: MaterializedPart, head: bytes, operator: str, table: s
         As `read_files`.
     """
     what = f"{part.object}, part at {part.offset}"
-    payload = unframe(what, head, FILES_MAGIC, VERSION)
+    payload = unframe(what, head, FILES_MAGIC, VERSION, VERSION_MIN)
     check_head(what, head, part.head_crc)
     directory = decode(what, payload, _DIRECTORY, "its directory cannot be read")
     return _of_table(what, directory, operator, table)

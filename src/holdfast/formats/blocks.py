@@ -129,7 +129,14 @@ def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -
 
 
 def read_framed_directory(
-    what: str, data: memoryview, length: int, magic: bytes, version: int, kind: type[D], head_crc: int | None = None
+    what: str,
+    data: memoryview,
+    length: int,
+    magic: bytes,
+    version: int,
+    kind: type[D],
+    head_crc: int | None = None,
+    version_min: int | None = None,
 ) -> tuple[D, int]:
     """The directory in front of blocks, and where the blocks start. `head_crc`: the checksum that a handle names.
 
@@ -141,7 +148,7 @@ def read_framed_directory(
     """
     if len(data) != length or length < HEADER_BYTES:
         raise CorruptObject(f"{what}: truncated: expected {length} bytes, found {len(data)}")
-    return read_framed_head(what, data, length, magic, version, kind, head_crc)
+    return read_framed_head(what, data, length, magic, version, kind, head_crc, version_min)
 
 
 def directory_bytes(head: bytes | memoryview) -> int:
@@ -150,11 +157,18 @@ def directory_bytes(head: bytes | memoryview) -> int:
 
 
 def read_framed_head(
-    what: str, data: memoryview, length: int, magic: bytes, version: int, kind: type[D], head_crc: int | None = None
+    what: str,
+    data: memoryview,
+    length: int,
+    magic: bytes,
+    version: int,
+    kind: type[D],
+    head_crc: int | None = None,
+    version_min: int | None = None,
 ) -> tuple[D, int]:
     """Read a directory as `read_framed_directory` does, where `data` may end anywhere behind it."""
     stop = directory_bytes(data)
-    payload = unframe(what, bytes(data[:stop]), magic, version)
+    payload = unframe(what, bytes(data[:stop]), magic, version, version_min)
     check_head(what, data, head_crc)
     directory = decode(what, payload, msgspec.msgpack.Decoder(kind), "its directory cannot be read")
     if any(entry.length < 0 for entry in directory.blocks):

@@ -5,5 +5,5 @@ Files in reading order: `table`, `rows`, `columns`, `bytes_column`, `nested`, `a
 `physical`, `compiled`, `kernels` and `growing` (arrays), `transaction` (the batch in flight), `committed` (rows without
 that batch), `history` (rewind), `unlogged` (changes that wait for a checkpoint), `capture` (copy-on-write), `changes`
 (the stored form), `widening`, `survey` (a round over all rows), `backends`, `residency` with `lru` (the cache over a
-base store), `base_rocksdb`, `rocksdb_memory`, `row_codec`, `local_disk`, `own_folder`.
+base store), `base_rocksdb`, `rocksdb_memory`, `row_codec` with `row_codec_kernels`, `local_disk`, `own_folder`.
 """

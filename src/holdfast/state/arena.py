@@ -71,13 +71,17 @@ class Arena:
         if not len(valid):
             return np.zeros(0, np.uint64)
         begin, end = int(offsets[0]), int(offsets[-1])
-        long_count = arena_kernels.long_count(offsets) if end - begin >= LONG else 0
-        at = self._room(end - begin + 8 * long_count)
-        if long_count:
-            handles: Handles = arena_kernels.append(offsets, data, valid, at)
-        else:
-            arena_kernels.copy_in(data, begin, end, at)
-            handles = arena_kernels.handles_of(offsets, valid, at)
+        if end - begin >= LONG and arena_kernels.long_count(np.diff(offsets)):
+            return self.append_spans(offsets[:-1], np.diff(offsets) * valid, data)
+        at = self._room(end - begin)
+        arena_kernels.copy_in(data, begin, end, at)
+        handles: Handles = arena_kernels.handles_of(offsets, valid, at)
+        return handles
+
+    def append_spans(self, begins: Integers, lengths: Integers, data: Bytes) -> Handles:
+        """`append` for values that lie anywhere in `data`; nulls have no length."""
+        at = self._room(int(lengths.sum()) + 8 * int(arena_kernels.long_count(lengths)))
+        handles: Handles = arena_kernels.append_spans(begins, lengths, data, at)
         return handles
 
     def hold(self, spaces: "frozenset[Space] | set[Space]") -> None:

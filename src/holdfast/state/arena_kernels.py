@@ -33,7 +33,8 @@ _0 = np.uint64(0)
 
 
 @kernel
-def _length(handle: Any) -> Any:
+def length_of(handle: Any) -> Any:
+    """Return the length of a value."""
     length = handle >> _SHIFT
     return load_u64((handle & _ADDRESS) - _HEADER) if length == _LONG else length
 
@@ -56,11 +57,18 @@ def _copy(source: Any, target: Any, length: Any) -> None:
 
 
 @kernel
-def long_count(offsets: Integers) -> Any:
-    """Return how many of the values between these offsets are long."""
+def copy_value(handle: Any, target: Any) -> None:
+    """Copy the bytes of a value to an address."""
+    if handle:
+        _copy(handle & _ADDRESS, target, length_of(handle))
+
+
+@kernel
+def long_count(lengths: Integers) -> Any:
+    """Return how many of the lengths are those of long values."""
     count = 0
-    for i in range(len(offsets) - 1):
-        count += offsets[i + 1] - offsets[i] >= LONG
+    for length in lengths:
+        count += length >= LONG
     return count
 
 
@@ -83,17 +91,18 @@ def copy_in(data: Bytes, begin: int, end: int, at: Any) -> None:
 
 
 @kernel
-def append(offsets: Integers, data: Bytes, valid: Bools, at: Any) -> Any:
-    """Copy the valid values to `at`, end to end, the long ones with their lengths; return their handles."""
-    handles = np.zeros(len(valid), np.uint64)
+def append_spans(begins: Integers, lengths: Integers, data: Bytes, at: Any) -> Any:
+    """Copy bytes `[begin, begin + length)` of `data` to `at`, end to end, the long ones with their lengths; return
+    their handles."""
+    handles = np.zeros(len(begins), np.uint64)
     source, target = np.uint64(data.ctypes.data), np.uint64(at)
-    for i in range(len(valid)):
-        length = np.uint64(offsets[i + 1] - offsets[i])
-        if valid[i] and length > _0:
+    for i in range(len(begins)):
+        length = np.uint64(lengths[i])
+        if length > _0:
             if length >= _LONG:
                 store_u64(target, length)
                 target += _HEADER
-            _copy(source + np.uint64(offsets[i]), target, length)
+            _copy(source + np.uint64(begins[i]), target, length)
             handles[i] = (min(length, _LONG) << _SHIFT) | target
             target += length
     return handles
@@ -105,7 +114,7 @@ def stored_bytes(handles: Handles, begin: Any, stop: Any) -> Any:
     total, first, size = _0, np.uint64(begin), np.uint64(stop) - np.uint64(begin)
     for handle in handles:
         if (handle & _ADDRESS) - first < size:
-            total += _length(handle) + (_HEADER if handle >> _SHIFT == _LONG else _0)
+            total += length_of(handle) + (_HEADER if handle >> _SHIFT == _LONG else _0)
     return np.int64(total)
 
 
@@ -116,7 +125,7 @@ def move(handles: Handles, begin: Any, stop: Any, at: Any) -> None:
     for i in range(len(handles)):
         handle = handles[i]
         if (handle & _ADDRESS) - first < size:
-            length = _length(handle)
+            length = length_of(handle)
             if handle >> _SHIFT == _LONG:
                 store_u64(target, length)
                 target += _HEADER
@@ -130,7 +139,7 @@ def offsets_of(handles: Handles, valid: Bools) -> Any:
     """Offsets (from 0) of the values laid end to end; those that are not valid take none."""
     offsets = np.zeros(len(handles) + 1, np.int64)
     for i in range(len(handles)):
-        offsets[i + 1] = offsets[i] + (np.int64(_length(handles[i])) if valid[i] else 0)
+        offsets[i + 1] = offsets[i] + (np.int64(length_of(handles[i])) if valid[i] else 0)
     return offsets
 
 
@@ -164,7 +173,7 @@ def scatter(values: Handles, slots: Slots, source: Handles) -> Any:
     grown = np.int64(0)
     for i in range(len(slots)):
         slot = np.uint64(slots[i])
-        grown += np.int64(_length(source[i])) - np.int64(_length(values[slot]))
+        grown += np.int64(length_of(source[i])) - np.int64(length_of(values[slot]))
         values[slot] = source[i]
     return grown
 
@@ -175,7 +184,7 @@ def clear(values: Handles, slots: Slots) -> Any:
     cleared = np.int64(0)
     for i in range(len(slots)):
         slot = np.uint64(slots[i])
-        cleared += np.int64(_length(values[slot]))
+        cleared += np.int64(length_of(values[slot]))
         values[slot] = _0
     return cleared
 
@@ -191,8 +200,8 @@ def mark_different(handles: Handles, valid: Bools, old: Handles, old_valid: Bool
         if valid[i] != old_valid[i]:
             different[i] = True
         elif valid[i] and handles[i] != old[i]:
-            length = _length(handles[i])
-            if length != _length(old[i]) or not same_bytes(handles[i] & _ADDRESS, old[i] & _ADDRESS, length):
+            length = length_of(handles[i])
+            if length != length_of(old[i]) or not same_bytes(handles[i] & _ADDRESS, old[i] & _ADDRESS, length):
                 different[i] = True
 
 
@@ -202,7 +211,7 @@ def replaced_bytes(handles: Handles, present: Bools, old: Handles) -> Any:
     total = np.int64(0)
     for i in range(len(handles)):
         if handles[i] != old[i] or not present[i]:
-            total += np.int64(_length(old[i]))
+            total += np.int64(length_of(old[i]))
     return total
 
 
@@ -213,6 +222,15 @@ def write_spans(values: Bytes, begins: Integers, lengths: Integers, cursors: Int
     for i in range(len(cursors)):
         _copy(source + np.uint64(begins[i]), target + np.uint64(cursors[i]), np.uint64(lengths[i]))
         cursors[i] += lengths[i]
+
+
+@kernel
+def fit_spans(cursors: Integers, stops: Integers, lengths: Integers) -> Any:
+    """Return whether so many bytes are there between each row's cursor and its stop."""
+    short = 0
+    for i in range(len(cursors)):
+        short += lengths[i] < 0 or lengths[i] > stops[i] - cursors[i]
+    return short == 0
 
 
 @kernel

@@ -9,7 +9,7 @@ of a batch are good until it ends.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,8 @@ from holdfast.errors import UserFunctionError
 from holdfast.python_values import exact_values
 from holdfast.state import arena_kernels, kernels
 from holdfast.state.arena import Arena
-from holdfast.state.columns import Column, Values, is_object, row_array
+from holdfast.state.arena_kernels import Handles
+from holdfast.state.columns import Column, Values, bytes_of, is_object, row_array
 from holdfast.state.nested import array_of, blocks_of, has_blocks
 from holdfast.state.physical import (
     Bools,
@@ -97,18 +98,11 @@ class BytesColumn(Column):
     def put_objects(self, slots: Slots, objects: Sequence[Any]) -> None:
         self.scatter(slots, *self.from_arrow(self._array_of(objects)))
 
-    def to_bytes(self, values: Values, valid: Bools) -> list[bytes | None]:
-        offsets = arena_kernels.offsets_of(values, valid)
-        data, ends = arena_kernels.gather_bytes(values, offsets).tobytes(), offsets.tolist()
-        return [data[ends[i] : ends[i + 1]] if ok else None for i, ok in enumerate(valid.tolist())]
+    def to_stored(self, values: Values, valid: Bools, arena: Arena) -> Handles:
+        return values
 
-    def from_bytes(self, stored: Sequence[bytes | None], arena: Arena) -> Values:
-        valid = np.fromiter((each is not None for each in stored), np.bool_, len(stored))
-        parts = [b"" if each is None else each for each in stored]
-        offsets: Integers = np.zeros(len(parts) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
-        data: Bytes = np.frombuffer(b"".join(parts), np.uint8)
-        return arena.append(offsets, data, valid)
+    def from_stored(self, handles: Handles, valid: Bools, as_messages: Bools, arena: Arena) -> Values:
+        return handles
 
     def replaced_bytes(self, slots: Slots, present: Bools, old: Values) -> int:
         """The bytes of old values that are no longer at `slots`, of which some are present."""
@@ -116,7 +110,9 @@ class BytesColumn(Column):
 
 
 class BlocksColumn(BytesColumn):
-    """Decimals and nested values. A base store has each as an Arrow stream of a row."""
+    """Decimals and nested values. A base store has their blocks; older records have an Arrow message of a row."""
+
+    in_blocks = True
 
     def to_arrow(self, values: Values, valid: Bools) -> Any:
         offsets = arena_kernels.offsets_of(values, valid)
@@ -128,16 +124,14 @@ class BlocksColumn(BytesColumn):
     def _bytes_of(self, array: Any) -> tuple[Integers, Bytes]:
         return blocks_of(array)
 
-    def to_bytes(self, values: Values, valid: Bools) -> list[bytes | None]:
-        return Column.to_bytes(self, values, valid)
-
-    def from_bytes(self, stored: Sequence[bytes | None], arena: Arena) -> Values:
-        if not stored:
-            return np.zeros(0, np.uint64)
-        schema, null = pa.schema([self.field]), pa.nulls(1, self.field.type)
-        arrays = [null if each is None else row_array(each, schema) for each in stored]
-        valid = np.fromiter((each is not None for each in stored), np.bool_, len(stored))
-        return arena.append(*blocks_of(pa.concat_arrays(arrays)), valid)
+    def from_stored(self, handles: Handles, valid: Bools, as_messages: Bools, arena: Arena) -> Values:
+        older = np.flatnonzero(as_messages & valid)
+        if len(older):
+            schema = pa.schema([self.field])
+            messages = bytes_of(handles[older], np.ones(len(older), np.bool_))
+            arrays = [row_array(cast(bytes, each), schema) for each in messages]
+            handles[older] = arena.append(*blocks_of(pa.concat_arrays(arrays)), np.ones(len(older), np.bool_))
+        return handles
 
 
 def new_column(field: pa.Field, capacity: int, arena: Arena) -> Column:

@@ -20,8 +20,9 @@ import pyarrow.ipc
 
 from holdfast.errors import UserFunctionError
 from holdfast.python_values import exact_values
-from holdfast.state import kernels
+from holdfast.state import arena_kernels, kernels
 from holdfast.state.arena import Arena
+from holdfast.state.arena_kernels import Handles
 from holdfast.state.growing import enlarge
 from holdfast.state.physical import (
     Bools,
@@ -61,6 +62,9 @@ class Column:
 
     Both may be replaced by a lookup; fetch them again after each. Where `valid` is False, the value is null.
     """
+
+    in_blocks = False
+    """True if values are kept as blocks (`nested`)."""
 
     def __init__(self, field: pa.Field, capacity: int, dtype: np.dtype[Any] | None = None) -> None:
         self.field = field
@@ -169,15 +173,23 @@ class Column:
         """Write Python objects at distinct `slots` of a column that is not of fixed width; None is null."""
         self.scatter(slots, *_as_objects(objects))
 
-    def to_bytes(self, values: Values, valid: Bools) -> list[bytes | None]:
-        """Gathered objects, each as bytes; None for null."""
+    def to_stored(self, values: Values, valid: Bools, arena: Arena) -> Handles:
+        """Handles of the bytes that a base store keeps of gathered values that have no fixed width, in `arena`."""
         array = self.to_arrow(values, valid)
         if self._msgpack:
-            return cast(list[bytes | None], array.to_pylist())
-        return [_one_row(array.slice(i, 1)) if ok else None for i, ok in enumerate(valid.tolist())]
+            stored = cast(list[bytes | None], array.to_pylist())
+        else:
+            stored = [_one_row(array.slice(i, 1)) if ok else None for i, ok in enumerate(valid.tolist())]
+        parts = [b"" if each is None else each for each in stored]
+        ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
+        return arena.append(np.concatenate(([0], ends)), np.frombuffer(b"".join(parts), np.uint8), valid)
 
-    def from_bytes(self, stored: Sequence[bytes | None], arena: Arena) -> Values:
-        """The inverse of `to_bytes`, None where it is null; handles, if values are handles, name bytes of `arena`."""
+    def from_stored(self, handles: Handles, valid: Bools, as_messages: Bools, arena: Arena) -> Values:
+        """The inverse of `to_stored`: values, or handles of bytes in `arena`.
+
+        `as_messages` marks values that are stored as Arrow messages, of columns that have another form now.
+        """
+        stored = bytes_of(handles, valid)
         if self._msgpack:
             decode = msgspec.msgpack.Decoder().decode
             return _as_objects([None if each is None else decode(each) for each in stored])[0]
@@ -191,6 +203,13 @@ class Column:
         sizes = np.fromiter(map(_size, values), np.int64, len(values))
         sizes[~self.valid[slots]] = 0
         return sizes
+
+
+def bytes_of(handles: Handles, valid: Bools) -> list[bytes | None]:
+    """The bytes of the values of an arena, None for null."""
+    offsets = arena_kernels.offsets_of(handles, valid)
+    data, ends = arena_kernels.gather_bytes(handles, offsets).tobytes(), offsets.tolist()
+    return [data[ends[i] : ends[i + 1]] if ok else None for i, ok in enumerate(valid.tolist())]
 
 
 def gathered(values: Values, slots: Slots) -> Values:

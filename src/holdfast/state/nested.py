@@ -1,4 +1,4 @@
-"""Nested values as bytes, and back: a block for each row, in memory only.
+"""Nested values as bytes, and back: a block for each row, in memory and in base stores (`row_codec`).
 
     block of some elements of an array := validity (1 byte each, not for the row itself), and
       fixed width     values, zeros for nulls
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.errors import CorruptObject
 from holdfast.state import arena_kernels
 from holdfast.state.physical import (
     Bools,
@@ -66,10 +67,12 @@ def blocks_of(array: Any) -> tuple[Integers, Bytes]:
 
 
 def array_of(offsets: Integers, data: Bytes, valid: Bools, kind: pa.DataType) -> Any:
-    """The inverse of `blocks_of`, null where `valid` is not set."""
+    """The inverse of `blocks_of`, null where `valid` is not set. Raises `CorruptObject` if a block has other bytes."""
     cursors = offsets[:-1].copy()
 
     def read(lengths: Integers) -> Bytes:
+        if not arena_kernels.fit_spans(cursors, offsets[1:], lengths):
+            raise CorruptObject(f"a stored value of type {kind} ends too early; restore its object from a copy")
         out: Bytes = arena_kernels.read_spans(data, cursors, lengths)
         return out
 
