@@ -19,4 +19,5 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "tests/spark/" in str(item.path):
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.timeout(300))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))
