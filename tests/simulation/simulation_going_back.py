@@ -176,7 +176,9 @@ class Carrying:
         config = query._master.parts.updating.now
         require_equal(record.settings, in_words(config), f"settings in record {number}")
         pins = started.life.standby * started.life.standby_state
-        pins += started.life.parallelism * bool(self._world.rescales)  # those who gain subtasks follow, too
+        pins += started.life.parallelism * bool(
+            self._world.rescales or self._world.notices
+        )  # those who gain subtasks follow, too
         retained = config.retained + self._taken[started] + pins
         require(len(record.retains) < retained, f"record {number} retains {record.retains}, retained={config.retained}")
 

@@ -32,6 +32,7 @@ def give_notice(world: "World", started: "Started") -> None:
     if cluster is None or not cluster.hosted:
         return
     hosted = world.rng.choice(list(cluster.hosted.values()))
+    world.notices += 1
     world.runtime.note("notice", hosted.process.name)
     hosted.start.leaving(hosted.start.process, "its machine is to go")
     world.runtime.later(world.rng.choice(WARNINGS_S), hosted.process.kill)

@@ -127,6 +127,7 @@ class World:
         self.struck: set[str] = set()
         self.starts: list[Started] = []
         self.rescales: list[Rescale] = []
+        self.notices = 0
         self.records = self.restored = 0
         self._newest, self._retained = 0, frozenset[int]()
         self._takeovers: list[int] = []
