@@ -4,6 +4,7 @@ Declarations only, checked as far as they can be without data; nothing runs befo
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -16,7 +17,6 @@ from holdfast.functions.process.declared import ProcessSpec
 from holdfast.functions.process.known_rows import known_rows
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.declarations import Declarations
-from holdfast.graph.known import KnownSchemas
 from holdfast.graph.nodes import ReadNode
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained
@@ -50,6 +50,7 @@ from holdfast.ui.progress_line import starting
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from holdfast.graph.known import KnownSchemas
     from holdfast.query import Query
 
 TOKEN_CHARACTERS_MIN = 32
@@ -218,7 +219,6 @@ class Job:
         self.starting = self.start_options
         """The options of the last start."""
         self.declared = Declarations()
-        self.known_schemas = KnownSchemas(self.declared)
         self.query: Query | None = None
         """The query of the last start."""
         self._check()
@@ -291,6 +291,13 @@ class Job:
                 f"unit_timeout={regions.unit_timeout!r} is not allowed: below process_timeout="
                 f"{self.failover.process_timeout!r}, after which the whole batch fails"
             )
+
+    @cached_property
+    def known_schemas(self) -> "KnownSchemas":
+        """The schemas of streams, as far as they are known before the start."""
+        from holdfast.graph.known import KnownSchemas  # jobs without expressions load it not
+
+        return KnownSchemas(self.declared)
 
     @property
     def expression_settings(self) -> SqlSettings:

@@ -36,11 +36,10 @@ from holdfast.functions.windows.declaring import AggregateSettings, FunctionSett
 from holdfast.graph.declarations import InputDeclaration, OperatorDeclaration, SinkDeclaration, keyed_by
 from holdfast.graph.describing import described, ways
 from holdfast.graph.late import late_rows
-from holdfast.graph.nodes import Node, ReadNode, StepDeclaration, TransformDeclaration, united
+from holdfast.graph.nodes import Node, ReadNode, StepDeclaration, TransformDeclaration, timed, united
 from holdfast.graph.program import MapBatches, OperatorOrigin
 from holdfast.graph.projecting import Projection, Selection
 from holdfast.graph.selecting import selected
-from holdfast.graph.timing import timed
 from holdfast.quantities import Duration, duration_us
 from holdfast.schema import to_arrow_schema
 from holdfast.sinks.base import Sink

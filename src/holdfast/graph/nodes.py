@@ -8,12 +8,15 @@ A stream may be divided and united again at each of many stages, so that the num
 each: a walk over the graph visits each node once, and does not follow every path.
 """
 
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from holdfast.errors import JobRefused
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin, name_of_function
 from holdfast.graph.projecting import Omission, Projection, Selection
+from holdfast.sources.base import Source
+from holdfast.sources.dataframe import DataFrameSource
 from holdfast.watermarks import WatermarkSpec
 
 WAYS_SHOWN_MAX = 16
@@ -122,3 +125,27 @@ def ways_into(last: Linked, is_inside: Callable[[Linked], bool] = lambda _: True
         if not before:
             yield way[::-1]
         waiting.extend([*way, each] for each in reversed(before))
+
+
+def timed(node: Node, sources: Mapping[str, Source], shown: str, spec: WatermarkSpec) -> Node:
+    """Return the node with a watermark on its reads, each of its own source. Raises `JobRefused` with the call."""
+    refused = JobRefused(
+        f"{shown}: it belongs right after read(), once, before any other step, since "
+        "the watermark follows the splits of a source"
+    )
+
+    def with_watermark(read: ReadNode) -> Node:
+        origin = read.origin
+        if read.watermark is not None or not isinstance(origin, SourceOrigin):
+            raise refused
+        if isinstance(sources[origin.source], DataFrameSource):
+            raise JobRefused(
+                f"{shown}: source {origin.source!r} is read by Spark, which does not say "
+                "which row is of which split; use a source that Holdfast reads"
+            )
+        return ReadNode(origin, replace(spec, source=origin.source, output=origin.output))
+
+    made = over_reads(node, with_watermark)
+    if made is None:
+        raise refused
+    return made
