@@ -31,7 +31,7 @@ def loaded_by(names: str) -> set[str]:
 def test_a_program_loads_nothing_heavy_that_it_does_not_use(names: str) -> None:
     loaded = loaded_by(names)
     assert sorted(loaded & set(NOT_NEEDED.split())) == []
-    assert len([each for each in loaded if each.startswith("holdfast")]) <= (250 if names else 1)
+    assert len([each for each in loaded if each.startswith("holdfast")]) <= (275 if names else 1)
 
 
 def test_each_public_name_comes_from_the_module_that_the_list_names() -> None:
