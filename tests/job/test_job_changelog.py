@@ -106,7 +106,7 @@ def test_a_commit_waits_until_the_cut_before_it_is_done_and_not_for_its_uploads(
     promise = query._master.trigger_checkpoint()
     until(held.exists)
     feed.put(pairs((1, 2)))
-    until(lambda: query.lastProgress is not None and query._master.parts.control._coordinator._committing)
+    until(lambda: query.lastProgress is not None and query._master.parts.control._coordinator._shared.committing)
     assert query.totals.rows == 1
     held.unlink()
     until(lambda: query.totals.rows == 2)

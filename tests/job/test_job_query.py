@@ -33,6 +33,7 @@ def test_a_running_query_says_what_pyspark_says(fed):
         "keptSettings": {},
         "standbyTaskManagers": 0,
         "autoscale": None,
+        "rescale": None,
         "exactlyOnce": True,
     }
     feed.put(ROWS)
@@ -59,6 +60,7 @@ def test_a_running_query_says_what_pyspark_says(fed):
         "keptSettings": {},
         "standbyTaskManagers": 0,
         "autoscale": None,
+        "rescale": None,
         "exactlyOnce": True,
     }
 
