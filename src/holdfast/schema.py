@@ -11,7 +11,7 @@ The DDL read here, keywords in any case (after Spark's grammar, `NAME: TYPE` is 
 """
 
 import re
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pyarrow as pa
 
@@ -24,6 +24,13 @@ REMOVING_CHANGES = ("delete", "update_preimage")
 """Change types that remove a key: the old row of an update may have another key than the new row."""
 PUTTING_CHANGES = ("insert", "update_postimage")
 """Change types that put a row; a null in the column means the same."""
+CHANGE_TYPES = (*PUTTING_CHANGES, *REMOVING_CHANGES)
+CHANGE_FACTS = ("_lsn", "_xid", "_commit_time", "_sequence")
+"""Reserved columns that belong to a change, and not to the row that changed."""
+
+StreamKind = Literal["append", "changes", "upserts"]
+"""`append`: each row counts for ever. `changes`: `_change_type` says whether a row came or went, and an update is the
+row before and the row after. `upserts`: the row after alone, or a delete, by a key."""
 
 _PLAIN: dict[str, pa.DataType] = {
     "tinyint": pa.int8(),

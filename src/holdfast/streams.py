@@ -33,6 +33,7 @@ from holdfast.functions.rows.expressions import Expression
 from holdfast.functions.rows.policies import LatePolicy, RowHandling
 from holdfast.functions.windows.declared import AnyWindow
 from holdfast.functions.windows.declaring import AggregateSettings, FunctionSettings, WindowSettings
+from holdfast.graph.changing import AsAppend, AsChanges
 from holdfast.graph.declarations import InputDeclaration, OperatorDeclaration, SinkDeclaration, keyed_by
 from holdfast.graph.describing import described, ways
 from holdfast.graph.late import late_rows
@@ -219,6 +220,28 @@ class Stream:
             _ = made.tree  # a text that is no SQL is refused here, and not only at the start
         return made
 
+    def as_changes(self, column: str | None = None, kinds: Mapping[str, str] | None = None) -> "Stream":
+        """Take the rows as changes of a table: operators take back what an update or a delete undoes.
+
+        The change type of each row is in `_change_type`, which is `insert`, `update_preimage`, `update_postimage` or
+        `delete`: an update is the row before, then the row after, and both are whole.
+
+        Parameters
+        ----------
+        column
+            A column of texts with the change type, which `_change_type` replaces. None: each row is an insert, unless
+            the stream has `_change_type` already.
+        kinds
+            The change type by each value of the column: `{"c": "insert", "d": "delete"}`. None: the values are change
+            types themselves.
+        """
+        return self._then(AsChanges(column, dict(kinds or {})))
+
+    def as_append(self) -> "Stream":
+        """Take changes as rows that count for ever, as a log of changes has them; `_change_type` is a column like any
+        other from here on."""
+        return self._then(AsAppend())
+
     def drop_duplicates(
         self, *columns: str, within: Duration | None = None, late: LatePolicy = "drop", name: str | None = None
     ) -> "Stream":
@@ -322,6 +345,7 @@ class KeyedStream:
         emit: EmitMode | None = None,
         allowed_lateness: Duration = 0,
         late: LatePolicy = "drop",
+        changes: bool = False,
         name: str | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
@@ -344,11 +368,20 @@ class KeyedStream:
             Behind a window: treatment of a row whose windows are closed. `"drop"` counts it (`numLateRecordsDropped`),
             `"dead_letter"` also writes it to the job's dead letters, `"stream"` gives it as `.late` of the returned
             stream.
+        changes
+            True: the output is a stream of changes, which operators can take. False: of a stream of changes, upserts by
+            key with a delete for a key without rows; otherwise a row per key touched.
         """
         if isinstance(columns, str):
             columns, emit = None, columns
         aggregates = named_aggregates(
-            columns, aggregates, emit=emit, late=late, name=name, allowed_lateness=allowed_lateness
+            columns,
+            aggregates,
+            emit=emit,
+            late=late,
+            changes=changes,
+            name=name,
+            allowed_lateness=allowed_lateness,
         )
         check_aggregates(aggregates, "changes")
         plain, computed = without_conditions(aggregates, self._job.expression_settings)
@@ -359,7 +392,7 @@ class KeyedStream:
         if computed:
             self._job.known_schemas.then(self._declared.node, Projection(dict(computed), added=True))
         narrowed = replace(self._declared, reads=None if whole else tuple(read), computed=computed)
-        return self._declare(name, "aggregate", AggregateSettings(plain, windows).spec, narrowed)
+        return self._declare(name, "aggregate", AggregateSettings(plain, windows, changes).spec, narrowed)
 
     def process(
         self,

@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.ids import BatchNumber
+from holdfast.schema import StreamKind
 from holdfast.sources.base import BadRow
 from holdfast.state.table import StateTable
 from holdfast.watermarks import END_US
@@ -200,6 +201,8 @@ class OperatorInput:
     broadcast: str = ""
     """Name of the broadcast state that the rows make, which are sent to every subtask; empty: rows go by key."""
 
+    kind: StreamKind = "append"
+
     @property
     def key_schema(self) -> pa.Schema:
         return pa.schema([self.schema.field(column) for column in self.key_columns])
@@ -212,6 +215,12 @@ class OperatorSpec(ABC):
     """
 
     name: str
+    takes: ClassVar[tuple[StreamKind, ...]] = ("append",)
+    """The kinds of streams that may be inputs, but for broadcast states."""
+
+    @property
+    def output_kind(self) -> StreamKind:
+        return "append"
 
     @property
     @abstractmethod

@@ -31,7 +31,7 @@ from holdfast.graph.program import (
 )
 from holdfast.graph.projecting import Projection
 from holdfast.graph.resolving import AnalyseTransform, Resolved, Resolver, together
-from holdfast.schema import CHANGE_TYPE
+from holdfast.schema import CHANGE_TYPE, StreamKind
 from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
 from holdfast.sources.dataframe import DataFrameSource
@@ -61,8 +61,9 @@ class Builder:
     def __init__(self, declared: Declarations, analyse: AnalyseTransform) -> None:
         self._declared = declared
         self._analyse = analyse
-        self.resolver = Resolver(analyse, self._schema_read)
+        self.resolver = Resolver(analyse, self._schema_read, lambda read: self.kinds[read.origin])
         self.schemas: dict[SourceOrigin | OperatorOrigin, pa.Schema] = {}
+        self.kinds: dict[SourceOrigin | OperatorOrigin, StreamKind] = {}
         self._levels: dict[str, int] = {}
         self._outputs: list[Output] = []
         self._watermarks: dict[str, WatermarkSpec] = {}
@@ -76,6 +77,7 @@ class Builder:
             outputs = source.outputs() or {"": source.schema()}
             outputs = {output: plain_schema(schema) for output, schema in outputs.items()}
             self.schemas |= {SourceOrigin(name, output): schema for output, schema in outputs.items()}
+            self.kinds.update({SourceOrigin(name, each): source.stream_kind(found) for each, found in outputs.items()})
         operators = {name: self.add_operator(declared) for name, declared in self._declared.operators.items()}
         sink_schemas = {name: self._add_sink(declared) for name, declared in self._declared.sinks.items()}
         by_spark = {SourceOrigin(name) for name, s in self._declared.sources.items() if isinstance(s, DataFrameSource)}
@@ -103,9 +105,12 @@ class Builder:
         self._note_watermarks(declared)
         inputs = [self._operator_input(declared.name, number, each) for number, each in enumerate(declared.inputs)]
         spec = declared.specify(declared.name, tuple(inputs))
+        self._check_kinds(spec, inputs)
         self.schemas[OperatorOrigin(declared.name)] = spec.output_schema
+        self.kinds[OperatorOrigin(declared.name)] = spec.output_kind
         for number, schema in spec.late_schemas.items():
             self.schemas[OperatorOrigin(declared.name, LATE[number])] = schema
+            self.kinds[OperatorOrigin(declared.name, LATE[number])] = inputs[number].kind
         self._specs[declared.name] = spec
         return spec
 
@@ -124,10 +129,29 @@ class Builder:
         not_null = needed
         if declared.timed and event_time is not None and event_time.column is not None:
             not_null = (*needed, event_time.column)
-        self._outputs.append(Output(OperatorTarget(operator, number, divided_by, not_null, declared.broadcast), rows))
+        changes = rows.kind != "append" or bool(declared.broadcast)
+        target = OperatorTarget(operator, number, divided_by, not_null, declared.broadcast, changes)
+        self._outputs.append(Output(target, rows))
         return OperatorInput(
-            rows.schema, declared.key_columns, event_time, window, declared.window_place, declared.broadcast
+            rows.schema, declared.key_columns, event_time, window, declared.window_place, declared.broadcast, rows.kind
         )
+
+    def _check_kinds(self, spec: OperatorSpec, inputs: Sequence[OperatorInput]) -> None:
+        """Refuse a stream of changes where an operator would take its rows for rows that count for ever."""
+        for each in inputs:
+            if each.kind in spec.takes or each.broadcast or CHANGE_TYPE not in each.schema.names:
+                continue
+            if each.kind == "upserts" and "changes" in spec.takes:
+                raise JobRefused(
+                    f"operator {spec.name!r}: its input is a stream of upserts, which do not tell the row before an "
+                    "update, so that it cannot be taken back; give the operator before it changes=True, or the source "
+                    'before="full"'
+                )
+            raise JobRefused(
+                f"operator {spec.name!r}: its input has the column {CHANGE_TYPE!r} of a stream of {each.kind}, and "
+                "this operator cannot take rows back; aggregate the changes without it, or put .as_append() before "
+                "key_by, so that each change counts as a row like any other"
+            )
 
     def _check_columns(self, operator: str, declared: InputDeclaration, schema: pa.Schema) -> None:
         for column in declared.key_columns:
@@ -136,18 +160,13 @@ class Builder:
                     f"operator {operator!r}: key column {column!r} is not among the columns of its input: "
                     f"{', '.join(schema.names)}"
                 )
-        if CHANGE_TYPE in schema.names and not declared.broadcast:
-            raise JobRefused(
-                f"operator {operator!r}: its input has the column {CHANGE_TYPE!r} of change data, which cannot be "
-                "aggregated without retraction; drop the column, or keep only inserts, before key_by"
-            )
 
     def _narrowed(
         self, rows: Resolved, declared: InputDeclaration, needed: tuple[str, ...], times: tuple[str, ...]
     ) -> Resolved:
         """Add the step that leaves the columns which the operator reads, and makes those that are computed for it."""
         names = rows.schema.names
-        wanted = (*declared.key_columns, *needed, *(declared.reads or ()))
+        wanted = (*declared.key_columns, *needed, *(declared.reads or ()), *_change_type(rows))
         if declared.reads is None or not set(wanted) <= set(names):
             if not declared.computed:
                 return rows
@@ -292,6 +311,10 @@ class Builder:
                 continue
             kind, name = ("source", origin.source) if isinstance(origin, SourceOrigin) else ("operator", origin.kept_as)
             raise JobRefused(f"the output of {kind} {name!r} is used nowhere; write it to a sink (NoopSink discards)")
+
+
+def _change_type(rows: Resolved) -> tuple[str, ...]:
+    return () if rows.kind == "append" else (CHANGE_TYPE,)
 
 
 def _of_one_schema(name: str, rows: Sequence[Resolved]) -> Resolved:

@@ -73,3 +73,4 @@ class KnownSchemas:
         if schema is None or origin.output:
             raise _Unknown
         self._builder.schemas[origin] = plain_schema(schema)
+        self._builder.kinds[origin] = self._declared.sources[origin.source].stream_kind(schema)

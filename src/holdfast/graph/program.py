@@ -112,6 +112,8 @@ class OperatorTarget:
     """Columns besides the key that may not be null; from them the operator computes further key columns."""
     broadcast: str = ""
     """Name of a broadcast state: all rows go to every subtask. Empty: rows are divided."""
+    changes: bool = False
+    """True if the change type of each row has to be a known one."""
 
     @property
     def not_null(self) -> tuple[str, ...]:

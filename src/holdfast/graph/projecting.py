@@ -13,6 +13,8 @@ from holdfast.errors import JobRefused
 from holdfast.expressions.declared import MaskedColumn, SqlExpression
 from holdfast.expressions.nodes import ExpressionRefused
 from holdfast.functions.rows.expressions import VALUE_ERRORS, Expression, evaluated, needed_columns, types_of
+from holdfast.graph.changing import kept_changes
+from holdfast.schema import CHANGE_TYPE, StreamKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +22,12 @@ class Selection:
     """`Stream.where`: keeps the rows for which the condition is true."""
 
     condition: Expression
+    kind: StreamKind = "append"
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if self.kind != "append" and CHANGE_TYPE in rows.schema.names:
+            (kept,) = evaluated(rows, {"kept": self.condition})
+            return kept_changes(rows, kept, self.kind)
         if isinstance(self.condition, pc.Expression):
             return rows.filter(self.condition)
         kept = self.condition(rows)
@@ -29,7 +35,7 @@ class Selection:
 
     def bound(self, schema: pa.Schema) -> "Selection":
         """Return the step over rows of a schema. Raises `JobRefused`."""
-        return Selection(_bound(self, self.condition, schema))
+        return replace(self, condition=_bound(self, self.condition, schema))
 
     @property
     def in_sql(self) -> bool:
@@ -45,7 +51,9 @@ class Selection:
 
     def needs(self, schema: pa.Schema) -> list[str]:
         """Return the columns that the condition reads."""
-        return needed_columns(schema, [self.condition])
+        needed = needed_columns(schema, [self.condition])
+        change = [CHANGE_TYPE] if self.kind != "append" and CHANGE_TYPE in schema.names else []
+        return [*needed, *(name for name in change if name not in needed)]
 
     def __str__(self) -> str:
         return f"where({self.condition})"
@@ -68,6 +76,12 @@ class Projection:
             is_column = isinstance(each, SqlExpression) and each.text in schema.names and each.name == name
             made[getattr(each, "text", name) if is_column else name] = None if is_column else _bound(self, each, schema)
         return replace(self, columns=made)
+
+    def keeping(self, schema: pa.Schema) -> "Projection":
+        """Return the step that gives the change type of each row too, where rows of this schema have any."""
+        if self.added or CHANGE_TYPE not in schema.names or CHANGE_TYPE in self.columns:
+            return self
+        return replace(self, columns={**self.columns, CHANGE_TYPE: None})
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         made = dict(zip(self._computed, self._values(rows), strict=True))

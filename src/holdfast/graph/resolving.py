@@ -5,11 +5,12 @@ resolved nodes as its rows have schemas: almost always a single one.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from holdfast.graph.changing import common_kind, kind_behind
 from holdfast.graph.nodes import (
     Node,
     ReadNode,
@@ -20,8 +21,9 @@ from holdfast.graph.nodes import (
     inputs_first,
 )
 from holdfast.graph.program import LegStep, MapBatches, Transform
-from holdfast.graph.projecting import Omission, Projection, Selection
+from holdfast.graph.projecting import Projection, Selection
 from holdfast.graph.uniting import Conforming, united_schema
+from holdfast.schema import StreamKind
 
 AnalyseTransform = Callable[[Callable[[Any], Any], pa.Schema], pa.Schema]
 
@@ -34,28 +36,37 @@ class Resolved:
     inputs: "tuple[Resolved, ...]" = ()
     step: LegStep | None = None
     read: ReadNode | None = None
+    kind: StreamKind = "append"
 
     def then(self, declared: StepDeclaration, analyse: AnalyseTransform) -> "Resolved":
         """Resolve a step behind these rows. Raises `JobRefused`."""
         if isinstance(declared, MapBatches):
-            return Resolved(declared.schema, (self,), declared)
+            return self._behind(declared, declared.schema, declared)
         if isinstance(declared, TransformDeclaration):
             schema = analyse(declared.fn, self.schema)
-            return Resolved(schema, (self,), Transform(declared.fn, schema))
-        assert isinstance(declared, Projection | Selection | Omission)
-        if isinstance(declared, Projection | Selection):
+            return self._behind(declared, schema, Transform(declared.fn, schema))
+        if isinstance(declared, Projection):
             declared = declared.bound(self.schema)
+            declared = declared if self.kind == "append" else declared.keeping(self.schema)
+        elif isinstance(declared, Selection):
+            declared = replace(declared.bound(self.schema), kind=self.kind)
         schema = declared.schema_of(self.schema)
         keeps_rows = not isinstance(declared, Selection)
-        return Resolved(schema, (self,), MapBatches(declared, schema, str(declared), keeps_rows, by_row=True))
+        return self._behind(declared, schema, MapBatches(declared, schema, str(declared), keeps_rows, by_row=True))
+
+    def _behind(self, declared: StepDeclaration, schema: pa.Schema, step: LegStep) -> "Resolved":
+        return Resolved(schema, (self,), step, kind=kind_behind(declared, self.kind, self.schema, schema))
 
 
 class Resolver:
     """Resolves the nodes of a program, and remembers each."""
 
-    def __init__(self, analyse: AnalyseTransform, read: Callable[[ReadNode], pa.Schema]) -> None:
+    def __init__(
+        self, analyse: AnalyseTransform, read: Callable[[ReadNode], pa.Schema], kind: Callable[[ReadNode], StreamKind]
+    ) -> None:
         self._analyse = analyse
         self._schema_of = read
+        self._kind_of = kind
         self._known: dict[Node, tuple[Resolved, ...]] = {}
         self._reads: dict[object, Resolved] = {}
 
@@ -69,7 +80,7 @@ class Resolver:
         if isinstance(node, ReadNode):
             place = (node.origin, node.watermark)
             if place not in self._reads:
-                self._reads[place] = Resolved(self._schema_of(node), read=node)
+                self._reads[place] = Resolved(self._schema_of(node), read=node, kind=self._kind_of(node))
             return (self._reads[place],)
         if isinstance(node, StepNode):
             return [each.then(node.step, self._analyse) for each in self._known[node.before]]
@@ -85,7 +96,7 @@ class Resolver:
             step = MapBatches(
                 Conforming(schema, {} if node.tag is None else {node.tag: value}), schema, "union_by_name"
             )
-            found += [Resolved(schema, (each,), step) for each in self._known[before]]
+            found += [Resolved(schema, (each,), step, kind=each.kind) for each in self._known[before]]
         return found
 
 
@@ -98,7 +109,11 @@ def together(rows: Iterable[Resolved]) -> list[Resolved]:
             groups.append([each])
         else:
             group.append(each)
-    return [group[0] if len(group) == 1 else Resolved(group[0].schema, tuple(group)) for group in groups]
+    return [group[0] if len(group) == 1 else _united(group) for group in groups]
+
+
+def _united(group: list[Resolved]) -> Resolved:
+    return Resolved(group[0].schema, tuple(group), kind=common_kind(each.kind for each in group))
 
 
 def _tags(node: UnionNode) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from holdfast.availability import SnapshotAvailability
 from holdfast.clock import Clock
 from holdfast.ids import Epoch, SplitPosition
+from holdfast.schema import CHANGE_TYPE, StreamKind
 from holdfast.storage.store import ObjectStore
 
 Offsets = dict[str, SplitPosition]
@@ -236,6 +237,10 @@ class Source(ABC):
         All outputs are read from the same plans, and so move together.
         """
         return {}
+
+    def stream_kind(self, schema: pa.Schema) -> StreamKind:
+        """Return the kind of a stream of this source: of changes if it has the column `_change_type`."""
+        return "changes" if CHANGE_TYPE in schema.names else "append"
 
     @abstractmethod
     def enumerator(self, context: EnumeratorContext) -> Enumerator:

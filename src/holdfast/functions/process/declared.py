@@ -26,7 +26,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import cloudpickle
 import numpy as np
@@ -49,6 +49,7 @@ from holdfast.functions.process.of_subtask.list_states import SubtaskListState, 
 from holdfast.functions.process.shared.states import ListState, MapState, State, ValueState, declared_states
 from holdfast.functions.process.shared.values import fit_for
 from holdfast.functions.timing.timers import TIMERS, NoTimers, TimerService, timers_schema
+from holdfast.schema import CHANGE_TYPE, StreamKind
 from holdfast.state.table import StateTable
 
 
@@ -276,6 +277,8 @@ class ProcessSpec(OperatorSpec):
     bad_records: Literal["fail", "dead_letter"] = "fail"
     broadcast: tuple[OperatorInput, ...] = ()
 
+    takes: ClassVar[tuple[StreamKind, ...]] = ("append", "changes", "upserts")
+
     def __post_init__(self) -> None:
         check_function(self.function)
         if self.bad_records not in ("fail", "dead_letter"):
@@ -322,6 +325,12 @@ class ProcessSpec(OperatorSpec):
     @property
     def output_schema(self) -> pa.Schema:
         return self.schema
+
+    @property
+    def output_kind(self) -> StreamKind:
+        if CHANGE_TYPE not in self.schema.names:
+            return "append"
+        return "upserts" if self.input.kind == "upserts" else "changes"
 
     @property
     def inputs(self) -> tuple[OperatorInput, ...]:

@@ -8,9 +8,10 @@ from typing import Literal, cast
 
 import pyarrow as pa
 
-from holdfast.errors import SettingsError
+from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.declared import Aggregate
 from holdfast.functions.aggregates.spec import AggregateSpec
+from holdfast.functions.changes.aggregate import ChangesAggregateSpec
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.rows.policies import LatePolicy, RowHandling
@@ -77,16 +78,26 @@ class AggregateSettings:
 
     aggregates: Mapping[str, Aggregate]
     windows: WindowSettings
+    changes: bool = False
 
     def spec(self, operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
         """The operator of this input. Raises `SettingsError` or `JobRefused`."""
         found, aggregates = inputs[0], dict(self.aggregates)
         if found.window is not None:
+            if self.changes:
+                raise JobRefused(
+                    f"operator {operator!r}: changes=True behind a window is not possible; key by columns alone, with "
+                    "the start of the window among them"
+                )
             kind = SessionSpec if isinstance(found.window, SessionWindow) else WindowSpec
             return kind(operator, found, aggregates, self.windows.windowing())
         self.windows.check_without_window()
         emit = cast(Literal["changes", "every"], self.windows.emit or "changes")
         rows = self.windows.rows
+        if self.changes or found.kind != "append":
+            return ChangesAggregateSpec(
+                operator, found, aggregates, emit, rows.bad_records, rows.combine, changes=self.changes
+            )
         return AggregateSpec(operator, found, aggregates, emit, rows.bad_records, rows.combine)
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError, StorageError
 from holdfast.quantities import Duration, Size, duration_s, size_bytes
+from holdfast.schema import StreamKind
 from holdfast.sources.base import Enumerator, EnumeratorContext, Source, SourceBatch, SourceOutput, SplitRead
 from holdfast.sources.postgres.catalog import Catalog
 from holdfast.sources.postgres.cdc_enumerator import PostgresEnumerator
@@ -126,6 +127,10 @@ class PostgresCdcSource(Source):
     @property
     def has_outputs(self) -> bool:
         return True
+
+    def stream_kind(self, schema: pa.Schema) -> StreamKind:
+        """Return `upserts` for `before="key"`, where updates and deletes do not tell the whole row before."""
+        return "changes" if self._before == "full" else "upserts"
 
     def schema(self) -> pa.Schema:
         raise self._no_main_stream()

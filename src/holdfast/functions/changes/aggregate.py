@@ -1,0 +1,211 @@
+"""`KeyedStream.aggregate` over a stream of changes, with its results as changes or as upserts by key.
+
+    rows with weights ──► key's slot ──► results before, when the batch first touches it ──► each aggregate adds
+    at the end, for each key that was touched: results after ──► what changed (`told`)
+
+State of a key: the number of its rows, and the counters of each aggregate; bags of values in tables of their own. A key
+leaves the state once all counters are zero. A key with no rows, or fewer than none since a row went before it came, has
+no result.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.aggregates import kernels as flags
+from holdfast.functions.aggregates.declared import Aggregate, BoundAggregate
+from holdfast.functions.aggregates.spec import AggregateSpec
+from holdfast.functions.changes import kernels
+from holdfast.functions.changes.kept_values import (
+    KeptValues,
+    ReversibleDistinct,
+    ReversibleExtreme,
+    ReversibleList,
+)
+from holdfast.functions.changes.sums import (
+    ReversibleAggregate,
+    ReversibleCount,
+    ReversibleDecimals,
+    ReversibleFloats,
+    ReversibleIntegers,
+    ReversibleMoments,
+)
+from holdfast.functions.changes.told import CHANGE_FIELD, ResultsBefore, told
+from holdfast.functions.changes.weights import weights_of
+from holdfast.functions.operator import (
+    BatchContext,
+    Combiner,
+    NewTable,
+    Operator,
+    OperatorResult,
+    TableSchema,
+)
+from holdfast.functions.rows.columns import NO_MASK, BoolArray
+from holdfast.functions.rows.pieces import checked
+from holdfast.schema import StreamKind
+from holdfast.state.physical import Slots
+from holdfast.state.table import StateTable
+
+ROWS = "__rows"
+"""State column: the number of rows of a key."""
+KEYS_AT_ONCE_MAX = 1 << 15
+"""Keys whose changes are put out together. A higher value makes larger batches of output, which take more memory."""
+
+_BY_VALUES: dict[str, type[KeptValues]] = {
+    **dict.fromkeys(("min", "max", "min_by", "max_by"), ReversibleExtreme),
+    **dict.fromkeys(("collect_list", "collect_set"), ReversibleList),
+    **dict.fromkeys(("count_distinct", "approx_count_distinct"), ReversibleDistinct),
+}
+
+
+def reversible(bound: BoundAggregate) -> type[ReversibleAggregate]:
+    """The class of an aggregate that can be taken back."""
+    function, kind = bound.aggregate.function, bound.input_type
+    if function == "count":
+        return ReversibleCount
+    if function in ("variance", "stddev"):
+        return ReversibleMoments
+    if function in ("sum", "mean"):
+        if pa.types.is_decimal(kind):
+            return ReversibleDecimals
+        return ReversibleIntegers if pa.types.is_integer(kind) else ReversibleFloats
+    return _BY_VALUES[function]
+
+
+@dataclass(frozen=True)
+class ChangesAggregateSpec(AggregateSpec):
+    """`changes`: the output is a stream of changes; otherwise of upserts by key."""
+
+    changes: bool = False
+
+    takes: ClassVar[tuple[StreamKind, ...]] = ("append", "changes")
+    spreads: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.emit != "changes":
+            raise SettingsError(
+                f"operator {self.name!r}: emit={self.emit!r} gives a row for each row of its input, and a row that "
+                "goes has none to give; take emit='changes'"
+            )
+        _ = self.table_schemas()
+
+    def _check(self, name: str, aggregate: Aggregate) -> None:
+        if aggregate.function in ("first", "last"):
+            raise JobRefused(
+                f"operator {self.name!r}: aggregate {name!r} is {aggregate}, which depends on the order in which rows "
+                "came, and a stream of changes has no such order; take min_by or max_by with a column to order by"
+            )
+        super()._check(name, aggregate)
+
+    @property
+    def output_kind(self) -> StreamKind:
+        return "changes" if self.changes else "upserts"
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return super().output_schema.append(CHANGE_FIELD)
+
+    @property
+    def counters(self) -> list[pa.Field]:
+        """The state columns of numbers."""
+        return [
+            pa.field(ROWS, pa.int64()),
+            *(field for bound in self.bound for field in reversible(bound).counters(bound)),
+        ]
+
+    @property
+    def value_schema(self) -> pa.Schema:
+        return pa.schema([*self.counters, *(field for bound in self.bound for field in reversible(bound).kept(bound))])
+
+    def combiner(self, combine: bool = True, closed_us: int | None = None) -> Combiner | None:
+        return None
+
+    def table_schemas(self) -> dict[str, TableSchema]:
+        tables = {"state": TableSchema(self.key_schema, self.value_schema)}
+        for bound in self.bound:
+            kind = reversible(bound)
+            if issubclass(kind, KeptValues):
+                tables |= kind.tables(self.name, bound, self.key_schema)
+        return tables
+
+    def described_tables(self) -> dict[str, TableSchema]:
+        return self.table_schemas()
+
+    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
+        return ChangesAggregateOperator(self, max_parallelism, new_table)
+
+
+class ChangesAggregateOperator(Operator):
+    def __init__(self, spec: ChangesAggregateSpec, max_parallelism: int, new_table: NewTable) -> None:
+        self._spec = spec
+        self.tables = {name: new_table(*schema, max_parallelism) for name, schema in spec.table_schemas().items()}
+        self._table = self.tables["state"]
+        self._counters = [field.name for field in spec.counters]
+        self._aggregates = [self._made(bound) for bound in spec.bound]
+        self._schema = spec.output_schema
+
+    def _made(self, bound: BoundAggregate) -> ReversibleAggregate:
+        kind = reversible(bound)
+        if issubclass(kind, KeptValues):
+            return kind(self._spec.name, bound, self._table, self.tables)
+        return kind(self._spec.name, bound, self._table)
+
+    def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
+        result = OperatorResult(self.new_output())
+        before = ResultsBefore()
+        for _, rows in checked(inputs, self.room):
+            if rows.num_rows:
+                self._take(rows, before)
+        slots = self._table.touched()
+        if not len(slots):
+            return result
+        was = before.there()
+        old = [before.column(place, each.type) for place, each in enumerate(self._aggregates)]
+        for start, piece in self._pieces(slots):
+            there = slice(start, start + len(piece))
+            of_piece = [each.slice(start, len(piece)) for each in old]
+            after = (self._there(piece), self._results(piece))
+            keys = self._table.keys_of(piece).columns
+            rows = told(keys, (was[there], of_piece), after, self._schema, self._spec.changes)
+            if rows.num_rows:
+                result.output.append(rows)
+        self._let_go(slots)
+        return result
+
+    def _take(self, rows: pa.RecordBatch, before: ResultsBefore) -> None:
+        known = len(self._table.touched())
+        slots = self._table.lookup(rows)
+        new = self._table.touched()[known:]
+        for name in self._counters:
+            column = self._table.column(name)
+            flags.open_states(new, column.valid, column.values)
+            flags.raise_flags(new, column.valid)
+        before.note(self._there(new), self._results(new))
+        weights = weights_of(rows)
+        kernels.count_weights(slots, NO_MASK, weights, self._table.column(ROWS).values)
+        for each in self._aggregates:
+            each.add(rows, slots, weights)
+
+    def _pieces(self, slots: Slots) -> Iterator[tuple[int, Slots]]:
+        starts = range(0, len(slots), KEYS_AT_ONCE_MAX)
+        return ((start, slots[start : start + KEYS_AT_ONCE_MAX]) for start in starts)
+
+    def _there(self, slots: Slots) -> BoolArray:
+        """Tell which keys have rows."""
+        there: BoolArray = self._table.column(ROWS).values[slots] > 0
+        return there
+
+    def _results(self, slots: Slots) -> list[pa.Array]:
+        return [each.results(slots) for each in self._aggregates]
+
+    def _let_go(self, slots: Slots) -> None:
+        """Keep the keys of which anything is left."""
+        left = np.zeros(len(slots), np.bool_)
+        for name in self._counters:
+            left |= self._table.column(name).values[slots] != 0
+        self._table.present[slots] = left

@@ -1,0 +1,25 @@
+"""The weight of each row of a stream of changes: 1 for a row that comes, -1 for a row that goes."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.functions.rows.columns import BoolArray, IntArray
+from holdfast.schema import CHANGE_FACTS, CHANGE_TYPE, REMOVING_CHANGES
+
+_REMOVING = pa.array(REMOVING_CHANGES)
+
+
+def weights_of(rows: pa.RecordBatch) -> IntArray:
+    """The weights of rows; those without a change type come."""
+    place = rows.schema.get_field_index(CHANGE_TYPE)
+    if place < 0:
+        return np.ones(rows.num_rows, np.int64)
+    goes: BoolArray = pc.is_in(rows.column(place), value_set=_REMOVING).to_numpy(zero_copy_only=False)
+    weights: IntArray = np.where(goes, -1, 1)
+    return weights
+
+
+def own_columns(schema: pa.Schema) -> list[pa.Field]:
+    """The columns of the rows themselves: without the change type and the other facts of a change."""
+    return [field for field in schema if field.name not in (CHANGE_TYPE, *CHANGE_FACTS)]
