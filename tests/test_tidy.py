@@ -104,8 +104,8 @@ SUBROOMS: dict[str, str] = {
     "functions.process": "functions functions.process.by_array functions.process.by_row functions.process.of_subtask "
     "functions.process.shared functions.rows functions.timing",
     "functions.changes": "functions functions.aggregates functions.rows",
-    "functions.windows": "functions functions.aggregates functions.changes functions.process functions.process.of_subtask "
-    "functions.process.shared functions.rows functions.timing",
+    "functions.windows": "functions functions.aggregates functions.changes functions.process "
+    "functions.process.of_subtask functions.process.shared functions.rows functions.timing",
     "functions.joins": "functions functions.rows functions.timing functions.windows",
     "functions.duplicates": "functions functions.rows functions.timing functions.windows",
     "functions.ranking": "functions functions.rows functions.windows",

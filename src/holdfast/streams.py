@@ -223,23 +223,19 @@ class Stream:
     def as_changes(self, column: str | None = None, kinds: Mapping[str, str] | None = None) -> "Stream":
         """Take the rows as changes of a table: operators take back what an update or a delete undoes.
 
-        The change type of each row is in `_change_type`, which is `insert`, `update_preimage`, `update_postimage` or
-        `delete`: an update is the row before, then the row after, and both are whole.
+        `_change_type` is `insert`, `delete`, or for the whole rows of an update `update_preimage`, `update_postimage`.
 
         Parameters
         ----------
         column
-            A column of texts with the change type, which `_change_type` replaces. None: each row is an insert, unless
-            the stream has `_change_type` already.
+            A column of texts that `_change_type` replaces. None: the stream has it already, or each row is an insert.
         kinds
-            The change type by each value of the column: `{"c": "insert", "d": "delete"}`. None: the values are change
-            types themselves.
+            The change type for each value of the column: `{"c": "insert", "d": "delete"}`. None: the value itself.
         """
         return self._then(AsChanges(column, dict(kinds or {})))
 
     def as_append(self) -> "Stream":
-        """Take changes as rows that count for ever, as a log of changes has them; `_change_type` is a column like any
-        other from here on."""
+        """Take changes as rows that count for ever, as in a log of changes; `_change_type` is then a plain column."""
         return self._then(AsAppend())
 
     def drop_duplicates(
@@ -286,9 +282,7 @@ class Stream:
 
     def union(self, other: "Stream") -> "Stream":
         """Unite the rows of this stream and of `other`, which has the same schema, in no particular order."""
-        if other._job is not self._job:
-            raise JobRefused("union of streams of different jobs: read both sources in one job")
-        return Stream(self._job, united(self._node, other._node))
+        return self._united(other)
 
     def union_by_name(self, other: "Stream", *, tag: str | None = None) -> "Stream":
         """Unite the rows and columns of two streams; a column that a stream lacks is null. Rows are in no particular
@@ -297,11 +291,14 @@ class Stream:
         `tag`: the name of a string column that names each row's stream: `"left"` for this stream, `"right"` for the
         other.
         """
-        if other._job is not self._job:
-            raise JobRefused("union of streams of different jobs: read both sources in one job")
         if tag is not None and (not isinstance(tag, str) or not tag):
             raise SettingsError(f"union_by_name(tag={tag!r}): expected the name of a column, or None")
-        return Stream(self._job, united(self._node, other._node, by_name=True, tag=tag))
+        return self._united(other, by_name=True, tag=tag)
+
+    def _united(self, other: "Stream", by_name: bool = False, tag: str | None = None) -> "Stream":
+        if other._job is not self._job:
+            raise JobRefused("union of streams of different jobs: read both sources in one job")
+        return Stream(self._job, united(self._node, other._node, by_name, tag))
 
     def key_by(self, *keys: str | AnyWindow | Sequence[str | AnyWindow], **computed: "Expression") -> "KeyedStream":
         """Group by the values of columns, and by a window of event time if the keys contain a window.
@@ -369,20 +366,12 @@ class KeyedStream:
             `"dead_letter"` also writes it to the job's dead letters, `"stream"` gives it as `.late` of the returned
             stream.
         changes
-            True: the output is a stream of changes, which operators can take. False: of a stream of changes, upserts by
-            key with a delete for a key without rows; otherwise a row per key touched.
+            True: the output is a stream of changes, which operators can take. False: over changes, upserts by key.
         """
         if isinstance(columns, str):
             columns, emit = None, columns
-        aggregates = named_aggregates(
-            columns,
-            aggregates,
-            emit=emit,
-            late=late,
-            changes=changes,
-            name=name,
-            allowed_lateness=allowed_lateness,
-        )
+        given = {"emit": emit, "late": late, "changes": changes, "name": name, "allowed_lateness": allowed_lateness}
+        aggregates = named_aggregates(columns, aggregates, **given)
         check_aggregates(aggregates, "changes")
         plain, computed = without_conditions(aggregates, self._job.expression_settings)
         windows = WindowSettings(self._rows, emit, allowed_lateness, late)

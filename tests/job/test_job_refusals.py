@@ -139,10 +139,34 @@ def test_united_streams_of_different_schemas_are_refused_with_both():
     refused(job, "unites streams of different schemas: k int64, v int64 and k int64, v string")
 
 
-def test_change_data_cannot_be_aggregated():
+def test_an_operator_that_cannot_take_rows_back_refuses_a_stream_of_changes():
+    def by_window(stream: hf.Stream) -> hf.Stream:
+        return stream.key_by("k", hf.window("at", "1s")).aggregate(n=hf.count(), emit="changes")
+
+    for made in (
+        lambda stream: stream.drop_duplicates("k"),
+        lambda stream: stream.key_by("k").last(by="at"),
+        lambda stream: stream.key_by("k").top(1, by="at"),
+        lambda stream: stream.key_by("k").join(stream.key_by("k"), ttl="1h", suffix="_2"),
+        by_window,
+    ):
+        job = new_job()
+        made(job.read(Feed("k BIGINT, at TIMESTAMP, _change_type STRING"))).write(hf.NoopSink())
+        refused(job, "has the column '_change_type' of a stream of changes, and this operator cannot take rows back")
+
+
+def test_upserts_cannot_be_taken_back():
     job = new_job()
-    job.read(Feed("k BIGINT, _change_type STRING")).key_by("k").aggregate(n=hf.count()).write(hf.NoopSink())
-    refused(job, "'_change_type' of change data, which cannot be aggregated without retraction")
+    changes = job.read(Feed("k BIGINT, v BIGINT, _change_type STRING"))
+    changes.key_by("k").aggregate(n=hf.sum("v")).key_by("n").aggregate(of=hf.count()).write(hf.NoopSink())
+    refused(job, "its input is a stream of upserts, .* give the operator before it changes=True")
+
+
+def test_changes_and_rows_that_count_for_ever_are_not_united():
+    job = new_job()
+    changes = job.read(Feed("k BIGINT, _change_type STRING"))
+    changes.union(changes.as_append()).write(hf.NoopSink())
+    refused(job, "a union of a stream of kind 'changes' with a stream of kind 'append'")
 
 
 def test_a_transform_needs_spark():

@@ -97,6 +97,13 @@ def test_change_types_insert_update_and_delete(folder: Path) -> None:
     assert "_change_type" not in target.table.to_pyarrow_table().schema.names
 
 
+def test_the_row_before_an_update_goes_if_the_row_after_has_another_key(folder: Path) -> None:
+    target = Target(folder, CHANGES, mode="upsert")
+    target.publish(1, target.stage(row(1, "a", "insert")))
+    target.publish(2, target.stage(row(1, "a", "update_preimage"), row(2, "a", "update_postimage")))
+    assert target.pairs() == [(2, "a")]
+
+
 def test_deletes_that_find_nothing_are_published_once_all_the_same(folder: Path) -> None:
     target = Target(folder, CHANGES, mode="upsert")
     group = target.stage(row(1, None, "delete"))

@@ -150,9 +150,7 @@ def rounded(parts: Any, place: int) -> Any:
 
 
 @kernel
-def add_exactly(
-    slots: Slots, values: AnyArray, valid: BoolArray, weights: IntArray, scale: float, parts: Any
-) -> None:
+def add_exactly(slots: Slots, values: AnyArray, valid: BoolArray, weights: IntArray, scale: float, parts: Any) -> None:
     """Add or subtract values times a power of two."""
     dense = valid.shape[0] == 0
     work = np.zeros(PARTS)

@@ -14,11 +14,8 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 from holdfast.equality import normalised_keys
 from holdfast.errors import BadRecord
 from holdfast.python_values import shown_rows
-from holdfast.schema import CHANGE_TYPE
+from holdfast.schema import CHANGE_TYPE, CHANGE_TYPES, PUTTING_CHANGES, REMOVING_CHANGES
 
-UPSERTS = ("insert", "update_postimage")
-DELETE = "delete"
-IGNORED = "update_preimage"
 _DELETED = "__holdfast_deleted"
 _ROW = "__holdfast_row"
 
@@ -33,7 +30,7 @@ def check_changes(rows: pa.Table, sink: str) -> None:
     """Refuse unknown change types before any of the rows is staged. Raises `BadRecord`."""
     if CHANGE_TYPE not in rows.schema.names:
         return
-    allowed = (*UPSERTS, DELETE, IGNORED)
+    allowed = CHANGE_TYPES
     unknown = pc.invert(pc.is_in(rows.column(CHANGE_TYPE), value_set=pa.array([*allowed, None])))
     if pc.any(unknown).as_py():
         index = pc.index(unknown, True).as_py()
@@ -44,14 +41,15 @@ def check_changes(rows: pa.Table, sink: str) -> None:
 
 
 def changes_of(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Prepare staged rows for a merge: normalised keys, a column that marks deletes, no rows of the state before an
-    update."""
+    """Prepare staged rows for a merge: normalised keys, and a column that marks rows that go.
+
+    The row before an update goes as well: of its key the row after comes later and counts, unless it has another key.
+    """
     rows = normalised_keys(rows, keys)
     if CHANGE_TYPE not in rows.schema.names:
         return rows.append_column(_DELETED, pa.array(np.zeros(rows.num_rows, np.bool_)))
-    change = pc.fill_null(rows.column(CHANGE_TYPE), UPSERTS[0])
-    rows = rows.drop_columns([CHANGE_TYPE]).append_column(_DELETED, pc.equal(change, DELETE))
-    return rows.filter(pc.not_equal(change, IGNORED))
+    change = pc.fill_null(rows.column(CHANGE_TYPE), PUTTING_CHANGES[0])
+    return rows.drop_columns([CHANGE_TYPE]).append_column(_DELETED, pc.is_in(change, pa.array(REMOVING_CHANGES)))
 
 
 def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:

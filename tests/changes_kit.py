@@ -21,7 +21,7 @@ class ChangingTable:
         self.rows: list[Row] = []
 
     def change(self, size: int) -> list[Row]:
-        """Draw about `size` changes: inserts, updates of keys and values, deletes, copies, and now and then all rows."""
+        """Draw about `size` changes: inserts, updates of keys and values, deletes, copies; now and then all rows go."""
         made: list[Row] = []
         draw = self.random
         if draw.random() < 0.1:
