@@ -153,7 +153,7 @@ BAD_OPENINGS = re.compile(
 """Words with which no docstring opens: its first sentence begins with a verb, or with a noun that names its subject."""
 
 FILE_LINES_MAX = 500
-LONGER: dict[str, int] = {"src/holdfast/execution/machine.py": 800}
+LONGER: dict[str, int] = {"src/holdfast/execution/machine.py": 800, "src/holdfast/streams.py": 540}
 """Files of state machines, which keep one story in one place, and their bounds."""
 FUNCTION_LINES_MAX = 60
 FILE_BYTES_MAX = 1_000_000

@@ -239,7 +239,7 @@ class Source(ABC):
         return {}
 
     def stream_kind(self, schema: pa.Schema) -> StreamKind:
-        """Return the kind of a stream of this source: of changes if it has the column `_change_type`."""
+        """Return the kind of the stream of this `schema`: of changes if it has the column `_change_type`."""
         return "changes" if CHANGE_TYPE in schema.names else "append"
 
     @abstractmethod

@@ -129,7 +129,7 @@ class PostgresCdcSource(Source):
         return True
 
     def stream_kind(self, schema: pa.Schema) -> StreamKind:
-        """Return `upserts` for `before="key"`, where updates and deletes do not tell the whole row before."""
+        """Return the kind of each `schema`: `upserts` for `before="key"`, where nothing tells the whole row before."""
         return "changes" if self._before == "full" else "upserts"
 
     def schema(self) -> pa.Schema:
