@@ -19,7 +19,7 @@ from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.schema import CHANGE_TYPE
 
 CHANGE_FIELD = pa.field(CHANGE_TYPE, pa.string(), nullable=False)
-_KINDS = pa.array(["insert", "update_preimage", "update_postimage", "delete"])
+KINDS = ("insert", "update_preimage", "update_postimage", "delete")
 INSERT, BEFORE, AFTER, DELETE = range(4)
 
 
@@ -63,5 +63,5 @@ def told(
     columns = [key.take(pa.array(places % max(count, 1))) for key in keys]
     for one, other in zip(old, new, strict=True):
         columns.append(pa.concat_arrays([one, other]).take(pa.array(places)))
-    columns.append(_KINDS.take(pa.array(kinds[chosen])))
+    columns.append(pa.array(KINDS).take(pa.array(kinds[chosen])))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

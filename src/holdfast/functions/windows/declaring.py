@@ -11,7 +11,6 @@ import pyarrow as pa
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.declared import Aggregate
 from holdfast.functions.aggregates.spec import AggregateSpec
-from holdfast.functions.changes.aggregate import ChangesAggregateSpec
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.rows.policies import LatePolicy, RowHandling
@@ -95,6 +94,8 @@ class AggregateSettings:
         emit = cast(Literal["changes", "every"], self.windows.emit or "changes")
         rows = self.windows.rows
         if self.changes or found.kind != "append":
+            from holdfast.functions.changes.aggregate import ChangesAggregateSpec  # most jobs need none of it
+
             return ChangesAggregateSpec(
                 operator, found, aggregates, emit, rows.bad_records, rows.combine, changes=self.changes
             )
