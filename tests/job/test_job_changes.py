@@ -122,10 +122,18 @@ SECOND = """SELECT n, count(v), list_sort(list(ks)), first(v ORDER BY ks DESC, v
     WHERE v IS NOT NULL GROUP BY 1) WHERE n > 1 GROUP BY n"""
 
 
+IN_MEMORY, ROCKSDB = hf.HashMapState(), hf.RocksDBState(cache_max_entries=8)
+
+
 @pytest.mark.parametrize(
-    "backend", [hf.HashMapState(), hf.RocksDBState(cache_max_entries=8)], ids=["memory", "rocksdb"]
+    ("backend", "made", "query"),
+    [
+        pytest.param(ROCKSDB, first, FIRST, id="rocksdb-first"),
+        pytest.param(IN_MEMORY, second, SECOND, id="memory-second"),
+        pytest.param(IN_MEMORY, first, FIRST, id="memory-first", marks=pytest.mark.long),
+        pytest.param(ROCKSDB, second, SECOND, id="rocksdb-second", marks=pytest.mark.long),
+    ],
 )
-@pytest.mark.parametrize(("made", "query"), [(first, FIRST), (second, SECOND)], ids=["first", "second"])
 def test_a_pipeline_follows_its_table_over_failures_and_restarts(backend: Any, made: Any, query: str) -> None:
     table, storage, sink = ChangingTable(3, ROWS), new_storage(), hf.MemorySink()
     draw, told, seen = random.Random(5), Told(), 0
