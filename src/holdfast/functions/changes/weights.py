@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.functions.rows.columns import BoolArray, IntArray
-from holdfast.schema import CHANGE_FACTS, CHANGE_TYPE, REMOVING_CHANGES
+from holdfast.schema import CHANGE_TYPE, REMOVING_CHANGES
 
 
 def weights_of(rows: pa.RecordBatch) -> IntArray:
@@ -16,8 +16,3 @@ def weights_of(rows: pa.RecordBatch) -> IntArray:
     goes: BoolArray = pc.is_in(rows.column(place), value_set=pa.array(REMOVING_CHANGES)).to_numpy(zero_copy_only=False)
     weights: IntArray = np.where(goes, -1, 1)
     return weights
-
-
-def own_columns(schema: pa.Schema) -> list[pa.Field]:
-    """The columns of the rows themselves: without the change type and the other facts of a change."""
-    return [field for field in schema if field.name not in (CHANGE_TYPE, *CHANGE_FACTS)]
