@@ -32,7 +32,7 @@ from obstore.store import MemoryStore
 import holdfast as hf
 from benchmarks.uploads import SCHEMA, latencies_s
 from holdfast.changelog.writer import ChangelogWriter
-from holdfast.changelog_config import DEFAULTS
+from holdfast.changelog_config import DEFAULTS, RetryPolicy
 from holdfast.checkpoint import events
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.formats.handles import TableHandle
@@ -50,6 +50,7 @@ from holdfast.state.table import merge_changes
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.retrying import RetryingStore
 from holdfast.taskmanager.checkpoints import Answers, CheckpointWork, LocalCheckpoint
+from holdfast.uploads.hedged_store import RECORDS, DriverUploads
 from holdfast.uploads.uploader import Uploader
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "simulation"))
@@ -261,9 +262,10 @@ class Job:
         config = hf.CheckpointConfig(trigger=hf.manual())
         facts = JobFacts(JOB, taken.epoch, {}, task_managers, task_managers)
         retrying = RetryingStore(store)
+        uploads = DriverUploads(retrying, RetryPolicy.fixed())
         self.control = Control(
             Coordinator(config),
-            Journal(retrying, taken.epoch),
+            Journal(uploads.store(RECORDS), taken.epoch),
             retrying,
             self._members,
             self._sinks,
@@ -273,6 +275,7 @@ class Job:
             self._failed,
             Outages("benchmark", store.url, clock, lambda: (60.0, "60s")),
             EventLog(clock.now),
+            uploads,
         )
 
     def _failed(self, error: Exception) -> None:

@@ -13,6 +13,9 @@ import msgspec
 from holdfast.errors import SettingsError
 from holdfast.quantities import Duration, Size, above_zero, duration_s, size_bytes, whole_number
 
+EXTRA_REQUESTS_MAX = 2.0
+"""Bound on `extra_requests`: two attempts beside every first attempt."""
+
 
 @dataclass(frozen=True, repr=False)
 class RetryPolicy:
@@ -27,11 +30,15 @@ class RetryPolicy:
         beside it; the first to succeed wins. None: no second attempt starts beside another.
     next_attempt_delay
         Time from a failed attempt to the next.
+    extra_requests
+        Attempts that may start beside slow attempts, as a share of the uploads. A higher value spares checkpoints more
+        of the slowest answers, and costs so many more requests. 0: only failed attempts are followed by another.
     """
 
     max_attempts: int = 3
     timeout: Duration | None = "1s"
     next_attempt_delay: Duration = "500ms"
+    extra_requests: float = 0.05
 
     @classmethod
     def none(cls) -> "RetryPolicy":
@@ -40,16 +47,24 @@ class RetryPolicy:
 
     @classmethod
     def fixed(
-        cls, max_attempts: int = 3, timeout: Duration | None = "1s", next_attempt_delay: Duration = "500ms"
+        cls,
+        max_attempts: int = 3,
+        timeout: Duration | None = "1s",
+        next_attempt_delay: Duration = "500ms",
+        extra_requests: float = 0.05,
     ) -> "RetryPolicy":
-        """The policy of at most `max_attempts` attempts, of which each may take `timeout` (None: any time), with a
-        pause of
-        `next_attempt_delay` between two."""
-        return cls(max_attempts, timeout, next_attempt_delay)
+        """The policy of at most `max_attempts` attempts, with `next_attempt_delay` from a failed attempt to the next.
+
+        An attempt that takes longer than `timeout` is followed early, by at most `extra_requests` of all uploads.
+        """
+        return cls(max_attempts, timeout, next_attempt_delay, extra_requests)
 
     def __post_init__(self) -> None:
         whole_number(self.max_attempts, "max_attempts", 1)
         duration_s(self.next_attempt_delay, "next_attempt_delay")
+        share = self.extra_requests
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= EXTRA_REQUESTS_MAX:
+            raise SettingsError(f"extra_requests={share!r}: allowed is a number from 0 to {EXTRA_REQUESTS_MAX:g}")
         if self.timeout is not None and not duration_s(self.timeout, "timeout") > 0:
             raise SettingsError(f"timeout={self.timeout!r}: allowed is anything above zero, or None for no time-out")
 
@@ -58,7 +73,7 @@ class RetryPolicy:
             return "RetryPolicy.none()"
         return (
             f"RetryPolicy.fixed(max_attempts={self.max_attempts!r}, timeout={self.timeout!r}, "
-            f"next_attempt_delay={self.next_attempt_delay!r})"
+            f"next_attempt_delay={self.next_attempt_delay!r}, extra_requests={self.extra_requests!r})"
         )
 
     @property
@@ -86,6 +101,14 @@ class ChangelogSettings(msgspec.Struct, frozen=True, kw_only=True):
     upload_attempts_max: int
     attempt_timeout_s: float | None
     next_attempt_delay_s: float
+    extra_requests: float
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """How uploads are retried."""
+        return RetryPolicy(
+            self.upload_attempts_max, self.attempt_timeout_s, self.next_attempt_delay_s, self.extra_requests
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +141,7 @@ class ChangelogConfig:
         object for all TaskManagers. A higher value: fewer requests, and more bytes through the driver. 0: each
         TaskManager stores its own.
     retries
-        How uploads are retried: `RetryPolicy.none()` or `RetryPolicy.fixed(max_attempts, timeout, next_attempt_delay)`.
+        How uploads are retried: `RetryPolicy.none()` or `RetryPolicy.fixed(max_attempts, …)`.
     """
 
     enabled: bool = True
@@ -171,6 +194,7 @@ class ChangelogConfig:
             upload_attempts_max=self.retries.max_attempts,
             attempt_timeout_s=self.retries.timeout_s,
             next_attempt_delay_s=self.retries.next_attempt_delay_s,
+            extra_requests=self.retries.extra_requests,
         )
 
 

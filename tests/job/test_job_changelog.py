@@ -81,9 +81,9 @@ def test_what_is_restored_is_exactly_the_cut_however_often_task_managers_are_kil
     query = start(job, hf.processing_time("0s"), on_cluster=clusters.append)
     rows = pairs(*((k % 11, k) for k in range(300)))
     for stop in (150, 300):
-        feed.put(rows[stop - 150 : stop])
         done = len(query.totals.checkpoints)
-        until(lambda done=done: len(query.totals.checkpoints) > done + 1)
+        feed.put(rows[stop - 150 : stop])
+        until(lambda done=done: len(query.totals.checkpoints) > done)
         clusters[0].kill(stop // 150 % 2)
     query.processAllAvailable()
     query.stop()

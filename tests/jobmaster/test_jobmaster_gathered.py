@@ -3,6 +3,7 @@
 import pytest
 from obstore.store import MemoryStore
 
+from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import StorageError
 from holdfast.jobmaster.checkpoints import gathered as module
 from holdfast.jobmaster.checkpoints.gathered import CarriedPart, GatheredObjects, Unstored
@@ -11,8 +12,10 @@ from holdfast.storage import names
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.reading import read
 from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore
 from holdfast.testing.scheduler import ManualScheduler
 from holdfast.testing.stores import Fault, FaultyStore
+from holdfast.uploads.hedged_store import DriverUploads
 
 PARTS = {2: CarriedPart(b"log-2manifest-2", 5), 0: CarriedPart(b"manifest-0", 0)}
 
@@ -21,9 +24,13 @@ def inner() -> ObstoreStore:
     return ObstoreStore("memory://gathered", MemoryStore())
 
 
+def gathered(store: ObjectStore, scheduler: ManualScheduler | None = None) -> GatheredObjects:
+    return GatheredObjects(DriverUploads(store, RetryPolicy.fixed(), scheduler or ManualScheduler()), 1)
+
+
 def test_parts_and_committables_lie_in_one_object_and_references_lead_to_them() -> None:
     store = inner()
-    stored = GatheredObjects(store, 1, ManualScheduler()).store(3, PARTS, {"a": b"of a", "b=c": b"of b"})
+    stored = gathered(store).store(3, PARTS, {"a": b"of a", "b=c": b"of b"})
     [info] = store.list("")
     assert isinstance(names.parse(info.name), names.GatheredName)
     found = {**stored.manifests, **stored.committables}
@@ -43,14 +50,14 @@ def test_parts_and_committables_lie_in_one_object_and_references_lead_to_them() 
 
 def test_a_checkpoint_without_parts_and_committables_stores_nothing() -> None:
     store = inner()
-    stored = GatheredObjects(store, 1, ManualScheduler()).store(3, {}, {})
+    stored = gathered(store).store(3, {}, {})
     assert not stored.manifests and not stored.committables and not store.list("")
 
 
 def test_large_committables_get_an_object_of_their_own_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ALONE_BYTES_MIN", 10)
     store, scheduler = inner(), ManualScheduler(lambda lane: 1.0)
-    objects = GatheredObjects(store, 1, scheduler)
+    objects = gathered(store, scheduler)
     stored = objects.store(3, PARTS, {"small": b"small", "large": b"0123456789"})
     assert scheduler.monotonic() == 1.0, "side by side"
     assert len(store.list("")) == 2
@@ -66,12 +73,13 @@ def test_a_put_that_fails_is_tried_again_by_this_layer_alone_and_the_error_count
             tried.append(name)
         return faults.pop() if faults and operation == "put" else None
 
-    objects = GatheredObjects(RetryingStore(FaultyStore(inner(), decide)), 1, ManualScheduler())
+    objects = gathered(RetryingStore(FaultyStore(inner(), decide)))
     stored = objects.store(3, PARTS, {})
     assert len(set(tried)) == len(tried) == 2, "each attempt has a name of its own"
     assert object_of(stored.manifests[0]) == tried[1]
-    assert objects.metrics()["curedUploadErrors"] == 1
-    objects.close()
+    assert objects._puts.metrics()["curedUploadErrors"] == 1
+    assert objects._puts.metrics()["gatheredUploadErrors"] == 1
+    assert not objects._puts._repeats, "nobody would ask for them"
 
 
 def test_where_one_object_cannot_be_stored_the_others_are_named_for_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +94,7 @@ def test_where_one_object_cannot_be_stored_the_others_are_named_for_deletion(mon
             super().put(name, data)
 
     store = inner()
-    objects = GatheredObjects(Refusing(store, lambda *_: None), 1, ManualScheduler())
+    objects = gathered(Refusing(store, lambda *_: None))
     with pytest.raises(Unstored, match="not this one") as failure:
         objects.store(3, PARTS, {"large": b"0123456789"})
     assert failure.value.stored == {info.name for info in store.list("")}

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 import holdfast as hf
+from holdfast.changelog_config import RetryPolicy
 from holdfast.checkpoint import events
 from holdfast.clock import ManualClock
 from holdfast.errors import Fenced
@@ -16,6 +17,7 @@ from holdfast.journal.fence import take_over
 from holdfast.journal.journal import Journal
 from holdfast.storage.store import ObjectStore
 from holdfast.testing import start
+from holdfast.uploads.hedged_store import DriverUploads
 from journal_kit import checkpoint, fresh_store
 from waiting import until
 
@@ -49,6 +51,7 @@ class Driver:
             threading.Event(),
             outages,
             self.clock,
+            DriverUploads(store, RetryPolicy.none()),
         )  # type: ignore[arg-type]
         self.recorder.found(1, checkpoint(int(taken.epoch)))
 

@@ -8,7 +8,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.changelog_config import RetryPolicy
+from holdfast.changelog_config import ChangelogSettings, RetryPolicy
 
 MAX_PARALLELISM = 8
 SPEED = 25.0
@@ -34,13 +34,14 @@ class HastyClock:
 def short_waits() -> Iterator[None]:
     """Make every wait for a store that fails take milliseconds, in this process."""
 
-    def hasty(max_attempts: int, timeout: float | None, next_attempt_delay: float) -> RetryPolicy:
-        return RetryPolicy(max_attempts, timeout, min(next_attempt_delay, 0.004))
+    def hasty(settings: ChangelogSettings) -> RetryPolicy:
+        delay_s = min(settings.next_attempt_delay_s, 0.004)
+        return RetryPolicy(settings.upload_attempts_max, settings.attempt_timeout_s, delay_s, settings.extra_requests)
 
     with (
         mock.patch("holdfast.journal.patience.DELAY_S_MAX", 0.004),
         mock.patch.dict("holdfast.storage.retrying.RetryingStore.__init__.__kwdefaults__", {"first_delay_s": 0.002}),
-        mock.patch("holdfast.taskmanager.hosting.RetryPolicy", hasty),
+        mock.patch.object(ChangelogSettings, "retry_policy", property(hasty)),
         mock.patch("holdfast.jobmaster.checkpoints.outages.PAUSE_S_MIN", 0.01),
         mock.patch("holdfast.jobmaster.checkpoints.outages.PAUSE_S_MAX", 0.05),
         mock.patch("holdfast.taskmanager.checkpoints.FIRST_REPEAT_S", 0.005),

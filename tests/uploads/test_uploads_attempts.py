@@ -14,7 +14,7 @@ from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.scheduler import ManualScheduler
 from holdfast.testing.stores import Fault
 from holdfast.uploads.attempts import Losers, Upload
-from holdfast.uploads.hedging import EXTRA_REQUESTS_RATIO_MAX, TIMEOUT_S_MIN, Hedging
+from holdfast.uploads.hedging import STARTING_REQUESTS, TIMEOUT_S_MIN, Hedging
 from holdfast.uploads.janitor import AGAIN_S, FAILED_AGAIN_S, DeletionQueue
 from holdfast.uploads.puts import Puts
 from holdfast.uploads.scheduling import ThreadScheduler
@@ -78,10 +78,10 @@ def test_an_error_that_is_no_io_error_is_not_retried():
     assert len(world.puts) == 1
 
 
-def test_a_timed_out_attempt_goes_on_while_the_next_one_starts_without_delay_and_the_first_success_wins():
+def test_a_timed_out_attempt_goes_on_while_the_next_two_start_without_delay_and_the_first_success_wins():
     world = ManualLog(HEDGING)
     saved(world)
-    world.took_s = [30.0, 0.25]
+    world.took_s = [30.0, 0.25, 0.5]
     world.writer.append(100, change("a"))
     begun_s = world.scheduler.monotonic()
     [piece] = world.persisted(100)
@@ -89,23 +89,23 @@ def test_a_timed_out_attempt_goes_on_while_the_next_one_starts_without_delay_and
     assert 1.0 < hedged_after_s < 1.2  # 1 s, and the size at the rate measured
     assert world.puts == [piece.object]
     assert (world.metric("hedgedUploads"), world.metric("attemptsPerUpload#max")) == (1, 2)
-    assert world.uploader.take_repeats([piece.object]) == {piece.object: (0, 1)}
+    assert world.uploader.take_repeats([piece.object]) == {piece.object: (0, 2)}
     assert world.uploader.take_repeats([piece.object]) == {}, "told once"
-    world.scheduler.advance(30.0)  # the first lands, and is deleted
-    assert len(world.puts) == 2
+    world.scheduler.advance(30.0)  # the others land, and are deleted
+    assert len(world.puts) == 3
     assert world.names() == [piece.object]
 
 
-def test_the_first_attempt_may_win_and_then_the_one_that_was_to_overtake_it_is_deleted():
+def test_the_first_attempt_may_win_and_then_those_that_were_to_overtake_it_are_deleted():
     world = ManualLog(HEDGING)
     saved(world)
-    world.took_s = [1.5, 3.0]
+    world.took_s = [1.5, 3.0, 4.0]
     world.writer.append(100, change("a"))
     [piece] = world.persisted(100)
-    world.scheduler.advance(3.0)
-    assert world.puts == [piece.object, world.puts[1]]
+    world.scheduler.advance(4.0)
+    assert world.puts == [piece.object, *world.puts[1:3]]
     assert world.names() == [piece.object]
-    assert (world.metric("attemptsPerUpload#sum"), world.metric("totalAttemptsPerUpload#max")) == (21, 2)
+    assert (world.metric("attemptsPerUpload#sum"), world.metric("totalAttemptsPerUpload#max")) == (21, 3)
 
 
 def test_the_failure_of_a_hedged_upload_is_reported_after_the_last_attempt_ended_and_counts_all_of_them():
@@ -134,8 +134,29 @@ def test_a_slow_attempt_that_fails_after_it_was_overtaken_starts_no_third_one():
     assert world.puts[1:] == [piece.object]
 
 
-def test_without_a_budget_a_slow_attempt_is_waited_for():
+def test_the_first_upload_of_a_process_is_hedged_already():
     world = ManualLog(HEDGING)
+    world.took_s = [30.0, 0.1, 0.1]
+    world.writer.append(0, change("a"))
+    world.persisted(0)
+    assert world.scheduler.monotonic() == pytest.approx(1.1)
+    world.scheduler.advance(30.0)
+    assert len(world.puts) == 3
+
+
+def test_each_attempt_is_counted_before_the_next_is_planned_however_they_end():
+    """Two attempts beside a slow attempt, of which one fails at once, are three requests and no fourth."""
+    world = ManualLog(HEDGING)
+    world.took_s = [30.0, 0.1, 5.0]
+    world.faults = [Fault.FAIL, None, None]
+    world.writer.append(0, change("a"))
+    world.persisted(0)
+    world.scheduler.advance(40.0)
+    assert (len(world.puts), world.metric("totalAttemptsPerUpload#max")) == (3, 3)
+
+
+def test_without_a_budget_a_slow_attempt_is_waited_for():
+    world = ManualLog(RetryPolicy.fixed(3, timeout="1s", extra_requests=0))
     world.took_s = [30.0]
     world.writer.append(0, change("a"))
     world.persisted(0)
@@ -189,7 +210,7 @@ def test_extra_requests_are_a_twentieth_however_slow_the_store_becomes():
     for batch in range(200):
         world.writer.append(batch, change("a"))
         world.persisted(batch)
-    assert 200 < world.metric("totalAttemptsPerUpload#sum") <= 200 * (1 + EXTRA_REQUESTS_RATIO_MAX)
+    assert 200 < world.metric("totalAttemptsPerUpload#sum") <= 200 * (1 + HEDGING.extra_requests) + STARTING_REQUESTS
 
 
 def test_hedging_spares_nearly_all_uploads_the_slowest_answers_and_stays_within_its_budget():
@@ -209,7 +230,7 @@ def test_hedging_spares_nearly_all_uploads_the_slowest_answers_and_stays_within_
         slow.append(sum(each > 2.0 for each in took_s))
     assert slow[0] > uploads / 200
     assert slow[1] <= slow[0] / 10
-    assert puts.metrics()["totalAttemptsPerUpload#sum"] <= uploads * (1 + EXTRA_REQUESTS_RATIO_MAX)
+    assert puts.metrics()["totalAttemptsPerUpload#sum"] <= uploads * (1 + HEDGING.extra_requests) + STARTING_REQUESTS
 
 
 def test_large_files_are_not_slow_for_taking_longer_than_pieces_of_logs():
@@ -222,7 +243,7 @@ def test_large_files_are_not_slow_for_taking_longer_than_pieces_of_logs():
 
 
 def test_the_time_out_is_one_second_plus_the_size_over_the_measured_rate_until_enough_is_known():
-    hedging = Hedging(1.0)
+    hedging = Hedging(1.0, 0.05)
     assert hedging.timeout_s(8_000_000) == 1.0
     for _ in range(20):
         hedging.attempt_succeeded(5_000_000, 0.5)
@@ -231,35 +252,35 @@ def test_the_time_out_is_one_second_plus_the_size_over_the_measured_rate_until_e
 
 
 def test_the_time_out_becomes_what_nearly_all_attempts_keep_to():
-    hedging = Hedging(1.0)
+    hedging = Hedging(1.0, 0.05)
     for index in range(1000):
         hedging.attempt_succeeded(5_000_000, 0.3 + 0.4 * (index % 100) / 100)
     assert hedging.timeout_s(5_000_000) == pytest.approx(0.3 + 0.4 * 0.955, abs=0.01)
 
 
 def test_a_store_that_answers_quickly_is_not_hedged_for_a_few_milliseconds():
-    hedging = Hedging(1.0)
+    hedging = Hedging(1.0, 0.05)
     for _ in range(1000):
         hedging.attempt_succeeded(1000, 0.002)
     assert hedging.timeout_s(1000) == pytest.approx(TIMEOUT_S_MIN + 0.001)
 
 
 def test_a_large_object_is_not_hedged_for_what_its_size_takes():
-    hedging = Hedging(1.0)
+    hedging = Hedging(1.0, 0.05)
     for size_mb in (64, 64, 64, 128) * 100:
         hedging.attempt_succeeded(size_mb * 1_000_000, size_mb * 0.0025)
     assert hedging.timeout_s(128_000_000) == pytest.approx(TIMEOUT_S_MIN + 0.32)
 
 
 def test_small_objects_do_not_make_the_rate_of_large_ones():
-    hedging = Hedging(1.0)
+    hedging = Hedging(1.0, 0.05)
     for _ in range(1000):
         hedging.attempt_succeeded(100, 0.9)
     assert hedging.timeout_s(8_000_000) <= 9.0
 
 
 def test_without_a_time_out_no_attempt_is_ever_slow():
-    assert Hedging(None).timeout_s(1) is None
+    assert Hedging(None, 0.05).timeout_s(1) is None
 
 
 @pytest.mark.parametrize(
@@ -270,6 +291,9 @@ def test_without_a_time_out_no_attempt_is_ever_slow():
         ({"timeout": 0}, "timeout=0: allowed is anything above zero"),
         ({"timeout": "soon"}, "timeout='soon' is not understood"),
         ({"next_attempt_delay": -1}, "next_attempt_delay=-1"),
+        ({"extra_requests": -0.1}, "extra_requests=-0.1: allowed is a number from 0 to 2"),
+        ({"extra_requests": 3}, "extra_requests=3"),
+        ({"extra_requests": True}, "extra_requests=True"),
     ],
     ids=str,
 )
@@ -304,7 +328,7 @@ class PromptScheduler(ThreadScheduler):
 
     def submit(self, lane, call):
         future = super().submit(lane, call)
-        until(lambda: self._ended or self._timers, "the end of the call, or a timer that it set")
+        until(lambda: self._ended or self._timed, "the end of the call, or a timer that it set")
         return future
 
     def call_later(self, delay_s, call):
@@ -324,7 +348,7 @@ def test_the_retry_of_an_attempt_that_failed_at_once_is_planned_before_a_closing
     losers = Losers(lambda name: None, lambda name: None)
     policy = RetryPolicy.fixed(2, timeout=None, next_attempt_delay="1ms")
     names = (f"object {number}" for number in itertools.count())
-    more = {"policy": policy, "hedging": Hedging(None), "scheduler": scheduler, "losers": losers}
+    more = {"policy": policy, "hedging": Hedging(None, 0.05), "scheduler": scheduler, "losers": losers}
     Upload(put, names.__next__, 1, LOGS, **more, answered=answers.append).start()
     until(lambda: answers, "the answer")
     assert (answers[0].error, answers[0].attempts) == (None, 2)

@@ -48,6 +48,7 @@ from holdfast.journal.journal import Journal
 from holdfast.observe.event_log import EventLog
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.sources.objects import SourceObjects
+from holdfast.uploads.hedged_store import RECORDS, SOURCES, DriverUploads
 
 ClusterMaker = Callable[[JobMasterGateway], Cluster]
 
@@ -152,14 +153,18 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     senders = Senders(cluster, job.program, *told, silence_s, settings.regions)
     losses, publishers = LossLedger(), publishers_of(job)
     older = [number for number, _ in taken.older]
-    journal = Journal(job.store, taken.epoch, taken.base_number, older=older, attempts_max=RECORD_ATTEMPTS_MAX)
+    uploads = DriverUploads(job.store, settings.changelog.retry_policy)
+    journal = Journal(
+        uploads.store(RECORDS), taken.epoch, taken.base_number, older=older, attempts_max=RECORD_ATTEMPTS_MAX
+    )
     rules, recorded = Coordinator(settings.checkpoint, job.kept), facts_of(job, taken.base, time, clock, losses)
     control = Control(
-        rules, journal, job.store, task_managers, publishers, recorded, clock, time, facts.failed, outages, event_log
-    )
+        rules, journal, job.store, task_managers, publishers, recorded, clock, time, facts.failed, outages, event_log,
+        uploads,
+    )  # fmt: skip
     gateway.open(task_managers, senders, control)
 
-    objects = SourceObjects(job.store, job.epoch, lambda gone: control.post(events.ObjectsFound(gone)))
+    objects = SourceObjects(uploads.store(SOURCES), job.epoch, lambda gone: control.post(events.ObjectsFound(gone)))
     planner = planner_of(job, objects, cluster.senders, clock, time)
     following = Following(job, task_managers, control, clock, facts.tell)
     gauges = partial(_gauges, job.epoch, control, outages, task_managers, losses, following)
@@ -171,20 +176,9 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     rescales = Rescales(job, cluster, task_managers, control, following, *told, interruption, record)
     advisor = Advisor(job, clock, rescales)
     work = WorkQueue(
-        settings,
-        cluster,
-        clock,
-        planner,
-        control,
-        deployer,
-        losses,
-        waiters,
-        news,
-        progress,
-        outages,
-        interruption,
+        settings, cluster, clock, planner, control, deployer, losses, waiters, news, progress, outages, interruption,
         advisor,
-    )
+    )  # fmt: skip
     savepoints = SavepointWriter(job, control, [task_managers, senders], clock, ended.is_set)
     reads = LiveReads(job, task_managers, deployer.owners)
     remains = Remains(job.store, job.stored.job_id, job.epoch, publishers, objects)

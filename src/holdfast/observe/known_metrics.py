@@ -4,6 +4,7 @@ The known names and their units are mostly Flink's. Prometheus has base units: s
 table with docs/guide/operations.md. Data only.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,19 @@ class KnownMetric:
     """True for a counter of rows that goes back with the state after a loss, so that each row counts once."""
     weight: str | None = None
     """The metric by subtask that weighs the values of a mean."""
+
+
+def _of_lane(lane: str, objects: str) -> Iterator[KnownMetric]:
+    """Yield the metrics of the uploads of a lane: sizes, latencies, attempts and errors. Logs are the lane without a
+    name; of theirs, those that others would have in common begin with "log"."""
+    name, known = (f"{lane}Upload", f"holdfast_{lane}_upload") if lane else ("upload", "holdfast_upload")
+    alone = lane or "log"
+    took = f"From the first attempt until one of the {objects} was stored"
+    yield KnownMetric(f"{name}Sizes", "histogram", f"{known}_size_bytes", f"Sizes of stored {objects}")
+    yield KnownMetric(f"{name}LatenciesNanos", "histogram", f"{known}_latency_seconds", took, scale=NANOSECONDS)
+    attempts, errors = f"holdfast_{alone}_upload_attempts", f"holdfast_{alone}_upload_errors_total"
+    yield KnownMetric(f"{alone}UploadAttempts", "histogram", attempts, f"Attempts at {objects}, hedges included")
+    yield KnownMetric(f"{alone}UploadErrors", "counter", errors, f"Failed attempts at {objects}, cured or not")
 
 
 OF_TASK_MANAGERS = (
@@ -111,66 +125,13 @@ OF_TASK_MANAGERS = (
     KnownMetric(
         "curedUploadErrors", "counter", "holdfast_cured_upload_errors_total", "Failed attempts at objects stored later"
     ),
-    KnownMetric("uploadSizes", "histogram", "holdfast_upload_size_bytes", "Sizes of stored objects of logs"),
-    KnownMetric(
-        "uploadLatenciesNanos",
-        "histogram",
-        "holdfast_upload_latency_seconds",
-        "From the first attempt until an object of logs was stored",
-        scale=NANOSECONDS,
-    ),
-    KnownMetric(
-        "materializationUploadSizes",
-        "histogram",
-        "holdfast_materialization_upload_size_bytes",
-        "Sizes of stored objects of materialized tables",
-    ),
-    KnownMetric(
-        "materializationUploadLatenciesNanos",
-        "histogram",
-        "holdfast_materialization_upload_latency_seconds",
-        "From the first attempt until an object of a table was stored",
-        scale=NANOSECONDS,
-    ),
-    KnownMetric(
-        "manifestUploadSizes",
-        "histogram",
-        "holdfast_manifest_upload_size_bytes",
-        "Sizes of stored manifests that are too large to travel",
-    ),
-    KnownMetric(
-        "manifestUploadLatenciesNanos",
-        "histogram",
-        "holdfast_manifest_upload_latency_seconds",
-        "From the first attempt until a manifest was stored",
-        scale=NANOSECONDS,
-    ),
-    KnownMetric(
-        "gatheredUploadSizes",
-        "histogram",
-        "holdfast_gathered_upload_size_bytes",
-        "Sizes of stored gathered objects of checkpoints",
-    ),
-    KnownMetric(
-        "gatheredUploadLatenciesNanos",
-        "histogram",
-        "holdfast_gathered_upload_latency_seconds",
-        "From the first attempt until a gathered object was stored",
-        scale=NANOSECONDS,
-    ),
-    KnownMetric(
-        "committablesUploadSizes",
-        "histogram",
-        "holdfast_committables_upload_size_bytes",
-        "Sizes of stored large committables",
-    ),
-    KnownMetric(
-        "committablesUploadLatenciesNanos",
-        "histogram",
-        "holdfast_committables_upload_latency_seconds",
-        "From the first attempt until large committables were stored",
-        scale=NANOSECONDS,
-    ),
+    *_of_lane("", "objects of logs"),
+    *_of_lane("materialization", "objects of materialized tables"),
+    *_of_lane("manifest", "manifests that are too large to travel"),
+    *_of_lane("gathered", "gathered objects of checkpoints"),
+    *_of_lane("committables", "objects of committables alone"),
+    *_of_lane("record", "records of checkpoints"),
+    *_of_lane("source", "objects of sources"),
     KnownMetric("uploadBatchSizes", "histogram", "holdfast_upload_batch_pieces", "Pieces of logs that share an object"),
     KnownMetric(
         "attemptsPerUpload", "histogram", "holdfast_upload_winning_attempt", "Number of the attempt that stored it"

@@ -17,7 +17,6 @@ import cloudpickle
 import msgspec
 import pyarrow as pa
 
-from holdfast.changelog_config import RetryPolicy
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound
 from holdfast.followers.follower import Follower
@@ -355,11 +354,7 @@ def _uploader(
         in_flight_bytes_max=settings.in_flight_bytes_max,
         preempt_bytes_max=settings.preempt_bytes_max,
         gathered_bytes_max=settings.gathered_bytes_max,
-        retries=RetryPolicy(
-            max_attempts=settings.upload_attempts_max,
-            timeout=settings.attempt_timeout_s,
-            next_attempt_delay=settings.next_attempt_delay_s,
-        ),
+        retries=settings.retry_policy,
         materializations_max=(HURRIED if settings.enabled else AWAITED).lanes,
         janitor=janitor,
         copies=copies,

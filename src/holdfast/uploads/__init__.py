@@ -2,6 +2,6 @@
 
 Files in reading order: `uploader` (all logs and materializations of a TaskManager), `gathering` (requests of a cut),
 `packing` and `packer` (requests to objects), `carried` (small objects, which travel), `in_flight` (the bound on waiting
-bytes), `puts`, `attempts` with `hedging` (retries), `ownership` (who may delete), `janitor` (deletes), `precedence`
-(checkpoints first), `scheduling` (threads).
+bytes), `puts`, `attempts` with `hedging` (retries), `hedged_store` (the same for all that the JobMaster stores),
+`ownership` (who may delete), `janitor` (deletes), `precedence` (checkpoints first), `scheduling` (threads).
 """

@@ -1,11 +1,11 @@
 """The attempts at an upload: the only layer that retries and hedges the changelog's puts.
 
-    attempt 1 ──slow──► attempt 2 at once, beside it      first success: the answer, under that attempt's name
+    attempt 1 ──slow──► attempts 2, 3 at once, beside it  first success: the answer, under that attempt's name
              └─failed─► attempt 2 after the delay         later success: discarded when it lands
                                                           last failure:  the answer, once no attempt is running
 
 Every attempt writes under a name of its own. A put that was reported as failed may have happened, or may happen later;
-its own name keeps it apart from the attempt that counts. Invariants: each attempt has at most one successor; an upload
+its own name keeps it apart from the attempt that counts. Invariants: each attempt has successors once; an upload
 makes at most `max_attempts` requests and gives a single answer. Attempt, answer and discarding are apart, as in Flink's
 `RetryingExecutor`.
 """
@@ -33,6 +33,8 @@ class Answer:
     """The number of the attempt that decided, from 1."""
     hedges: int
     """Attempts that were started beside a slow attempt."""
+    errors: int
+    """Attempts that had failed by then."""
 
 
 class Losers:
@@ -51,7 +53,7 @@ class _Attempt:
     number: int
     begun_s: float
     followed: bool = False
-    """True if it has a successor, so that its failure starts none."""
+    """True if it has successors, so that its failure starts none."""
     cancel_timeout: Callable[[], None] = lambda: None
 
 
@@ -90,7 +92,10 @@ class Upload:
         self._answered = answered
         self._lock = threading.Lock()
         self._attempts = 0
+        self._planned = 1
+        """Attempts that `_unfinished` counts and that have not begun."""
         self._hedges = 0
+        self._errors = 0
         self._unfinished = 0
         """Attempts that are running or about to start."""
         self._fatal: BaseException | None = None
@@ -104,6 +109,7 @@ class Upload:
     def _attempt(self) -> None:
         """Start an attempt that `_unfinished` counts already."""
         with self._lock:
+            self._planned -= 1
             if self._over:
                 self._unfinished -= 1
                 return
@@ -126,12 +132,13 @@ class Upload:
 
     def _slow(self, attempt: _Attempt) -> None:
         with self._lock:
-            hedged = not self._over and not attempt.followed and self._may_follow() and self._hedging.take()
-            if hedged:
-                attempt.followed = True
-                self._hedges += 1
-                self._unfinished += 1
-        if hedged:
+            wanted = 0 if self._over or attempt.followed else self._may_follow()
+            hedges = self._hedging.take(wanted) if wanted else 0
+            attempt.followed |= hedges > 0
+            self._hedges += hedges
+            self._planned += hedges
+            self._unfinished += hedges
+        for _ in range(hedges):
             self._attempt()
 
     def _ended(self, attempt: _Attempt, error: BaseException | None) -> None:
@@ -142,16 +149,19 @@ class Upload:
             self._hedging.attempt_succeeded(self._size_bytes, self._scheduler.monotonic() - attempt.begun_s)
         with self._lock:
             loser = self._over
+            self._errors += error is not None
             if error is not None and not isinstance(error, StorageError):
                 self._fatal = error
-            retry = error is not None and not self._over and not attempt.followed and self._may_follow()
-            if not retry:
+            retry = error is not None and not self._over and not attempt.followed and self._may_follow() > 0
+            if retry:
+                self._planned += 1
+            else:
                 self._unfinished -= 1
             answer = None
             if not self._over and (error is None or not self._unfinished):
                 self._over = True
                 decided = self._fatal or error if error is not None else None
-                answer = Answer(attempt.name, decided, self._attempts, attempt.number, self._hedges)
+                answer = Answer(attempt.name, decided, self._attempts, attempt.number, self._hedges, self._errors)
         if error is not None:
             self._losers.unknown(attempt.name)
         elif loser:
@@ -161,5 +171,6 @@ class Upload:
         if answer is not None:
             self._answered(answer)
 
-    def _may_follow(self) -> bool:
-        return self._attempts < self._policy.max_attempts and self._fatal is None
+    def _may_follow(self) -> int:
+        """The number of attempts that may still be begun."""
+        return self._policy.max_attempts - self._attempts - self._planned if self._fatal is None else 0

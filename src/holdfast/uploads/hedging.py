@@ -1,8 +1,9 @@
 """The rule for slow upload attempts: when an attempt is slow, and whether another may start beside it. Does no I/O.
 
 An attempt is slow after `timeout + size / measured rate`. It is slow already when it takes longer than nearly all of
-the latest attempts took for their size; this shortens the tail. Invariant: extra requests are at most
-`EXTRA_REQUESTS_RATIO_MAX` of the first attempts, however slow the store becomes as a whole.
+the latest attempts took for their size; this shortens the tail. A checkpoint waits for the slowest of all its uploads,
+so `BESIDE_MAX` attempts start at once beside a slow attempt. Invariant: extra requests are at most `STARTING_REQUESTS`,
+and a share of the first attempts that can be set, however slow the store becomes as a whole.
 After Dean and Barroso, The Tail at Scale (2013).
 """
 
@@ -11,12 +12,21 @@ from collections import deque
 
 import numpy as np
 
-EXTRA_REQUESTS_RATIO_MAX = 0.05
-SLOW_SHARE = 0.045
-"""The share of attempts that count as slow: a little below the budget, so that the budget suffices for the slowest."""
+BESIDE_MAX = 2
+"""Attempts that start at once beside a slow attempt. With a higher value fewer attempts can count as slow for the same
+number of requests, and no attempt is left to follow when they fail."""
+SLOW_OF_BUDGET = 0.96
+"""The share of the budget that attempts which count as slow would use up: a little below all of it, so that the budget
+suffices for the slowest."""
+SLOW_SHARE_MAX = 0.5
+STARTING_REQUESTS = 2.0
+"""Extra requests that may be made before any upload has paid for them. A process makes few uploads, often one for each
+checkpoint, and the first checkpoint of a job with many processes already waits for the slowest of all. A higher value
+lets a store that is slow at the start get more requests."""
 SAVED_REQUESTS_MAX = 50.0
 """The budget does not pile up: a store that becomes slow is not met with more than that many requests on top."""
-OBSERVED_MIN, OBSERVED_MAX = 100, 1000
+OBSERVED_SLOW_MIN, OBSERVED_MAX = 2.4, 1000
+"""Slow attempts among those observed from which the time of slow attempts is known: 2.4 of 100, if 2.4 % are slow."""
 LEARNED_EVERY = 20
 SECONDS_PER_BYTE_MAX = 1e-6
 """Small objects say little about the rate: no store is taken to be slower than 1 MB/s."""
@@ -33,28 +43,32 @@ class Hedging:
     ----------
     timeout_s
         The retry policy's time-out in seconds; None: no attempt is ever slow.
+    extra_ratio_max
+        Extra requests over first attempts, in the long run.
     """
 
-    def __init__(self, timeout_s: float | None) -> None:
+    def __init__(self, timeout_s: float | None, extra_ratio_max: float) -> None:
         self._timeout_s = timeout_s
+        self._extra_ratio_max = extra_ratio_max
+        self._slow_share = min(SLOW_SHARE_MAX, SLOW_OF_BUDGET * extra_ratio_max / BESIDE_MAX)
         self._lock = threading.Lock()
         self._observed: deque[tuple[int, float]] = deque(maxlen=OBSERVED_MAX)
         self._unlearned = 0
         self._seconds_per_byte = 0.0
         self._share_of_timeout = 1.0
-        self._budget = 0.0
+        self._budget = STARTING_REQUESTS if extra_ratio_max else 0.0
 
     def upload_started(self) -> None:
         """Count the first attempt of an upload."""
         with self._lock:
-            self._budget = min(SAVED_REQUESTS_MAX, self._budget + EXTRA_REQUESTS_RATIO_MAX)
+            self._budget = min(SAVED_REQUESTS_MAX, self._budget + self._extra_ratio_max)
 
     def attempt_succeeded(self, size_bytes: int, took_s: float) -> None:
         """Learn from an attempt that stored its object, also if another attempt was faster: slow attempts count too."""
         with self._lock:
             self._observed.append((size_bytes, took_s))
             self._unlearned += 1
-            if self._unlearned >= LEARNED_EVERY:
+            if self._unlearned >= min(LEARNED_EVERY, len(self._observed) // 4):
                 self._unlearned = 0
                 self._learn()
 
@@ -67,17 +81,16 @@ class Hedging:
             longest_s = self._timeout_s + usual_s
             return max(min(TIMEOUT_S_MIN + usual_s, longest_s), longest_s * self._share_of_timeout)
 
-    def take(self) -> bool:
-        """Return whether a request may be made beside a slow request, and count it if so."""
+    def take(self, wanted: int) -> int:
+        """Return how many of the requests that are wanted may be made beside a slow request, and count them."""
         with self._lock:
-            if self._budget < 1.0:
-                return False
-            self._budget -= 1.0
-            return True
+            granted = min(wanted, BESIDE_MAX, int(self._budget))
+            self._budget -= granted
+            return granted
 
     def _learn(self) -> None:
         sizes, took_s = np.array(self._observed).T
         self._seconds_per_byte = min(SECONDS_PER_BYTE_MAX, float(took_s.sum() / max(1.0, sizes.sum())))
-        if len(self._observed) >= OBSERVED_MIN and self._timeout_s is not None:
+        if len(self._observed) * self._slow_share >= OBSERVED_SLOW_MIN and self._timeout_s is not None:
             shares = took_s / (self._timeout_s + sizes * self._seconds_per_byte)
-            self._share_of_timeout = min(1.0, float(np.quantile(shares, 1.0 - SLOW_SHARE)))
+            self._share_of_timeout = min(1.0, float(np.quantile(shares, 1.0 - self._slow_share)))

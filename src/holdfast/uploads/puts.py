@@ -19,6 +19,8 @@ from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.scheduling import Scheduler, report_failure
 
 DELETES = "delete"
+LOG = "log"
+"""The beginning of the names of those metrics of logs that do without one elsewhere."""
 
 
 class Repeats(NamedTuple):
@@ -41,7 +43,7 @@ class Puts:
         self._policy = policy
         self._scheduler = scheduler
         self._janitor = janitor
-        self._hedging: dict[str, Hedging] = defaultdict(lambda: Hedging(policy.timeout_s))
+        self._hedging: dict[str, Hedging] = defaultdict(lambda: Hedging(policy.timeout_s, policy.extra_requests))
         """A hedging rule for each lane: how long a log's piece takes says nothing about a file a thousand times as
         large."""
         self._losers = Losers(self._landed, self._unknown)
@@ -51,6 +53,7 @@ class Puts:
         self._sizes: dict[str, Histogram] = defaultdict(Histogram)
         self._latencies: dict[str, Histogram] = defaultdict(Histogram)
         """Histograms by the beginning of their metric's name, which is empty for logs."""
+        self._lane_attempts: dict[str, Histogram] = defaultdict(Histogram)
         self._attempts = Histogram()
         self._total_attempts = Histogram()
         self._repeats: dict[str, Repeats] = {}
@@ -60,11 +63,18 @@ class Puts:
         self._plan_sweep()
 
     def put(
-        self, write: Callable[[str], None], new_name: Callable[[], str], size_bytes: int, lane: str, of: str = ""
+        self,
+        write: Callable[[str], None],
+        new_name: Callable[[], str],
+        size_bytes: int,
+        lane: str,
+        of: str = "",
+        losers: Losers | None = None,
     ) -> Future[str]:
         """The name under which `write` stored it, once it did; or the last attempt's error, once all have ended.
 
-        `of`: the beginning of the names of metrics that measure it.
+        `of`: the beginning of the names of metrics that measure it. `losers`: the receiver of the attempts that lost,
+        if they have no names of their own.
         """
         future: Future[str] = Future()
         begun_s = self._scheduler.monotonic()
@@ -79,8 +89,8 @@ class Puts:
             policy=self._policy,
             hedging=hedging,
             scheduler=self._scheduler,
-            losers=self._losers,
-            answered=lambda answer: self._answered(answer, size_bytes, begun_s, future, of),
+            losers=losers or self._losers,
+            answered=lambda answer: self._answered(answer, size_bytes, begun_s, future, of, keeps=losers is None),
         ).start()
         return future
 
@@ -107,6 +117,7 @@ class Puts:
             values: dict[str, float] = dict(self._counters)
             histograms = {_named(of, "uploadSizes"): each for of, each in self._sizes.items()}
             histograms |= {_named(of, "uploadLatenciesNanos"): each for of, each in self._latencies.items()}
+            histograms |= {f"{lane}UploadAttempts": each for lane, each in self._lane_attempts.items()}
         values["queuedDeletes"] = self._janitor.queued()
         histograms |= {"attemptsPerUpload": self._attempts, "totalAttemptsPerUpload": self._total_attempts}
         for name, histogram in histograms.items():
@@ -121,14 +132,20 @@ class Puts:
         if cancel is not None:
             cancel()
 
-    def _answered(self, answer: Answer, size_bytes: int, begun_s: float, future: Future[str], of: str) -> None:
+    def _answered(
+        self, answer: Answer, size_bytes: int, begun_s: float, future: Future[str], of: str, *, keeps: bool
+    ) -> None:
         with self._lock:
             sizes, latencies = self._sizes[of], self._latencies[of]
             self._counters["hedgedUploads"] += answer.hedges > 0
             self._counters["numberOfUploadFailures"] += answer.error is not None
             if answer.error is None and answer.attempts > 1:
-                self._counters["curedUploadErrors"] += answer.attempts - 1 - answer.hedges
+                self._counters["curedUploadErrors"] += answer.errors
+            if keeps and answer.error is None and answer.attempts > 1:
                 self._repeats[answer.name] = Repeats(answer.attempts - 1 - answer.hedges, answer.hedges)
+            self._counters[f"{of or LOG}UploadErrors"] += answer.errors
+            attempts = self._lane_attempts[of or LOG]
+        attempts.add(answer.attempts)
         self._total_attempts.add(answer.attempts)
         if answer.error is not None:
             future.set_exception(answer.error)

@@ -53,6 +53,7 @@ from holdfast.protocol.named import KnownNames
 from holdfast.protocol.taskmanager import Acknowledgement, Decline
 from holdfast.settings import CheckpointConfig
 from holdfast.storage.store import ObjectStore
+from holdfast.uploads.hedged_store import COMMITTABLES, DriverUploads
 
 log = logger(__name__)
 
@@ -99,6 +100,7 @@ class Control:
         failed: Callable[[Exception], None],
         outages: Outages,
         event_log: EventLog,
+        uploads: DriverUploads,
     ) -> None:
         rules = ObservedRules[Event, Command]("checkpoints", coordinator, event_log)
         self._loop = RuleLoop("holdfast-control", rules, clock, TICK_S, failed)
@@ -124,9 +126,11 @@ class Control:
         self._finishing = [sink for sink, publisher in publishers.items() if publisher.awaited_us is not None]
         layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
         self.history = History(store, facts.epoch, clock, facts.job_id)
-        self._recorder = Recorder(journal, store, facts, layouts, self.post, failed, self._closing, outages, clock)
+        self._recorder = Recorder(
+            journal, store, facts, layouts, self.post, failed, self._closing, outages, clock, uploads
+        )
         self._disposer = Disposer(store, publishers, self.post)
-        self._gatherer = Gatherer(store, facts.job_id, facts.epoch, self.post)
+        self._gatherer = Gatherer(uploads.store(COMMITTABLES), facts.job_id, facts.epoch, self.post)
         self._sides = SideThreads(self._loop.guarded)
 
     # --- from other threads -------------------------------------------------------------------------------------------

@@ -16,29 +16,15 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import StorageError, described
 from holdfast.formats.log_objects import OBJECT_HEADER
 from holdfast.ids import CheckpointId, Epoch
 from holdfast.storage import names
-from holdfast.storage.retrying import without_retries
-from holdfast.storage.store import ObjectStore
-from holdfast.uploads.janitor import DeletionQueue
-from holdfast.uploads.puts import DELETES, Puts
-from holdfast.uploads.scheduling import Scheduler, ThreadScheduler
+from holdfast.uploads.hedged_store import COMMITTABLES, GATHERED, LOOKS, DriverUploads
 
-GATHERED, COMMITTABLES = "gathered", "committables"
-"""Lanes, and beginnings of the names of their metrics."""
-LOOKS = "look"
-"""The lane of `beside`."""
 ALONE_BYTES_MIN = 1024 * 1024
 """Bytes of a sink's committables from which they get an object of their own. A higher value makes fewer requests; logs
 in the same object keep it in the store for longer than the committables need."""
-ATTEMPTS_MAX, NEXT_ATTEMPT_S = 4, 0.1
-"""Attempts at an object, and seconds from a failed attempt to the next, as for all other puts of the driver. Higher
-values outlast longer outages within a checkpoint, and say later that there is an outage."""
-OBJECTS_MAX = 8
-"""Objects of a lane that are stored at once."""
 
 
 T = TypeVar("T")
@@ -101,21 +87,13 @@ class _Object:
 
 
 class GatheredObjects:
-    """Stores the objects of checkpoints.
+    """Stores the objects of checkpoints."""
 
-    Parameters
-    ----------
-    store
-        May retry; its retries are left out, since `Puts` retries.
-    """
-
-    def __init__(self, store: ObjectStore, epoch: Epoch, scheduler: Scheduler | None = None) -> None:
-        self._store = without_retries(store)
+    def __init__(self, uploads: DriverUploads, epoch: Epoch) -> None:
+        self._store = uploads.single
         self._epoch = epoch
-        policy = RetryPolicy(ATTEMPTS_MAX, next_attempt_delay=NEXT_ATTEMPT_S)
-        threads = OBJECTS_MAX * policy.max_attempts
-        self._scheduler = scheduler or ThreadScheduler({GATHERED: threads, COMMITTABLES: threads, DELETES: 1, LOOKS: 2})
-        self._puts = Puts(policy, self._scheduler, DeletionQueue(store))
+        self._scheduler = uploads.scheduler
+        self._puts = uploads.puts
 
     def store(
         self, checkpoint_id: CheckpointId, parts: Mapping[int, CarriedPart], committables: Mapping[str, bytes]
@@ -129,6 +107,7 @@ class GatheredObjects:
                 found[self._scheduler.result(future)] = made
             except StorageError as error:
                 errors.append(error)
+        self._puts.take_repeats(found)  # nobody else asks for them
         if errors:
             raise Unstored(errors[0], frozenset(found))
         manifests = {each: ref for name, made in found.items() for each, ref in made.manifests(name).items()}
@@ -140,15 +119,6 @@ class GatheredObjects:
         """Begin a call that reads the store, to run beside `store`; the returned function waits for its result."""
         future = self._scheduler.submit(LOOKS, look)
         return lambda: self._scheduler.result(future)
-
-    def metrics(self) -> dict[str, float]:
-        """Counters and histograms since the start, by the names of `holdfast.metrics`."""
-        return self._puts.metrics()
-
-    def close(self) -> None:
-        """Take no more objects. Returns at once."""
-        self._puts.close()
-        self._scheduler.close()
 
     def _put(self, checkpoint_id: CheckpointId, made: _Object) -> Future[str]:
         data = made.take_data()

@@ -32,6 +32,7 @@ from holdfast.references import object_of
 from holdfast.sinks.gathered import gather, gathered_name
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
+from holdfast.uploads.hedged_store import DriverUploads
 
 log = logger(__name__)
 
@@ -58,6 +59,7 @@ class Recorder:
         closing: threading.Event,
         outages: Outages,
         clock: Clock,
+        uploads: DriverUploads,
     ) -> None:
         self._clock = clock
         self._looked_s = float("-inf")
@@ -73,7 +75,8 @@ class Recorder:
         self._failed = failed
         self._closing = closing
         self._outages = outages
-        self._objects = GatheredObjects(store, facts.epoch)
+        self._uploads = uploads
+        self._objects = GatheredObjects(uploads, facts.epoch)
         self._records: dict[JournalNumber, CheckpointRecord] = {}
         """Records in the journal that a restart may go back to. An entry exists before its event is posted."""
 
@@ -244,12 +247,12 @@ class Recorder:
                 return number
 
     def upload_metrics(self) -> dict[str, float]:
-        """Metrics of the objects that were stored besides records."""
-        return self._objects.metrics()
+        """Metrics of everything that was stored from here."""
+        return self._uploads.puts.metrics()
 
     def close(self) -> None:
         """Store nothing any more. Returns at once."""
-        self._objects.close()
+        self._uploads.close()
 
     def expire(self, command: events.ExpireRecords) -> None:
         numbers = frozenset(command.numbers)
