@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark.sql.connect.client.retries import DefaultPolicy
-from pyspark.sql.connect.dataframe import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.errors import JobRefused
@@ -53,6 +51,8 @@ class ConnectHost:
     leads_spark = False
 
     def __init__(self, spark: Any, ports: PortRange = ANY) -> None:
+        from pyspark.sql.connect.client.retries import DefaultPolicy  # needs the extra `connect`
+
         self.session = spark
         self._own = _cloned(spark)
         """The session in which everything runs. DataFrames are declared in the user's: Connect joins none of others."""
@@ -192,6 +192,8 @@ class ConnectHost:
         return self.session.range(STREAM, STREAM + STREAM_ROWS, 1, count)
 
     def own(self, rows: Any) -> Any:
+        from pyspark.sql.connect.dataframe import DataFrame
+
         return DataFrame(rows._plan, self._own)
 
     def check_transform(self, name: str, stream: Any, rows: Any) -> None:
