@@ -131,8 +131,16 @@ class LoggedTable(KeyedState):
         self._log.skip(needed, self._base_at(self._last_cut).sqn)
 
     def _base_at(self, batch: BatchNumber) -> Base:
-        """The base that a cut at this batch starts from."""
-        return self._bases.newest_at(batch, self._completed_end if self._followed else None)
+        """The base that a cut at this batch starts from.
+
+        Where others follow, the log of a checkpoint reaches back into the checkpoint before it. A table that has not
+        changed since then has no such log: it takes its newest base all the same, which would wait for a change
+        otherwise, and who follows it reads that base.
+        """
+        if not self._followed:
+            return self._bases.newest_at(batch)
+        idle = self._log.next_sqn() == self._completed_end
+        return self._bases.newest_at(batch, self._completed_end + idle)
 
     def _used_bases(self) -> Collection[Base | None]:
         """The bases of pending checkpoints, and the base that the next cut may start from."""
