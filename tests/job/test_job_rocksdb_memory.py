@@ -12,6 +12,7 @@ from holdfast.settings import StateBackend
 from holdfast.state.base_rocksdb import RocksDBBase
 from holdfast.state.rocksdb_memory import WRITE_BUFFER_BYTES_MAX, RocksDBMemory
 from holdfast.testing import run
+from waiting import until
 
 MEBIBYTE = 1 << 20
 
@@ -26,9 +27,8 @@ def test_many_tables_share_one_bound_of_memory(tmp_path: Path) -> None:
                 keys = [f"{place}-{step}-{number:06d}".encode() for number in range(200)]
                 base.write(keys, [b"x" * 400] * 200, [])
                 assert base.read(keys[:1]) == [b"x" * 400]
-            assert (
-                sum(each.memory_bytes for each in bases) <= 1.6 * bound
-            )  # buffers that are being written out come on top
+            # Buffers that are being written out come on top, until a busy machine has written them.
+            until(lambda: sum(each.memory_bytes for each in bases) <= 1.6 * bound)
     finally:
         for base in bases:
             base.close()

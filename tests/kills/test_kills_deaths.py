@@ -19,6 +19,10 @@ NOT_HERE = {
     ),
     **dict.fromkeys(["stream.epoch.parts", "stream.epoch.stored"], "where Spark reads: see test_kills_stream"),
     **dict.fromkeys(["process.copy", "jobmaster.savepoint.before"], "where savepoints are made: see test_job_copying"),
+    **dict.fromkeys(
+        ["taskmanager.move.before", "jobmaster.hand.over", "jobmaster.moved"],
+        "where subtasks move to other TaskManagers: see test_job_rescale",
+    ),
 }
 PROVOKED = {
     "jobmaster.failover": ("taskmanager.process.after", "raise:TaskManagerLost@4"),
