@@ -179,6 +179,36 @@ def test_a_table_that_was_being_filled_when_an_object_was_missing_has_to_be_made
     job.stop()
 
 
+def materialized(job: Job) -> float:
+    """The number of materializations that have ended, once none is under way."""
+    metrics = job.uploader.metrics
+    until(lambda: metrics().get("completedMaterialization", 0.0) == metrics().get("startedMaterialization", 0.0))
+    return metrics().get("completedMaterialization", 0.0)
+
+
+@pytest.mark.parametrize("earlier_completes", [True, False])
+def test_a_followed_table_that_does_not_change_takes_its_newest_base_and_no_later_cut_an_older_base(earlier_completes):
+    store = memory()
+    job = Job(store, store, followed=True)
+    follower = Follower(store, MEMORY, 0, GROUPS)
+    job.start(1)
+    while not materialized(job):
+        job.run([0, 1], [])
+        assert job.checkpoint()
+    job.idle()
+    idle = job.cut(max(job.models))
+    job.run([2], [])
+    changed = job.cut(max(job.models))
+    job.end(idle, complete=earlier_completes)
+    assert job.end(changed, complete=True)
+    follower.follow(job.recorded)
+    assert follower.totals() == +job.recorded_model
+    (handle,) = job.recorded
+    assert handle.materialized and len(handle.log) == 1, "the newest base, and the change after it"
+    job.stop()
+    follower.table.close()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_table_that_is_followed_materializes_without_a_follower_starting_anew(seed):
     """Whatever is aborted, undone or cut while another checkpoint is under way."""

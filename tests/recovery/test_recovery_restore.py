@@ -16,6 +16,7 @@ from holdfast.clock import ManualClock
 from holdfast.errors import CheckpointFailed, CorruptObject, HoldfastError, StorageError
 from holdfast.formats.handles import LogPiece, TableHandle
 from holdfast.formats.log_objects import LogId
+from holdfast.ids import BatchNumber
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import MaterializationPolicy
@@ -126,6 +127,13 @@ class Job:
         for key in delete:
             model.pop(key, None)
         self.models[self.batch] = model
+
+    def idle(self) -> None:
+        """Run a batch without rows."""
+        self.batch += 1
+        self.models[self.batch] = Counter(self.model)
+        for each in self.subtasks:
+            each.keyed.commit(BatchNumber(self.batch))
 
     def checkpoint(self, complete: bool = True) -> bool:
         """Take a checkpoint; True if it was recorded."""

@@ -58,6 +58,8 @@ class LoggedTable(KeyedState):
         self._schedule = Schedule(policy or MaterializationPolicy(), log, self._clock.monotonic())
         self._completed_cut = self._last_cut = NO_BATCH
         """The batches of the last completed checkpoint, and of the last requested checkpoint."""
+        self._last_base: Base | None = None
+        """The base that the last requested checkpoint starts from; None after a rewind."""
         self._failed: BaseException | None = None
 
     def restored(self, handles: Sequence[TableHandle], files: Mapping[str, MaterializedPart] | None = None) -> None:
@@ -100,7 +102,7 @@ class LoggedTable(KeyedState):
             self._failed = error
 
     def _cut(self, pending: PendingCut) -> Callable[[], None]:
-        pending.base = self._base_at(pending.batch)
+        pending.base = self._last_base = self._base_at(pending.batch)
         cut = self._log.cut(pending.batch, pending.base.sqn)
         self._last_cut = max(self._last_cut, pending.batch)
         return lambda: self._store(pending, cut)
@@ -140,7 +142,9 @@ class LoggedTable(KeyedState):
         if not self._followed:
             return self._bases.newest_at(batch)
         idle = self._log.next_sqn() == self._completed_end
-        return self._bases.newest_at(batch, self._completed_end + idle)
+        found, last = self._bases.newest_at(batch, self._completed_end + idle), self._last_base
+        # No cut starts from an older base than the cut before it: that base goes once the earlier cut completes.
+        return last if last is not None and found.batch < last.batch <= batch else found
 
     def _used_bases(self) -> Collection[Base | None]:
         """The bases of pending checkpoints, and the base that the next cut may start from."""
@@ -148,7 +152,7 @@ class LoggedTable(KeyedState):
 
     def _rewound(self, to_batch: BatchNumber) -> None:
         self._log.rewind(to_batch)
-        self._last_cut = to_batch
+        self._last_cut, self._last_base = to_batch, None
         self._ends = {cut: end for cut, end in self._ends.items() if cut <= to_batch}
 
     def _ended(self) -> None:
