@@ -185,7 +185,7 @@ def waiting(address: tuple[str, int], word: bytes) -> TaskBody:
                 connection.sendall(word)
                 connection.recv(1)
             except OSError:
-                pass
+                pass  # the program has counted enough, or has ended: the task may end, too
         return []
 
     return wait
@@ -220,7 +220,7 @@ class WaitingTasks:
                 return True
             connection.close()
         except OSError:
-            pass
+            pass  # nobody came in time, or a stranger who went again: no slot was counted
         return False
 
     def __enter__(self) -> "WaitingTasks":
