@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.job import Job
     from holdfast.jobmaster.batches.rescales import Rescale
     from holdfast.jobmaster.savepoints.savepoints import Savepoint
+    from holdfast.keyed_streams import KeyedStream
     from holdfast.query import Query
     from holdfast.settings import (
         ChangelogConfig,
@@ -100,7 +101,7 @@ if TYPE_CHECKING:
     from holdfast.standby_query import StandbyQuery
     from holdfast.start_options import StartOptions
     from holdfast.stored_state.read import read_state
-    from holdfast.streams import KeyedStream, Stream
+    from holdfast.streams import Stream
 
 MODULES: dict[str, str] = {
     "holdfast.availability": "SnapshotAvailability",
@@ -118,6 +119,7 @@ MODULES: dict[str, str] = {
     "holdfast.autoscale.settings": "Autoscale",
     "holdfast.functions.windows.declared": "session_window window",
     "holdfast.job": "Job",
+    "holdfast.keyed_streams": "KeyedStream",
     "holdfast.query": "Query",
     "holdfast.settings": "ChangelogConfig CheckpointConfig FailoverConfig HashMapState RegionConfig RetryPolicy "
     "RocksDBState TaskManagerConfig available_now cron every manual on_watermark processing_time",
@@ -136,7 +138,7 @@ MODULES: dict[str, str] = {
     "holdfast.sources.sequence": "SequenceSource",
     "holdfast.sources.spark_stream.stream_source": "StreamingDataFrameSource",
     "holdfast.stored_state.read": "read_state",
-    "holdfast.streams": "KeyedStream Stream",
+    "holdfast.streams": "Stream",
     "holdfast.sources.base": "BadRow Enumerator EnumeratorContext Source SourceBatch SourcePlan SplitRead",
     "holdfast.sinks.base": "Sink",
     "holdfast.standby_query": "StandbyQuery",

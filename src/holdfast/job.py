@@ -1,4 +1,4 @@
-"""A `Job`, its sources, and `start()`; methods that work on rows are in `streams`.
+"""A `Job`, its sources, and `start()`; methods that work on rows are in `streams` and `keyed_streams`.
 
 Declarations only, checked as far as they can be without data; nothing runs before `start()`.
 """
@@ -21,6 +21,7 @@ from holdfast.graph.nodes import ReadNode
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained
 from holdfast.hidden import hide_url
+from holdfast.keyed_streams import EmitMode
 from holdfast.ports import PortRange, check_port_range
 from holdfast.quantities import duration_us
 from holdfast.settings import (
@@ -43,7 +44,7 @@ from holdfast.sources.base import Source, SourceOutput
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.sources.truncations import PART
 from holdfast.start_options import StartKeywords, StartOptions, check_port
-from holdfast.streams import EmitMode, Stream
+from holdfast.streams import Stream
 from holdfast.ui.notebook import html_table
 from holdfast.ui.progress_line import starting
 

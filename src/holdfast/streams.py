@@ -1,8 +1,11 @@
-"""Streams and keyed streams: methods that declare the work on rows. Nothing runs before `start()`."""
+"""Streams: methods that declare the work on rows without keys. Nothing runs before `start()`.
+
+`key_by` gives a keyed stream, whose operators are in `keyed_streams`.
+"""
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,30 +20,20 @@ from holdfast.calls.declared import (
 )
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.expressions.declared import SqlExpression, declared
-from holdfast.functions.aggregates.declared import (
-    Aggregate,
-    check_aggregates,
-    named_aggregates,
-    without_conditions,
-)
 from holdfast.functions.duplicates.declaring import DuplicatesSettings
 from holdfast.functions.joins.declared import How
-from holdfast.functions.joins.declaring import JoinSettings
-from holdfast.functions.operator import OperatorSpec
-from holdfast.functions.process.declared import BatchFunction, ProcessFunction
-from holdfast.functions.ranking.declaring import LastSettings, TopSettings
 from holdfast.functions.rows.expressions import Expression
-from holdfast.functions.rows.policies import LatePolicy, RowHandling
+from holdfast.functions.rows.policies import LatePolicy
 from holdfast.functions.windows.declared import AnyWindow
-from holdfast.functions.windows.declaring import AggregateSettings, FunctionSettings, WindowSettings
 from holdfast.graph.changing import AsAppend, AsChanges
-from holdfast.graph.declarations import InputDeclaration, OperatorDeclaration, SinkDeclaration, keyed_by
+from holdfast.graph.declarations import SinkDeclaration, keyed_by
 from holdfast.graph.describing import described, ways
 from holdfast.graph.late import late_rows
-from holdfast.graph.nodes import Node, ReadNode, StepDeclaration, TransformDeclaration, timed, united
-from holdfast.graph.program import MapBatches, OperatorOrigin
+from holdfast.graph.nodes import Node, StepDeclaration, TransformDeclaration, timed, united
+from holdfast.graph.program import MapBatches
 from holdfast.graph.projecting import Projection, Selection
 from holdfast.graph.selecting import selected
+from holdfast.keyed_streams import KeyedStream
 from holdfast.quantities import Duration, duration_us
 from holdfast.schema import to_arrow_schema
 from holdfast.sinks.base import Sink
@@ -51,8 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from holdfast.job import Job
-
-EmitMode = Literal["final", "changes", "every"]
 
 
 class Stream:
@@ -68,12 +59,12 @@ class Stream:
 
         Of a join, whose sides have different columns, these are the rows of the left side.
         """
-        return Stream(self._job, late_rows(self._node, self._job.declared.operators, 0))
+        return self._with(late_rows(self._node, self._job.declared.operators, 0))
 
     @property
     def late_right(self) -> "Stream":
         """Rows of a join's right side that came too late; requires `late="stream"` in its declaration."""
-        return Stream(self._job, late_rows(self._node, self._job.declared.operators, 1))
+        return self._with(late_rows(self._node, self._job.declared.operators, 1))
 
     def __repr__(self) -> str:
         return f"<Stream of job {self._job.name!r}: {described(self._node)}>"
@@ -81,8 +72,12 @@ class Stream:
     def _repr_html_(self) -> str:
         return html_table(f"Stream of job {self._job.name}", ("from", "steps"), ways(self._node))
 
+    def _with(self, node: Node) -> "Stream":
+        """Return a stream of the same job with the rows of a node."""
+        return Stream(self._job, node)
+
     def _then(self, step: StepDeclaration) -> "Stream":
-        return Stream(self._job, self._job.known_schemas.then(self._node, step))
+        return self._with(self._job.known_schemas.then(self._node, step))
 
     def with_watermark(self, column: str, delay: Duration, idle_timeout: Duration | None = None) -> "Stream":
         """Declare the progress of event time: `column`'s newest value per split, minus `delay`; the least over all
@@ -101,7 +96,7 @@ class Stream:
         delay_us = duration_us(delay, "delay")
         idle_us = None if idle_timeout is None else duration_us(idle_timeout, "idle_timeout")
         spec = WatermarkSpec("", column, delay_us, idle_us)
-        return Stream(self._job, timed(self._node, self._job.declared.sources, f"with_watermark({column!r})", spec))
+        return self._with(timed(self._node, self._job.declared.sources, f"with_watermark({column!r})", spec))
 
     def with_batch_time(self, column: str) -> "Stream":
         """Add a timestamp column with the time of each row's batch, which is the watermark: for windows of processing
@@ -113,7 +108,7 @@ class Stream:
         if not isinstance(column, str) or not column:
             raise SettingsError(f"with_batch_time({column!r}): expected the name of the column")
         spec = WatermarkSpec("", column, 0, None, True)
-        return Stream(self._job, timed(self._node, self._job.declared.sources, f"with_batch_time({column!r})", spec))
+        return self._with(timed(self._node, self._job.declared.sources, f"with_batch_time({column!r})", spec))
 
     def transform(self, fn: "Callable[[DataFrame], DataFrame]") -> "Stream":
         """Apply `DataFrame -> DataFrame` by Spark SQL, batch by batch.
@@ -278,7 +273,7 @@ class Stream:
         """
         from holdfast.sql.on import joined_on
 
-        return Stream(self._job, joined_on(self, other, on, how, suffix=suffix, late=late, name=name)._node)
+        return self._with(joined_on(self, other, on, how, suffix=suffix, late=late, name=name)._node)
 
     def union(self, other: "Stream") -> "Stream":
         """Unite the rows of this stream and of `other`, which has the same schema, in no particular order."""
@@ -298,9 +293,9 @@ class Stream:
     def _united(self, other: "Stream", by_name: bool = False, tag: str | None = None) -> "Stream":
         if other._job is not self._job:
             raise JobRefused("union of streams of different jobs: read both sources in one job")
-        return Stream(self._job, united(self._node, other._node, by_name, tag))
+        return self._with(united(self._node, other._node, by_name, tag))
 
-    def key_by(self, *keys: str | AnyWindow | Sequence[str | AnyWindow], **computed: "Expression") -> "KeyedStream":
+    def key_by(self, *keys: str | AnyWindow | Sequence[str | AnyWindow], **computed: "Expression") -> KeyedStream:
         """Group by the values of columns, and by a window of event time if the keys contain a window.
 
         `key_by("user", hf.window("at", "10min"))` has the output columns `user`, `window_start`, `window_end`. Rows
@@ -313,7 +308,7 @@ class Stream:
             return self._then(Projection(made, added=True)).key_by(
                 *(keys[0] if len(keys) == 1 and isinstance(keys[0], list | tuple) else keys), *computed
             )
-        return KeyedStream(self._job, keyed_by(self._node, keys))
+        return KeyedStream(self, keyed_by(self._node, keys))
 
     def write(self, sink: Sink) -> None:
         """Send the rows to a sink. A stream can be written to several."""
@@ -321,201 +316,3 @@ class Stream:
             raise SettingsError(f"write({sink!r}): expected a sink such as DeltaSink, ParquetSink or NoopSink")
         name = self._job.declared.name_for(sink.name, sink.kind)
         self._job.declared.sinks[name] = SinkDeclaration(name, sink, self._node)
-
-
-class KeyedStream:
-    """Rows grouped by key, the input of keyed operators."""
-
-    def __init__(self, job: "Job", declared: InputDeclaration) -> None:
-        self._job = job
-        self._declared = declared
-
-    def __repr__(self) -> str:
-        keys = ", ".join(self._declared.shown_keys)
-        return f"<KeyedStream of job {self._job.name!r}: {described(self._declared.node)} → key_by({keys})>"
-
-    def aggregate(
-        self,
-        columns: Mapping[str, Aggregate] | EmitMode | None = None,
-        /,
-        *,
-        emit: EmitMode | None = None,
-        allowed_lateness: Duration = 0,
-        late: LatePolicy = "drop",
-        changes: bool = False,
-        name: str | None = None,
-        **aggregates: Aggregate,
-    ) -> Stream:
-        """Keep aggregates per key: `aggregate(n=hf.count(), total=hf.sum("x"))`.
-
-        Output: the key columns, then the aggregates in the order in which they are given.
-
-        Parameters
-        ----------
-        columns
-            Aggregates by the name of their column, for names that are parameters here: `{"name": hf.count()}`. Or
-            `emit`.
-        emit
-            `"changes"` (default): a row per key touched in a batch, at its end; `"every"`: a row per input row, with
-            the running values. Behind a window: `"final"` (default): a single row per key and window, once the
-            watermark has passed the window's end; `"changes"`: a row in each batch that changed the window.
-        allowed_lateness
-            Behind a window: time after the window's end for which it still takes rows and stays in the state.
-        late
-            Behind a window: treatment of a row whose windows are closed. `"drop"` counts it (`numLateRecordsDropped`),
-            `"dead_letter"` also writes it to the job's dead letters, `"stream"` gives it as `.late` of the returned
-            stream.
-        changes
-            True: the output is a stream of changes, which operators can take. False: over changes, upserts by key.
-        """
-        if isinstance(columns, str):
-            columns, emit = None, columns
-        given = {"emit": emit, "late": late, "changes": changes, "name": name, "allowed_lateness": allowed_lateness}
-        aggregates = named_aggregates(columns, aggregates, **given)
-        check_aggregates(aggregates, "changes")
-        plain, computed = without_conditions(aggregates, self._job.expression_settings)
-        windows = WindowSettings(self._rows, emit, allowed_lateness, late)
-        windows.check(self._declared.window, self._declared.key_columns)
-        read = {each for one in plain.values() for each in (one.column, one.other) if each} - set(computed)
-        whole = late != "drop" or self._job.dead_letters is not None
-        if computed:
-            self._job.known_schemas.then(self._declared.node, Projection(dict(computed), added=True))
-        narrowed = replace(self._declared, reads=None if whole else tuple(read), computed=computed)
-        return self._declare(name, "aggregate", AggregateSettings(plain, windows, changes).spec, narrowed)
-
-    def process(
-        self,
-        function: ProcessFunction | BatchFunction,
-        schema: Any,
-        *,
-        broadcast: "Mapping[str, KeyedStream] | None" = None,
-        allowed_lateness: Duration = 0,
-        late: LatePolicy = "drop",
-        name: str | None = None,
-    ) -> Stream:
-        """Apply a user's function with state per key. `schema`: schema of the rows it yields. `name`: its operator's.
-
-        `broadcast`: a keyed stream for each `BroadcastState` of the function; every subtask gets all of its rows.
-
-        Behind a window the function gets the rows of a whole window, once, when the window closes, and has neither
-        states nor timers. `process(rows, ctx)` of a `ProcessFunction` gets them as a list, with the window's bounds in
-        `ctx.key`; a `BatchFunction` gets batches, with the bounds in `keys`. `allowed_lateness`, `late`: `aggregate`.
-        """
-        windows = WindowSettings(self._rows, None, allowed_lateness, late)
-        windows.check(self._declared.window, self._declared.key_columns)
-        settings = FunctionSettings(function, to_arrow_schema(schema), windows)
-        inputs = [self._declared]
-        for state, each in (broadcast or {}).items():
-            if not isinstance(each, KeyedStream) or each._job is not self._job:
-                raise SettingsError(f"broadcast={{{state!r}: {each!r}}}: expected a stream.key_by(…) of this job")
-            inputs.append(each._declared.as_broadcast(state))
-        return self._declare(name, "process", settings.spec, *inputs)
-
-    def join(
-        self,
-        other: "KeyedStream",
-        within: tuple[Duration, Duration] | None = None,
-        *,
-        how: How = "inner",
-        between: tuple[str, str] | None = None,
-        ttl: Duration | None = None,
-        tolerance: Duration | None = None,
-        suffix: str | None = None,
-        late: LatePolicy = "drop",
-        name: str | None = None,
-    ) -> Stream:
-        """Join rows of both streams that have the same key and meet in time.
-
-        Output: the columns of this stream, then the columns of the other. Key columns with the same name on both sides
-        become a single column. Behind windows, rows meet in the same window, whose bounds are the last columns.
-
-        Parameters
-        ----------
-        other
-            A keyed stream of the same job, whose keys have the same types.
-        within
-            Least and greatest time by which the other stream's row is later than this stream's row, both included:
-            `("-5min", "10min")`.
-        how
-            `"left"`, `"right"`, `"outer"` also give rows that met no other, once the watermark says that none will
-            come; `"semi"` gives the rows of this stream that met another, once; `"anti"` those that met none. `"asof"`
-            gives each row of this stream once, with the newest row of the other that is not after it, or with nulls.
-        between
-            Two columns of the other stream, instead of `within`: its rows meet rows of this stream from the time in the
-            first column, which is its event time, to the time in the second.
-        ttl
-            Instead of a bound of event time: rows are kept for so long after they came.
-        tolerance
-            Greatest time by which the other stream's row may be earlier, with `how="asof"`. None: no bound, so that the
-            newest row of each key is kept for ever.
-        suffix
-            Suffix of the other stream's columns whose names this stream has too.
-        late
-            Treatment of rows that come after the watermark: `"drop"` counts them, `"dead_letter"` also writes them to
-            the job's dead letters, `"stream"` gives late rows of this stream as `.late` of the returned stream, and
-            late rows of the other as `.late_right`.
-        """
-        if not isinstance(other, KeyedStream):
-            raise SettingsError(f"join({other!r}): expected a keyed stream; add .key_by(…) to it")
-        if other._job is not self._job:
-            raise JobRefused("join of streams of different jobs: read both sources in one job")
-        settings = JoinSettings(within, between, ttl, tolerance, how, suffix, late, self._rows.bad_records)
-        self._rows.check_late(late)
-        inputs = (replace(side._declared, timed=settings.timed) for side in (self, other))
-        return self._declare(name, "join", settings.spec, *inputs)
-
-    def last(self, *, by: str, name: str | None = None) -> Stream:
-        """Give the row of each key with the greatest value of `by`, in each batch that brought a greater value.
-
-        Of equal ones the last that came wins; null is below every value, NaN above every number. The columns stay as
-        they are. Behind windows take `top(1, by=…)`.
-        """
-        settings = LastSettings(by)
-        settings.check(self._declared.window)
-        return self._declare(name, "last", settings.spec, replace(self._declared, plain=True))
-
-    def top(
-        self,
-        n: int,
-        *,
-        by: str,
-        ties: bool = False,
-        least: bool = False,
-        allowed_lateness: Duration = 0,
-        late: LatePolicy = "drop",
-        name: str | None = None,
-    ) -> Stream:
-        """Emit the rows of each key with the greatest values of a column; behind a window, when the window closes.
-
-        Output behind a window: the key columns with the window's bounds, then the other columns of the input. Without a
-        window: the key columns, the row's `rank` from 1, then the other columns, in each batch for each row that took
-        a rank; it replaces the row that had this rank before.
-
-        Parameters
-        ----------
-        by
-            A column with an order; nulls come last, NaN is above every number.
-        ties
-            True: rows equal to the last of the `n` come as well, as with `RANK() <= n`; only behind a window. False:
-            at most `n` rows; among equal rows the earliest.
-        least
-            True: the least values instead of the greatest.
-        allowed_lateness, late
-            As in `aggregate`.
-        """
-        windows = WindowSettings(self._rows, None, allowed_lateness, late)
-        settings = TopSettings(n, by, ties, least, windows)
-        windows.check(self._declared.window, self._declared.key_columns)
-        return self._declare(name, "top", settings.spec, self._declared)
-
-    @property
-    def _rows(self) -> RowHandling:
-        return RowHandling("fail" if self._job.dead_letters is None else "dead_letter", self._job.combine)
-
-    def _declare(
-        self, name: str | None, kind: str, specify: Callable[..., OperatorSpec], *inputs: InputDeclaration
-    ) -> Stream:
-        declared = self._job.declared
-        operator = declared.name_for(name, kind)
-        declared.operators[operator] = OperatorDeclaration(operator, inputs, specify)
-        return Stream(self._job, ReadNode(OperatorOrigin(operator)))

@@ -1,0 +1,225 @@
+"""Keyed streams: operators with state per key. Nothing runs before `start()`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.aggregates.declared import Aggregate, check_aggregates, named_aggregates, without_conditions
+from holdfast.functions.joins.declared import How
+from holdfast.functions.joins.declaring import JoinSettings
+from holdfast.functions.operator import OperatorSpec
+from holdfast.functions.process.declared import BatchFunction, ProcessFunction
+from holdfast.functions.ranking.declaring import LastSettings, TopSettings
+from holdfast.functions.rows.policies import LatePolicy, RowHandling
+from holdfast.functions.windows.declaring import AggregateSettings, FunctionSettings, WindowSettings
+from holdfast.graph.declarations import InputDeclaration, OperatorDeclaration
+from holdfast.graph.describing import described
+from holdfast.graph.nodes import ReadNode
+from holdfast.graph.program import OperatorOrigin
+from holdfast.graph.projecting import Projection
+from holdfast.quantities import Duration
+from holdfast.schema import to_arrow_schema
+
+if TYPE_CHECKING:
+    from holdfast.streams import Stream
+
+EmitMode = Literal["final", "changes", "every"]
+
+
+class KeyedStream:
+    """Rows grouped by key, the input of keyed operators."""
+
+    def __init__(self, stream: "Stream", declared: InputDeclaration) -> None:
+        self._stream, self._job = stream, stream._job
+        self._declared = declared
+
+    def __repr__(self) -> str:
+        keys = ", ".join(self._declared.shown_keys)
+        return f"<KeyedStream of job {self._job.name!r}: {described(self._declared.node)} → key_by({keys})>"
+
+    def aggregate(
+        self,
+        columns: Mapping[str, Aggregate] | EmitMode | None = None,
+        /,
+        *,
+        emit: EmitMode | None = None,
+        allowed_lateness: Duration = 0,
+        late: LatePolicy = "drop",
+        changes: bool = False,
+        name: str | None = None,
+        **aggregates: Aggregate,
+    ) -> "Stream":
+        """Keep aggregates per key: `aggregate(n=hf.count(), total=hf.sum("x"))`.
+
+        Output: the key columns, then the aggregates in the order in which they are given.
+
+        Parameters
+        ----------
+        columns
+            Aggregates by the name of their column, for names that are parameters here: `{"name": hf.count()}`. Or
+            `emit`.
+        emit
+            `"changes"` (default): a row per key touched in a batch, at its end; `"every"`: a row per input row, with
+            the running values. Behind a window: `"final"` (default): a single row per key and window, once the
+            watermark has passed the window's end; `"changes"`: a row in each batch that changed the window.
+        allowed_lateness
+            Behind a window: time after the window's end for which it still takes rows and stays in the state.
+        late
+            Behind a window: treatment of a row whose windows are closed. `"drop"` counts it (`numLateRecordsDropped`),
+            `"dead_letter"` also writes it to the job's dead letters, `"stream"` gives it as `.late` of the returned
+            stream.
+        changes
+            True: the output is a stream of changes, which operators can take. False: over changes, upserts by key.
+        """
+        if isinstance(columns, str):
+            columns, emit = None, columns
+        given = {"emit": emit, "late": late, "changes": changes, "name": name, "allowed_lateness": allowed_lateness}
+        aggregates = named_aggregates(columns, aggregates, **given)
+        check_aggregates(aggregates, "changes")
+        plain, computed = without_conditions(aggregates, self._job.expression_settings)
+        windows = WindowSettings(self._rows, emit, allowed_lateness, late)
+        windows.check(self._declared.window, self._declared.key_columns)
+        read = {each for one in plain.values() for each in (one.column, one.other) if each} - set(computed)
+        whole = late != "drop" or self._job.dead_letters is not None
+        if computed:
+            self._job.known_schemas.then(self._declared.node, Projection(dict(computed), added=True))
+        narrowed = replace(self._declared, reads=None if whole else tuple(read), computed=computed)
+        return self._declare(name, "aggregate", AggregateSettings(plain, windows, changes).spec, narrowed)
+
+    def process(
+        self,
+        function: ProcessFunction | BatchFunction,
+        schema: Any,
+        *,
+        broadcast: "Mapping[str, KeyedStream] | None" = None,
+        allowed_lateness: Duration = 0,
+        late: LatePolicy = "drop",
+        name: str | None = None,
+    ) -> "Stream":
+        """Apply a user's function with state per key. `schema`: schema of the rows it yields. `name`: its operator's.
+
+        `broadcast`: a keyed stream for each `BroadcastState` of the function; every subtask gets all of its rows.
+
+        Behind a window the function gets the rows of a whole window, once, when the window closes, and has neither
+        states nor timers. `process(rows, ctx)` of a `ProcessFunction` gets them as a list, with the window's bounds in
+        `ctx.key`; a `BatchFunction` gets batches, with the bounds in `keys`. `allowed_lateness`, `late`: `aggregate`.
+        """
+        windows = WindowSettings(self._rows, None, allowed_lateness, late)
+        windows.check(self._declared.window, self._declared.key_columns)
+        settings = FunctionSettings(function, to_arrow_schema(schema), windows)
+        inputs = [self._declared]
+        for state, each in (broadcast or {}).items():
+            if not isinstance(each, KeyedStream) or each._job is not self._job:
+                raise SettingsError(f"broadcast={{{state!r}: {each!r}}}: expected a stream.key_by(…) of this job")
+            inputs.append(each._declared.as_broadcast(state))
+        return self._declare(name, "process", settings.spec, *inputs)
+
+    def join(
+        self,
+        other: "KeyedStream",
+        within: tuple[Duration, Duration] | None = None,
+        *,
+        how: How = "inner",
+        between: tuple[str, str] | None = None,
+        ttl: Duration | None = None,
+        tolerance: Duration | None = None,
+        suffix: str | None = None,
+        late: LatePolicy = "drop",
+        name: str | None = None,
+    ) -> "Stream":
+        """Join rows of both streams that have the same key and meet in time.
+
+        Output: the columns of this stream, then the columns of the other. Key columns with the same name on both sides
+        become a single column. Behind windows, rows meet in the same window, whose bounds are the last columns.
+
+        Parameters
+        ----------
+        other
+            A keyed stream of the same job, whose keys have the same types.
+        within
+            Least and greatest time by which the other stream's row is later than this stream's row, both included:
+            `("-5min", "10min")`.
+        how
+            `"left"`, `"right"`, `"outer"` also give rows that met no other, once the watermark says that none will
+            come; `"semi"` gives the rows of this stream that met another, once; `"anti"` those that met none. `"asof"`
+            gives each row of this stream once, with the newest row of the other that is not after it, or with nulls.
+        between
+            Two columns of the other stream, instead of `within`: its rows meet rows of this stream from the time in the
+            first column, which is its event time, to the time in the second.
+        ttl
+            Instead of a bound of event time: rows are kept for so long after they came.
+        tolerance
+            Greatest time by which the other stream's row may be earlier, with `how="asof"`. None: no bound, so that the
+            newest row of each key is kept for ever.
+        suffix
+            Suffix of the other stream's columns whose names this stream has too.
+        late
+            Treatment of rows that come after the watermark: `"drop"` counts them, `"dead_letter"` also writes them to
+            the job's dead letters, `"stream"` gives late rows of this stream as `.late` of the returned stream, and
+            late rows of the other as `.late_right`.
+        """
+        if not isinstance(other, KeyedStream):
+            raise SettingsError(f"join({other!r}): expected a keyed stream; add .key_by(…) to it")
+        if other._job is not self._job:
+            raise JobRefused("join of streams of different jobs: read both sources in one job")
+        settings = JoinSettings(within, between, ttl, tolerance, how, suffix, late, self._rows.bad_records)
+        self._rows.check_late(late)
+        inputs = (replace(side._declared, timed=settings.timed) for side in (self, other))
+        return self._declare(name, "join", settings.spec, *inputs)
+
+    def last(self, *, by: str, name: str | None = None) -> "Stream":
+        """Give the row of each key with the greatest value of `by`, in each batch that brought a greater value.
+
+        Of equal ones the last that came wins; null is below every value, NaN above every number. The columns stay as
+        they are. Behind windows take `top(1, by=…)`.
+        """
+        settings = LastSettings(by)
+        settings.check(self._declared.window)
+        return self._declare(name, "last", settings.spec, replace(self._declared, plain=True))
+
+    def top(
+        self,
+        n: int,
+        *,
+        by: str,
+        ties: bool = False,
+        least: bool = False,
+        allowed_lateness: Duration = 0,
+        late: LatePolicy = "drop",
+        name: str | None = None,
+    ) -> "Stream":
+        """Emit the rows of each key with the greatest values of a column; behind a window, when the window closes.
+
+        Output behind a window: the key columns with the window's bounds, then the other columns of the input. Without a
+        window: the key columns, the row's `rank` from 1, then the other columns, in each batch for each row that took
+        a rank; it replaces the row that had this rank before.
+
+        Parameters
+        ----------
+        by
+            A column with an order; nulls come last, NaN is above every number.
+        ties
+            True: rows equal to the last of the `n` come as well, as with `RANK() <= n`; only behind a window. False:
+            at most `n` rows; among equal rows the earliest.
+        least
+            True: the least values instead of the greatest.
+        allowed_lateness, late
+            As in `aggregate`.
+        """
+        windows = WindowSettings(self._rows, None, allowed_lateness, late)
+        settings = TopSettings(n, by, ties, least, windows)
+        windows.check(self._declared.window, self._declared.key_columns)
+        return self._declare(name, "top", settings.spec, self._declared)
+
+    @property
+    def _rows(self) -> RowHandling:
+        return RowHandling("fail" if self._job.dead_letters is None else "dead_letter", self._job.combine)
+
+    def _declare(
+        self, name: str | None, kind: str, specify: Callable[..., OperatorSpec], *inputs: InputDeclaration
+    ) -> "Stream":
+        declared = self._job.declared
+        operator = declared.name_for(name, kind)
+        declared.operators[operator] = OperatorDeclaration(operator, inputs, specify)
+        return self._stream._with(ReadNode(OperatorOrigin(operator)))
