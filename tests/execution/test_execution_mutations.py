@@ -10,10 +10,11 @@ import pytest
 from execution_world import World
 
 from holdfast import errors
+from holdfast.execution import course, machine, processes
 from holdfast.execution import events as ev
-from holdfast.execution import machine, processes
 from holdfast.execution.absences import Absences
 from holdfast.execution.calls import Calls, Overdue, Step
+from holdfast.execution.course import Course
 from holdfast.execution.machine import Machine
 from holdfast.execution.places import Places, choose
 from holdfast.execution.processes import Process, ProcessTable
@@ -59,7 +60,7 @@ def _commits_beside_a_loss() -> AbstractContextManager[Any]:
 
 
 def _uses_a_run_again() -> AbstractContextManager[Any]:
-    return mock.patch.object(Machine, "_next_run", lambda self: RunNumber(max(self._run, 1)))
+    return mock.patch.object(Course, "next_run", lambda self: RunNumber(max(self.run, 1)))
 
 
 def _forgets_the_base() -> AbstractContextManager[Any]:
@@ -91,9 +92,7 @@ def _ends_work_for_a_cut() -> AbstractContextManager[Any]:
 
 def _goes_on_after_broken_work() -> AbstractContextManager[Any]:
     def failed(self: Machine, event: ev.WorkFailed) -> None:
-        if self._work is not None:
-            self._work = None
-            self._restart()
+        self._restart()
 
     return mock.patch.object(Machine, "_on_work_failed", failed)
 
@@ -125,12 +124,17 @@ def _goes_on_after_a_failed_commit() -> AbstractContextManager[Any]:
 
 
 def _takes_answers_of_other_runs() -> AbstractContextManager[Any]:
-    before = Machine._is_over
-    return mock.patch.object(Machine, "_is_over", lambda self, work, run=None, batch=None: before(self, work))
+    before = Course.take
+
+    def take(self: Course, event: Any) -> bool:
+        present = {"run": self.run, "batch": self.batch} if hasattr(event, "run") else {}
+        return before(self, replace(event, **{name: now for name, now in present.items() if hasattr(event, name)}))
+
+    return mock.patch.object(Course, "take", take)
 
 
 def _awaits_no_loss() -> AbstractContextManager[Any]:
-    return mock.patch.object(machine, "LOSS_NOTICE_S", float("inf"))
+    return mock.patch.object(course, "LOSS_NOTICE_S", float("inf"))
 
 
 def _moves_survivors() -> AbstractContextManager[Any]:
@@ -162,7 +166,7 @@ def _joins_within_a_batch() -> AbstractContextManager[Any]:
     def look(self: Machine) -> None:
         before(self)
         places = self._joinable()
-        if places is not None and self._work is not None:
+        if places is not None and self._course.work is not None:
             self._join(places)
 
     return mock.patch.object(Machine, "_look_who_joins", look)

@@ -12,7 +12,7 @@ from job_kit import new_job, newest, pairs, script
 
 import holdfast as hf
 from holdfast import failpoints
-from holdfast.execution import machine
+from holdfast.execution import course
 from holdfast.jobmaster.processes import taskmanagers
 from holdfast.testing import local
 from holdfast.testing.run import run, start
@@ -98,7 +98,7 @@ def test_the_end_names_a_call_that_never_returns_and_leaves_it_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(taskmanagers, "QUICK_S", 0.01)  # a call that takes less is not known by name
-    monkeypatch.setattr(machine, "END_S_MAX", 2.0)
+    monkeypatch.setattr(course, "END_S_MAX", 2.0)
     monkeypatch.setattr(local, "CLOSE_S_MAX", 0.1)
     hangs = threading.Event()
     with hanging_once("taskmanager.process.before", hangs):

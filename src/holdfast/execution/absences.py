@@ -1,5 +1,12 @@
 """TaskManagers that are left out while batches go on (`on_loss="drop"`), and the base from which replacements join.
 
+Batches go on while a TaskManager is missing, and its replacement joins between two batches:
+
+    a loss ──within the limits──► left out: batches and checkpoints go on without it
+       │                     a replacement serves ─► AskBase, goes on ──BaseChosen──► at the next batch boundary
+       │                                                                             JOINING ──Deployed──► next batch
+       └─past a limit, or a further loss while a replacement joins──► a restart, in which everybody goes back
+
 Invariants: a TaskManager is missing for a bounded time, and a bounded share of them at once. Nobody joins from a base
 before a batch that changed broadcast state: the replacement would know less of it than the others.
 """

@@ -28,16 +28,9 @@ Invariants
   bounded: no storm goes on for ever.
 - After `End` no command is given.
 
-With `on_loss="drop"` batches go on while a TaskManager is missing, and its replacement joins between two batches:
-
-    a loss ──within the limits──► left out: batches and checkpoints go on without it
-       │                     a replacement serves ─► AskBase, goes on ──BaseChosen──► at the next batch boundary
-       │                                                                             JOINING ──Deployed──► `_plan`
-       └─past a limit, or a further loss while a replacement joins──► a restart, in which everybody goes back
-
-Parts: `supervision` (who lives, calls), `places` (who holds which subtasks), `restarts` (the budget), `absences` (who
-is left out), `rescaling` (another number of places), `failover` (why it goes back), `reactions` (to errors). This file
-has the whole story of a job, so it is longer than others.
+Parts: `course` (the work in flight, waits, the end), `supervision` (who lives, calls), `places` (who holds which
+subtasks), `restarts` (the budget), `absences` (who is left out), `rescaling` (another number of places), `failover`
+(why it goes back), `reactions` (to errors). This file has the whole story of a job, so it is longer than others.
 
 Does not own: positions, plans, checkpoints, units of senders, connections, which rows are dropped.
 """
@@ -49,33 +42,23 @@ from holdfast import errors
 from holdfast.execution import events as ev
 from holdfast.execution import moves, reactions
 from holdfast.execution.absences import Absences
+from holdfast.execution.course import Course
 from holdfast.execution.failover import UNKNOWN, Cause, Failover, Why
-from holdfast.execution.phases import WORK_OF, Phase, Work
+from holdfast.execution.phases import Phase
 from holdfast.execution.places import Places, choose
 from holdfast.execution.reactions import Reaction
 from holdfast.execution.rescaling import Rescaling
 from holdfast.execution.restarts import Restarts
 from holdfast.execution.supervision import Supervision
-from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
+from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role
 from holdfast.settings import FailoverConfig, OnLoss
 
-LOSS_NOTICE_S = 5.0
-"""Seconds to wait for the end of a process that did not answer; then the job goes on as if it lived."""
-GRACE_S = 1.0
-"""Seconds in which tasks may end by themselves once a user stops the query: Spark warns of each task it cancels."""
-END_S_MAX = 10.0
-"""Seconds to wait for work in flight when the query ends. A higher value lets longer calls of user functions come to
-their end, and holds up the end for longer where one never returns; its work counts nowhere in either case."""
 GOING_ON = (Phase.PLANNING, Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING, Phase.FINISHING)
 """The phases in which a TaskManager may be left out."""
 
 
 class Machine:
     """The execution rules of a job during a single epoch. Called by a single thread at a time."""
-
-    _rescale_waits: moves.RescaleAsked | None = None
-    """A rescale that is to follow the move away from machines that are to go."""
-    _parallelism = 0
 
     def __init__(self, config: FailoverConfig, on_loss: OnLoss = OnLoss.REWIND) -> None:
         self._config = config
@@ -84,27 +67,22 @@ class Machine:
         self._restarts = Restarts(config)
         self._absences = Absences(config)
         self._places, self._rescaling = Places(), Rescaling()
+        self._rescale_waits: moves.RescaleAsked | None = None
+        """A rescale that is to follow the move away from machines that are to go."""
+        self._parallelism = 0
         self._follows: Mapping[int, int] = {}
         """The standby that has state of each place."""
         self._commands: list[ev.Command] = []
-        """The commands of the present answer."""
-        self.phase = Phase.IDLE
-        self._work: Work | None = None
-        self._now_s, self._run = 0.0, RunNumber(0)
+        """The commands of the present answer, to which the course adds its own."""
+        self._course = Course(self._commands)
         self._has_run = False
         self._base: JournalNumber | None = None
         self._joins = False
         """True while a deployment concerns replacements alone."""
-        self._batch: BatchNumber | None = None
         self._attempt = 0
         self._combine = True
         self.paused_by: frozenset[str] = frozenset()
         """Sinks that lag so far behind that no batch is planned."""
-        self._cause: Cause | None = None
-        self._error: Exception | None = None
-        self._noticed: Callable[[], None] = lambda: None
-        self._unnoticed: Callable[[], None] = lambda: None
-        self._until_s = self._cancel_s = 0.0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             **self._handlers_of_moves(),
             ev.Started: self._on_started,
@@ -139,38 +117,40 @@ class Machine:
             ev.Failed: self._on_failed,
         }
 
+    @property
+    def phase(self) -> Phase:
+        return self._course.phase
+
     def handle(self, event: ev.Event) -> list[ev.Command]:
         """Handle an event; return the commands that follow from it, in their order."""
+        self._commands.clear()
+        if self.phase is not Phase.ENDED and self._course.take(event):
+            self._handlers[type(event)](event)
+            self._add_the_end()
+        return list(self._commands)
+
+    def _add_the_end(self) -> None:
         if self.phase is Phase.ENDED:
-            return []
-        self._commands = []
-        self._handlers[type(event)](event)
-        return self._commands
+            self._end_moves("the query ended")
+            self._commands.append(self._course.the_end)
 
     def validate(self) -> None:
         """Check the invariants; for tests. Raises AssertionError."""
         self._supervision.validate()
-        wanted = WORK_OF.get(self.phase, self._work)
-        assert self._work is wanted, f"{self._work} is in flight, expected {wanted}"
-        assert self.phase is not Phase.DRAINING or self._work, "draining, but nothing is in flight"
-        assert self.phase is not Phase.ENDING or self._work, "ending, but nothing is in flight"
-        assert self.phase is not Phase.DRAINING or self._cause, "draining without a cause"
-        undisturbed = (Phase.PLANNING, Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING, Phase.FINISHING)
-        if self.phase in undisturbed:
+        self._course.validate()
+        if self.phase in GOING_ON:
             assert self._places.still_held(self._supervision.live(), self._absences.since_s), (
                 f"{self._places} was deployed, {self._supervision.live()} lives"
             )
-        has_batch = self.phase in (Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING)
-        assert not has_batch or self._batch is not None, "no batch"
         assert self._attempt <= self._config.batch_attempts, f"attempt {self._attempt}"
-        if self.phase is not Phase.ENDED:
-            assert self._restarts.count <= self._config.restarts_max or self._error, f"{self._restarts.count} restarts"
+        if self.phase is not Phase.ENDED and self._course.error is None:
+            assert self._restarts.count <= self._config.restarts_max, f"{self._restarts.count} restarts"
 
     # --- time and processes -------------------------------------------------------------------------------------------
 
     def _on_started(self, event: ev.Started) -> None:
         if self.phase is Phase.IDLE:
-            self._now_s = event.now_s
+            self._course.now_s = event.now_s
             self._base = event.base
             for role, count in event.wanted.items():
                 self._supervision.want(role, count, event.now_s)
@@ -178,31 +158,25 @@ class Machine:
             self._gather()
 
     def _on_tick(self, event: ev.Tick) -> None:
-        self._now_s = max(self._now_s, event.now_s)
-        if self.phase in (Phase.ENDING, Phase.LEAVING) and self._now_s >= self._until_s:
-            work = self._work and self._work.value
-            self._log(f"the query ends before its work has: {work}{self._supervision.left_behind(self._now_s)}")
-            self._end()
+        self._course.tick(event.now_s, self._supervision.left_behind)
+        if self.phase is Phase.ENDED:
             return
-        self._cancel_due()
-        if self.phase is Phase.WAITING and self._now_s >= self._until_s:
-            self._unnoticed()
-        self._commands += self._supervision.look(self._now_s, self._run)
-        if not self._is_ending:
+        self._commands += self._supervision.look(self._course.now_s, self._course.run)
+        if not self._course.is_ending:
             self._look_at_absent()
             self._start_due()
             self._deploy_if_complete()
             self._look_at_moves()
 
     def _start_due(self) -> None:
-        error = self._supervision.not_started(self._now_s)
+        error = self._supervision.not_started(self._course.now_s)
         if error is not None:
-            self._end_with(error)
+            self._course.end_with(error)
         else:
-            self._commands += self._supervision.start_due(self._now_s)
+            self._commands += self._supervision.start_due(self._course.now_s)
 
     def _on_wanted(self, event: ev.ProcessesWanted) -> None:
-        self._supervision.want(event.role, event.count, self._now_s)
+        self._supervision.want(event.role, event.count, self._course.now_s)
 
     def _on_registered(self, event: ev.Registered) -> None:
         self._supervision.registered(event)
@@ -214,8 +188,8 @@ class Machine:
         self._follows = event.by_place
 
     def _on_lost(self, event: ev.Lost) -> None:
-        loss = self._supervision.lost(event, self._now_s)
-        if loss is None or self._is_ending:
+        loss = self._supervision.lost(event, self._course.now_s)
+        if loss is None or self._course.is_ending:
             return
         is_dispensable = loss.process.role is Role.TASK_MANAGER and self._supervision.is_complete
         if loss.over_budget is not None and not is_dispensable:
@@ -231,8 +205,8 @@ class Machine:
             self._give_up(loss.cause)
 
     def _on_loss_explained(self, event: ev.LossExplained) -> None:
-        if self._cause is not None:
-            self._cause = self._cause.explained(event.process, event.reason)
+        if self._course.cause is not None:
+            self._course.cause = self._course.cause.explained(event.process, event.reason)
 
     def _is_needed(self, process: ProcessId) -> bool:
         """True unless the process was a standby: the job goes on without it."""
@@ -241,113 +215,46 @@ class Machine:
     def _on_unreachable(self, event: ev.Unreachable) -> None:
         self._commands += self._supervision.unreachable(event)
 
-    # --- work in flight -----------------------------------------------------------------------------------------------
-
-    def _begin(self, phase: Phase, command: ev.Command) -> None:
-        self.phase = phase
-        self._work = WORK_OF[phase]
-        self._commands.append(command)
-
-    def _is_over(self, work: Work, run: RunNumber | None = None, batch: BatchNumber | None = None) -> bool:
-        """True if an event ends the work in flight; afterwards none is in flight."""
-        if self._work is not work or run not in (None, self._run) or batch not in (None, self._batch):
-            return False
-        self._work = None
-        return True
-
-    def _next_run(self) -> RunNumber:
-        self._run = RunNumber(self._run + 1)
-        return self._run
-
-    def _log(self, message: str) -> None:
-        self._commands.append(ev.Log(message))
-
-    def _wait(self, seconds: float, cause: Cause, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
-        """Wait up to `seconds` for the loss of a process that did not answer, or for a store that comes back."""
-        self.phase = Phase.WAITING
-        self._cause = cause
-        self._noticed, self._unnoticed = noticed, unnoticed
-        self._until_s = self._now_s + seconds
-
-    def _await_loss(self, cause: Cause, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
-        """Wait for the loss of a process that did not answer."""
-        self._wait(LOSS_NOTICE_S, cause, noticed, unnoticed)
-
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    @property
-    def _is_ending(self) -> bool:
-        return self.phase in (Phase.LEAVING, Phase.ENDING, Phase.ENDED)
-
     def _on_stop_asked(self, event: ev.StopAsked) -> None:
-        if not self._is_ending:
-            self._end_with(None)
+        if not self._course.is_ending:
+            self._course.end_with(None)
 
     def _on_failed(self, event: ev.Failed) -> None:
-        if not self._is_ending:
-            self._end_with(event.error)
+        if not self._course.is_ending:
+            self._course.end_with(event.error)
 
     def _exhausted(self, count: str, cause: Cause) -> None:
         if self._has_run:
-            self._end_with(errors.RestartsExhausted(f"{count}; the last cause: {cause}"))
+            self._course.end_with(errors.RestartsExhausted(f"{count}; the last cause: {cause}"))
         else:
-            self._end_with(
+            self._course.end_with(
                 errors.JobRefused(f"TaskManagers keep ending while they start: {count}; the last cause: {cause}")
             )
-
-    def _leave(self, error: Exception) -> None:
-        """Undo the batch in flight, then end the query."""
-        self._error = error
-        self._until_s = self._now_s + END_S_MAX
-        self._begin(Phase.LEAVING, ev.Undo(self._next_run()))
-
-    def _end_with(self, error: Exception | None) -> None:
-        """Ask the work in flight to end, and end the query after it."""
-        self._error = error
-        if self._work is None:
-            self._end()
-            return
-        self.phase = Phase.ENDING
-        self._until_s = self._now_s + END_S_MAX
-        self._cancel_s = self._now_s + (GRACE_S if error is None else 0.0)
-        self._commands.append(ev.Interrupt())
-        self._cancel_due()
-
-    def _cancel_due(self) -> None:
-        if self.phase is Phase.ENDING and self._now_s >= self._cancel_s:
-            self._cancel_s = float("inf")
-            self._commands.append(ev.Cancel(self._run))
-
-    def _end(self, complete: bool = False) -> None:
-        self.phase = Phase.ENDED
-        self._work = None
-        self._end_moves("the query ended")
-        self._commands.append(ev.End(self._error, complete))
 
     # --- deployment ---------------------------------------------------------------------------------------------------
 
     def _gather(self) -> None:
         """Deploy as soon as a TaskManager serves for each place."""
-        self.phase = Phase.GATHERING
-        self._commands += self._supervision.start_due(self._now_s)
+        self._course.phase = Phase.GATHERING
+        self._commands += self._supervision.start_due(self._course.now_s)
         self._deploy_if_complete()
 
     def _deploy_if_complete(self) -> None:
-        if self.phase is not Phase.GATHERING or self._now_s < self._restarts.not_before_s:
+        if self.phase is not Phase.GATHERING or self._course.now_s < self._restarts.not_before_s:
             return
         places = choose(self._supervision.places, self._places, self._supervision.live(), self._follows)
         if places is None:
             return
         self._places = places
-        cause, self._cause = self._cause if self._has_run else None, None
+        cause, self._course.cause = self._course.cause if self._has_run else None, None
         failover = None if cause is None else Failover((cause,))
         rewind = self._on_loss is not OnLoss.RESTART
-        deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders, failover, rewind)
-        self._begin(Phase.DEPLOYING, deploy)
+        deploy = ev.Deploy(self._course.next_run(), self._base, dict(places.live), places.holders, failover, rewind)
+        self._course.begin(Phase.DEPLOYING, deploy)
 
     def _on_deployed(self, event: ev.Deployed) -> None:
-        if not self._is_over(Work.DEPLOY, event.run):
-            return
         if self._joins:
             self._joined()
             return
@@ -358,12 +265,10 @@ class Machine:
             self._restarts.deployed()
             self._has_run = True
             self._rescaling.again()
-            self._commands.append(ev.AnnounceDeployed(self._run, dict(self._places.live)))
+            self._commands.append(ev.AnnounceDeployed(self._course.run, dict(self._places.live)))
         self._go_on(self._plan, self._deploy_again)
 
     def _on_deploy_failed(self, event: ev.DeployFailed) -> None:
-        if not self._is_over(Work.DEPLOY, event.run):
-            return
         if self._joins:
             reaction = reactions.to_deployment(event.error, False, event.outage is not None)
             self._join_failed(reaction, f"a replacement could not join: {event.error}", event.error)
@@ -377,20 +282,20 @@ class Machine:
             return
         reaction = reactions.to_deployment(event.error, not self._has_run, event.outage is not None)
         if self.phase is Phase.ENDING:
-            self._end()
+            self._course.end()
         elif reaction is Reaction.END or (event.outage is not None and event.outage.is_over):
-            self._end_with(event.error)
+            self._course.end_with(event.error)
         elif self.phase is Phase.DRAINING:
             self._deploy_again()
         elif reaction is Reaction.LOST:
-            self._await_loss(Cause(Why.FAILED, str(event.error)), self._deploy_again, self._deploy_again)
+            self._course.await_loss(Cause(Why.FAILED, str(event.error)), self._deploy_again, self._deploy_again)
         elif event.outage is not None:
-            self._cause = Cause(Why.OUTAGE, str(event.error))
-            self._restarts.pause(event.outage.pause_s, self._now_s)
+            self._course.cause = Cause(Why.OUTAGE, str(event.error))
+            self._restarts.pause(event.outage.pause_s, self._course.now_s)
             self._gather()
         else:
-            self._cause = Cause(Why.FAILED, str(event.error))
-            self._log(self._restarts.deploy_failed(str(event.error), self._now_s))
+            self._course.cause = Cause(Why.FAILED, str(event.error))
+            self._course.log(self._restarts.deploy_failed(str(event.error), self._course.now_s))
             self._deploy_again()
 
     def _deploy_again(self) -> None:
@@ -406,34 +311,34 @@ class Machine:
     def _give_up(self, cause: Cause) -> None:
         """Mark the deployment as no longer good: restart, once the work in flight has ended."""
         if self.phase in (Phase.GATHERING, Phase.CHOOSING, Phase.DRAINING):
-            self._cause = self._cause or cause
+            self._course.cause = self._course.cause or cause
         elif self.phase is Phase.WAITING:
-            self._cause = cause
-            self._noticed()
-        elif not self._is_ending and self._work is not None:
-            self._cause = cause
+            self._course.cause = cause
+            self._course.noticed()
+        elif not self._course.is_ending and self._course.work is not None:
+            self._course.cause = cause
             self._restarts.next_is_free = cause.why is Why.OUTAGE
-            self.phase = Phase.DRAINING
-            self._commands += [ev.Interrupt(), ev.Cancel(self._run)]
+            self._course.phase = Phase.DRAINING
+            self._commands += [ev.Interrupt(), ev.Cancel(self._course.run)]
 
     def _restart(self) -> None:
         """Back to the newest checkpoint."""
         if self._absences:
-            self._log("the rows dropped since the last checkpoint are processed again")
+            self._course.log("the rows dropped since the last checkpoint are processed again")
         self._absences.everybody_goes_back()
         self._rescaling.again()
         if not self._may_restart():
             return
-        self._batch = None
-        self._log(f"restarting from the last checkpoint: {self._cause}")
-        self.phase = Phase.CHOOSING
-        self._commands.append(ev.AskBase(Failover((self._cause or UNKNOWN,))))
+        self._course.batch = None
+        self._course.log(f"restarting from the last checkpoint: {self._course.cause}")
+        self._course.phase = Phase.CHOOSING
+        self._commands.append(ev.AskBase(Failover((self._course.cause or UNKNOWN,))))
 
     def _may_restart(self) -> bool:
         if self._restarts.another():
             return True
         count = f"{self._restarts.count} restarts without a completed checkpoint in between"
-        self._exhausted(count, self._cause or UNKNOWN)
+        self._exhausted(count, self._course.cause or UNKNOWN)
         return False
 
     def _on_base_chosen(self, event: ev.BaseChosen) -> None:
@@ -455,7 +360,7 @@ class Machine:
     def _go_on(self, following: Callable[[], None], restart: Callable[[], None] | None = None) -> None:
         """Call `following`, the next step, unless the query is to end, or has to restart first."""
         if self.phase is Phase.ENDING:
-            self._end()
+            self._course.end()
         elif self.phase is Phase.DRAINING:
             (restart or self._restart)()
         else:
@@ -470,8 +375,8 @@ class Machine:
 
     def _leave_out(self, process: ProcessId, cause: Cause) -> None:
         """Go on without a TaskManager that was lost."""
-        self._absences.add(process.number, cause, self._now_s)
-        self._log(f"{cause}; the job goes on and drops the rows for its subtasks until a replacement joins")
+        self._absences.add(process.number, cause, self._course.now_s)
+        self._course.log(f"{cause}; the job goes on and drops the rows for its subtasks until a replacement joins")
         reason = str(Failover(tuple(self._absences.causes)))
         self._commands.append(ev.LeaveOut(reason, frozenset(self._absences.since_s)))
         self._look_who_joins()
@@ -498,37 +403,37 @@ class Machine:
         joining = tuple(each for each, incarnation in places.live.items() if not before.hold(each, incarnation))
         self._joins = True
         failover = Failover(tuple(self._absences.causes), joining)
-        deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders, failover)
-        self._begin(Phase.JOINING, deploy)
+        deploy = ev.Deploy(self._course.next_run(), self._base, dict(places.live), places.holders, failover)
+        self._course.begin(Phase.JOINING, deploy)
 
     def _joined(self) -> None:
         """The replacement holds its place: nobody is absent any more."""
         self._joins = False
         if self.phase is Phase.JOINING:
             self._absences.clear()
-            self._commands.append(ev.AnnounceDeployed(self._run, dict(self._places.live)))
+            self._commands.append(ev.AnnounceDeployed(self._course.run, dict(self._places.live)))
         self._go_on(self._plan)
 
     def _join_failed(self, reaction: Reaction, text: str, error: Exception) -> None:
         self._joins = False
         cause = Cause(Why.FAILED, text)
         if self.phase is Phase.ENDING:
-            self._end()
+            self._course.end()
         elif reaction is Reaction.END:
-            self._end_with(error)
+            self._course.end_with(error)
         elif self.phase is Phase.DRAINING:
             self._restart()
         elif reaction is Reaction.LOST:
-            self._await_loss(cause, self._restart, self._restart)
+            self._course.await_loss(cause, self._restart, self._restart)
         else:
-            self._cause = cause
+            self._course.cause = cause
             self._restart()
 
     def _look_at_absent(self) -> None:
         """A TaskManager that is missing for too long has everybody go back to the last checkpoint."""
         if self.phase not in GOING_ON:
             return
-        overdue = self._absences.overdue(self._now_s)
+        overdue = self._absences.overdue(self._course.now_s)
         if overdue is not None:
             self._give_up(overdue)
 
@@ -544,18 +449,18 @@ class Machine:
         }
 
     def _on_rescale_asked(self, event: moves.RescaleAsked) -> None:
-        if self._is_ending:
+        if self._course.is_ending:
             self._commands.append(moves.EndMoves(self._supervision.places, "the query ends"))
         elif self._rescaling.asked is None:
             self._rescaling.begin(event)
-            self._supervision.grow(event.task_managers, self._now_s)
+            self._supervision.grow(event.task_managers, self._course.now_s)
             self._start_due()
             self._look_at_moves()
         elif self._rescaling.asked.away:
             self._rescale_waits = event
 
     def _on_leaving(self, event: moves.Leaving) -> None:
-        if not self._is_ending and self._supervision.leaves(event, self._now_s):
+        if not self._course.is_ending and self._supervision.leaves(event, self._course.now_s):
             self._parallelism = event.parallelism
             self._start_due()
             self._look_at_moves()
@@ -574,9 +479,9 @@ class Machine:
 
     def _look_at_moves(self) -> None:
         """Order what is to be followed as soon as everybody serves, and give a rescale up that takes too long."""
-        if self._is_ending:
+        if self._course.is_ending:
             return
-        over = self._rescaling.over(self._now_s)
+        over = self._rescaling.over(self._course.now_s)
         if over is not None:
             self._supervision.stay()
             self._commands += self._supervision.settle(self._places.holders)
@@ -595,52 +500,51 @@ class Machine:
 
     def _hand_over_soon(self) -> None:
         """End the wait for rows, if the job may hand over."""
-        if self.phase is Phase.PLANNING and self._rescaling.is_due(self._supervision.live(), self._now_s):
+        if self.phase is Phase.PLANNING and self._rescaling.is_due(self._supervision.live(), self._course.now_s):
             self._commands.append(ev.Interrupt())
 
     def _on_not_handed_over(self, event: moves.NotHandedOver) -> None:
-        if self._is_over(Work.HAND_OVER):
-            self._rescaling.put_off(event.reason, self._now_s)
-            self._go_on(self._plan)
+        self._rescaling.put_off(event.reason, self._course.now_s)
+        self._go_on(self._plan)
 
     def _on_handed_over(self, event: moves.HandedOver) -> None:
-        if self._is_over(Work.HAND_OVER):
-            self._go_on(lambda: self._ask_for_moves(event.batch))
+        self._go_on(lambda: self._ask_for_moves(event.batch))
 
     def _ask_for_moves(self, batch: BatchNumber) -> None:
         """Have no checkpoint cut until the new layout is deployed."""
         self._rescaling.handed_over = batch
-        self.phase = Phase.CHOOSING
+        self._course.phase = Phase.CHOOSING
         self._commands.append(ev.AskBase(Failover((Cause(Why.RESCALED, "the job is rescaled"),), joining=())))
 
     def _move(self, base: BatchNumber) -> None:
         """Deploy the new layout; if somebody was lost meanwhile who was to gain subtasks, go on with that of before."""
         places, live = self._rescaling.places, self._supervision.live()
-        if self._cause is not None or not self._places.still_held(live):
+        if self._course.cause is not None or not self._places.still_held(live):
             self._restart()
         elif places is None or not places.still_held(live) or base != self._rescaling.handed_over:
             self._rescaling.again()
-            self._commands.append(ev.AnnounceDeployed(self._run, dict(self._places.live)))
+            self._commands.append(ev.AnnounceDeployed(self._course.run, dict(self._places.live)))
             self._plan()
         else:
-            deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders, moves=True)
-            self._begin(Phase.RESCALING, deploy)
+            deploy = ev.Deploy(self._course.next_run(), self._base, dict(places.live), places.holders, moves=True)
+            self._course.begin(Phase.RESCALING, deploy)
 
     def _moved(self) -> None:
         """The new layout is deployed; it counts unless one of those that hold it was lost."""
         places = self._rescaling.places
         if places is None or self.phase is not Phase.RESCALING or not places.still_held(self._supervision.live()):
-            self._rescaling.failed("a TaskManager was lost while the job was rescaled")
-            self._cause = self._cause or Cause(Why.LOST, "a TaskManager was lost while the job was rescaled")
-            self._go_on(self._restart) if self._is_ending else self._restart()
+            text = "a TaskManager was lost while the job was rescaled"
+            self._rescaling.failed(text)
+            self._course.cause = self._course.cause or Cause(Why.LOST, text)
+            self._go_on(self._restart) if self._course.is_ending else self._restart()
             return
         self._places = places
-        # The next batch is planned first, since the pause ends with it.
-        ended = self._supervision.settle(places.holders)
-        before, self._commands = self._commands, []
+        before = len(self._commands)
+        self._commands += self._supervision.settle(places.holders)
         self._end_moves(None)
-        ended += self._commands
-        self._commands = [*before, ev.AnnounceDeployed(self._run, dict(places.live))]
+        ended = self._commands[before:]
+        # The next batch is planned first, since the pause ends with it.
+        self._commands[before:] = [ev.AnnounceDeployed(self._course.run, dict(places.live))]
         self._plan()
         self._commands += ended
 
@@ -655,19 +559,19 @@ class Machine:
     # --- planning and finishing ---------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        self._batch = None
+        self._course.batch = None
         if self._absences.base_is_too_old:
             text = "broadcast state has changed since the checkpoint from which a replacement would join"
-            self._cause = Cause(Why.LAGGING, text)
+            self._course.cause = Cause(Why.LAGGING, text)
             self._restart()
             return
         places = self._joinable()
         if places is not None:
             self._join(places)
-        elif not self._absences and self._rescaling.is_due(self._supervision.live(), self._now_s):
-            self._begin(Phase.HANDING_OVER, moves.HandOver())
+        elif not self._absences and self._rescaling.is_due(self._supervision.live(), self._course.now_s):
+            self._course.begin(Phase.HANDING_OVER, moves.HandOver())
         else:
-            self._begin(Phase.PLANNING, ev.PlanBatch(self.paused_by))
+            self._course.begin(Phase.PLANNING, ev.PlanBatch(self.paused_by))
 
     def _on_sinks_lag(self, event: ev.SinksLag) -> None:
         self.paused_by = event.sinks
@@ -675,102 +579,85 @@ class Machine:
             self._commands.append(ev.Interrupt())
 
     def _on_interrupted(self, event: ev.Interrupted) -> None:
-        if self._is_over(Work.PLAN) or self._is_over(Work.FINISH) or self._is_over(Work.HAND_OVER):
-            self._go_on(self._plan)
+        self._go_on(self._plan)
 
     def _on_work_failed(self, event: ev.WorkFailed) -> None:
-        if self._work is not None:
-            self._work = None
-            self._end() if self._is_ending else self._end_with(event.error)
+        self._course.end() if self._course.is_ending else self._course.end_with(event.error)
 
     def _on_end_reached(self, event: ev.EndReached) -> None:
-        if self._is_over(Work.PLAN):
-            self._go_on(lambda: self._begin(Phase.FINISHING, ev.Finish()))
+        self._go_on(lambda: self._course.begin(Phase.FINISHING, ev.Finish()))
 
     def _on_finished(self, event: ev.Finished) -> None:
-        if self._is_over(Work.FINISH):
-            self._end(complete=True)
+        self._course.end(complete=True)
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def _on_batch_planned(self, event: ev.BatchPlanned) -> None:
-        if self._is_over(Work.PLAN):
-            self._batch, self._attempt = event.batch, 1
-            self._go_on(self._run_batch)
+        self._course.batch, self._attempt = event.batch, 1
+        self._go_on(self._run_batch)
 
     def _run_batch(self) -> None:
-        assert self._batch is not None
-        self._begin(Phase.RUNNING, ev.RunBatch(self._run, self._batch, self._combine))
+        assert self._course.batch is not None
+        self._course.begin(Phase.RUNNING, ev.RunBatch(self._course.run, self._course.batch, self._combine))
 
     def _on_batch_processed(self, event: ev.BatchProcessed) -> None:
-        if not self._is_over(Work.RUN, event.run, event.batch):
-            return
         if self.phase is not Phase.RUNNING:
             self._commands.append(ev.Abandon(event.batch))
-        self._go_on(lambda: self._begin(Phase.COMMITTING, ev.Commit(self._run, event.batch)))
+        self._go_on(lambda: self._course.begin(Phase.COMMITTING, ev.Commit(self._course.run, event.batch)))
 
     def _on_batch_committed(self, event: ev.BatchCommitted) -> None:
-        if self._is_over(Work.COMMIT, event.run, event.batch):
-            if event.broadcast:
-                self._absences.broadcast_changed(event.batch)
-            self._go_on(self._plan)
+        if event.broadcast:
+            self._absences.broadcast_changed(event.batch)
+        self._go_on(self._plan)
 
     def _on_batch_failed(self, event: ev.BatchFailed) -> None:
-        if not (self._is_over(Work.RUN, event.run, event.batch) or self._is_over(Work.COMMIT, event.run, event.batch)):
-            return
         self._commands.append(ev.Abandon(event.batch))
         reaction, cause = reactions.to_batch(event.error), Cause(Why.FAILED, str(event.error))
         if self.phase is Phase.ENDING:
-            self._end()
+            self._course.end()
         elif reaction is Reaction.END:
-            self._end_with(event.error)
+            self._course.end_with(event.error)
         elif reaction is Reaction.LEAVE:
-            self._leave(event.error)
+            self._course.leave(event.error)
         elif self.phase is Phase.DRAINING:
             self._restart()
         elif reaction is Reaction.LOST and self._places.holders:
-            self._await_loss(cause, self._restart, lambda: self._try_again(event.error, reaction))
+            self._course.await_loss(cause, self._restart, lambda: self._try_again(event.error, reaction))
         elif event.outage is not None:
-            again = (lambda: self._leave(event.error)) if event.outage.is_over else self._undo
-            self._wait(event.outage.pause_s, cause, self._restart, again)
+            again = (lambda: self._course.leave(event.error)) if event.outage.is_over else self._undo
+            self._course.wait(event.outage.pause_s, cause, self._restart, again)
         else:
             self._try_again(event.error, reaction)
 
     def _try_again(self, error: Exception, reaction: Reaction) -> None:
         """Run the same batch under a new run number, once every TaskManager has undone it."""
         if self._attempt == self._config.batch_attempts:
-            self._leave(error)
+            self._course.leave(error)
             return
-        self._log(f"batch {self._batch}, attempt {self._attempt}: {error}; trying again")
+        self._course.log(f"batch {self._course.batch}, attempt {self._attempt}: {error}; trying again")
         self._attempt += 1
         if reaction is Reaction.ROWS:
             self._combine = False
         self._undo()
 
     def _undo(self) -> None:
-        self._cause = None
-        self._begin(Phase.UNDOING, ev.Undo(self._next_run()))
+        self._course.cause = None
+        self._course.begin(Phase.UNDOING, ev.Undo(self._course.next_run()))
 
     def _on_undone(self, event: ev.Undone) -> None:
-        if not self._is_over(Work.UNDO, event.run):
-            return
         if self.phase is Phase.LEAVING:
-            self._end()
+            self._course.end()
         else:
             self._go_on(self._run_batch)
 
     def _on_undo_failed(self, event: ev.UndoFailed) -> None:
-        if not self._is_over(Work.UNDO, event.run):
-            return
         if self.phase is Phase.LEAVING:
-            self._log(f"the batch in flight could not be undone: {event.error}")
-            self._end()
+            self._course.log(f"the batch in flight could not be undone: {event.error}")
+            self._course.end()
         else:
             self._restart_after(f"a batch was not undone: {event.error}", event.error)
 
     def _on_commit_failed(self, event: ev.CommitFailed) -> None:
-        if not self._is_over(Work.COMMIT, event.run, event.batch):
-            return
         self._commands.append(ev.Abandon(event.batch))
         self._restart_after(f"a commit was not answered: {event.error}", event.error)
 
@@ -780,9 +667,9 @@ class Machine:
         if self.phase in (Phase.ENDING, Phase.DRAINING):
             self._go_on(self._restart)
         elif reaction is Reaction.END:
-            self._end_with(error)
+            self._course.end_with(error)
         elif reaction is Reaction.LOST:
-            self._await_loss(cause, self._restart, self._restart)
+            self._course.await_loss(cause, self._restart, self._restart)
         else:
-            self._cause = cause
+            self._course.cause = cause
             self._restart()
