@@ -5,8 +5,8 @@
     most bytes belong to no row: the values that rows have in the oldest space are appended anew, and the space goes
 
 Bytes are written once, so an old row is saved by its handles (`arena_kernels`), and goes back without a copy. A space
-is let go as a whole, when neither the table nor a copy of a row holds it. Between batches, bytes that no row of the
-table has are at most as many as those that a row has, and `GARBAGE_MIN`. Does not own the handles.
+is freed as a whole, once neither the table nor a copy of a row holds it. Between batches, the bytes that belong to no
+row of the table are at most as many as those that belong to rows, plus `GARBAGE_MIN`. Does not own the handles.
 """
 
 import weakref
@@ -19,10 +19,11 @@ from holdfast.state.arena_kernels import LONG, Handles
 from holdfast.state.physical import Bools, Bytes, Integers
 
 GARBAGE_MIN = 1 << 18
-"""Bytes that no row has, up to which an arena is left as it is. A higher value copies small tables less often."""
+"""Bytes that belong to no row, up to which an arena is left as it is. A higher value copies small tables less often."""
 SPACE_LEAST, SPACE_SHARE = 1 << 12, 8
-"""Bytes of the least space, and the share of the bytes of rows that a larger space has, unless an append needs more. A
-higher share makes more and smaller spaces: undo keeps fewer bytes that it does not need, and a copy of rows holds more.
+"""Bytes of the smallest space, and a divisor: a larger space has 1/8 of the bytes of all rows, unless an append needs
+more. A higher divisor makes more and smaller spaces: undo then keeps fewer needless bytes, and a copy of rows holds
+more spaces.
 """
 
 
@@ -46,7 +47,7 @@ class Space:
 
 
 class Arena:
-    """The bytes of a table's values. `live_bytes` is kept by the columns: bytes of values that rows have."""
+    """The bytes of a table's values. The columns maintain `live_bytes`, the bytes of the values that rows have."""
 
     def __init__(self) -> None:
         self.live_bytes = 0
@@ -91,7 +92,8 @@ class Arena:
             self.spaces |= spaces
 
     def compact(self, columns: Callable[[], list[Handles]]) -> None:
-        """Let the oldest spaces go while most bytes belong to no row. Between batches; `columns` are all handles."""
+        """Free the oldest spaces while most bytes belong to no row. Called between batches; `columns` returns all
+        handles."""
         used = sum(space.used_bytes for space in self._ordered)
         for space in list(self._ordered):
             if used <= 2 * self.live_bytes + GARBAGE_MIN:
@@ -99,7 +101,7 @@ class Arena:
             used += self._clean(space, columns()) - space.used_bytes
 
     def _clean(self, space: Space, columns: list[Handles]) -> int:
-        """Let a space go; the bytes of the values that were appended anew."""
+        """Free a space, after appending the values that rows have in it anew; return the bytes of these values."""
         self._ordered.remove(space)
         moved = 0
         for handles in columns:

@@ -26,7 +26,7 @@ _LONG, _HEADER, _SHIFT, _ADDRESS = np.uint64(LONG), np.uint64(8), np.uint64(48),
 _LINE, _LINES_MAX = np.uint64(64), np.uint64(4)
 """Bytes of a cache line, and the lines of a value that are fetched ahead: the processor fetches the rest itself."""
 _AHEAD = 16
-"""Values between the value at work and the value that is fetched."""
+"""Number of values between the value being processed and the value being prefetched."""
 _MANY = np.uint64(64)
 """Bytes from which on the system's own copying is faster than a loop over words."""
 _0 = np.uint64(0)
@@ -74,7 +74,7 @@ def long_count(lengths: Integers) -> Any:
 
 @kernel
 def handles_of(offsets: Integers, valid: Bools, at: Any) -> Any:
-    """Handles of values that lie at `at` as they do between these offsets. None of them is long."""
+    """Return the handles of values that lie end to end from address `at` on, at these offsets. No value is long."""
     handles = np.empty(len(valid), np.uint64)
     begin = np.uint64(at) - np.uint64(offsets[0])
     for i in range(len(valid)):
@@ -110,7 +110,7 @@ def append_spans(begins: Integers, lengths: Integers, data: Bytes, at: Any) -> A
 
 @kernel
 def stored_bytes(handles: Handles, begin: Any, stop: Any) -> Any:
-    """Return the bytes that those of the values take in an arena that lie at addresses `[begin, stop)`."""
+    """Return the bytes that the values at addresses `[begin, stop)` take there, including stored lengths."""
     total, first, size = _0, np.uint64(begin), np.uint64(stop) - np.uint64(begin)
     for handle in handles:
         if (handle & _ADDRESS) - first < size:
@@ -207,7 +207,7 @@ def mark_different(handles: Handles, valid: Bools, old: Handles, old_valid: Bool
 
 @kernel
 def replaced_bytes(handles: Handles, present: Bools, old: Handles) -> Any:
-    """Return the bytes of the old values whose handle is no longer the i-th of a present row."""
+    """Return the bytes of the old values that were replaced: handle i is another one, or row i is not present."""
     total = np.int64(0)
     for i in range(len(handles)):
         if handles[i] != old[i] or not present[i]:
@@ -226,7 +226,7 @@ def write_spans(values: Bytes, begins: Integers, lengths: Integers, cursors: Int
 
 @kernel
 def fit_spans(cursors: Integers, stops: Integers, lengths: Integers) -> Any:
-    """Return whether so many bytes are there between each row's cursor and its stop."""
+    """Return whether each row has `lengths[i]` bytes between its cursor and its stop."""
     short = 0
     for i in range(len(cursors)):
         short += lengths[i] < 0 or lengths[i] > stops[i] - cursors[i]
@@ -235,7 +235,7 @@ def fit_spans(cursors: Integers, stops: Integers, lengths: Integers) -> Any:
 
 @kernel
 def read_spans(data: Bytes, cursors: Integers, lengths: Integers) -> Any:
-    """Return so many bytes of each row from its cursor on, laid end to end; cursors move past them."""
+    """Return `lengths[i]` bytes of each row from its cursor on, laid end to end; cursors move past them."""
     out = np.empty(lengths.sum(), np.uint8)
     source, target = np.uint64(data.ctypes.data), np.uint64(out.ctypes.data)
     for i in range(len(cursors)):

@@ -18,7 +18,7 @@ def new_table(
     max_parallelism: int,
     memory: RocksDBMemory | None = None,
 ) -> StateTable:
-    """An empty table. Rows out of memory lie in a fresh folder below `local_dir` until the table is closed.
+    """An empty table. Rows that are not in memory lie in a fresh folder below `local_dir` until the table is closed.
 
     `memory`: the memory that RocksDB shares with other tables; None: memory of its own.
     """
@@ -36,5 +36,5 @@ def new_table(
 def tables_of(
     backend: StateBackend, local_dir: str | None, memory: RocksDBMemory | None = None
 ) -> "partial[StateTable]":
-    """`new_table` for a given backend, place and memory."""
+    """Return `new_table` with the backend, the folder and the memory filled in."""
     return partial(new_table, backend, local_dir, memory=memory)

@@ -53,13 +53,13 @@ MERGING = ("rocksdb.num-running-compactions", "rocksdb.compaction-pending")
 SCAN_CACHE_BYTES = 8 * 1024 * 1024
 """Blocks that are kept while the files of a checkpoint are read in order: each is needed once."""
 SYNC_BYTES = 1024 * 1024
-"""Files are given to the disk so much at a time while they are written. Given all of it at their end, 64 MB and more,
-the disk holds up the small objects of checkpoints for tens of milliseconds."""
+"""Bytes after which a file is synced to the disk while it is being written. If the disk got all of it, 64 MB and more,
+at the file's end, it would hold up the small objects of checkpoints for tens of milliseconds."""
 BACKGROUND_JOBS = 3
 """Jobs that run at a time: a flush and two merges. A single merge falls behind where rows are overwritten as fast as
 two processors can: files of 1.2 GB grew to 2.2 GB within minutes, all of which a restart reads."""
 LOG_BYTES_MAX = 256 * 1024
-"""Bound in bytes on RocksDB's report of itself, of which the newest file is kept."""
+"""Bound on the bytes of RocksDB's own log file; only the newest file is kept."""
 BLOOM_BITS = 10
 MEMTABLE_BLOOM_SHARE = 0.02
 """Share of a write buffer that its Bloom filter takes: about 12 bits for each row if rows are as small as can be. A
@@ -130,7 +130,8 @@ class RocksDBBase:
         yield from _chunks(self._db.items(from_key=start, read_opt=ReadOptions()), rows_max)
 
     def flush(self) -> None:
-        """Unlike `checkpoint`, which would do it too, leaves the interpreter to others meanwhile."""
+        """Write out the records in memory; unlike `checkpoint`, which would do so too, it lets other threads run
+        meanwhile."""
         with on_disk(self.folder):
             self._db.flush()
 
@@ -212,13 +213,13 @@ def _options(blocks: Any, buffer_bytes: int = WRITE_BUFFER_BYTES_MAX) -> Any:
     options.set_target_file_size_base(FILE_BYTES)
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_SHARE)
-    # Readers may see part of a write that is under way: there are none, since reads, writes and checkpoints of a table
+    # A reader could see part of a write in progress, but there is none: reads, writes and checkpoints of a table
     # exclude each other.
     options.set_unordered_write(True)
     options.set_bytes_per_sync(SYNC_BYTES)
     options.set_max_background_jobs(BACKGROUND_JOBS)
     options.set_keep_log_file_num(1)
-    # RocksDB's own report of itself, which nobody reads here: bounded, since empty tables write megabytes in hours.
+    # Nobody reads RocksDB's own log here. It is bounded, since even empty tables write megabytes in hours.
     options.set_max_log_file_size(LOG_BYTES_MAX)
     options.set_stats_dump_period_sec(0)
     # Blocks are read out of the system's page cache, which saves a copy: 3.6 instead of 6 µs for a row of 1 kB.

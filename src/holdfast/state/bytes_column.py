@@ -3,9 +3,9 @@
     strings, bytes                          the bytes themselves
     decimals, lists, maps, structs          blocks (`nested`)
 
-The bytes that a handle names never change: rows are saved, put back and compared by their handles, other values are
-compared byte by byte. Handles that a copy of a row has are good as long as the copy holds the arena's spaces; handles
-of a batch are good until it ends.
+The bytes that a handle names never change, so rows are saved, put back and compared by their handles; only values with
+different handles are compared byte by byte. A handle in a copy of a row is valid as long as the copy holds the arena's
+spaces; a handle that a batch works with is valid until the batch ends.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ ARROW_MAX = int(np.iinfo(np.int32).max)
 class BytesColumn(Column):
     """Strings or bytes, or, in a subclass, other values.
 
-    Written through the methods alone, except that `valid` may be set to False.
+    Operators write it only through its methods, except that they may set `valid` to False.
     """
 
     def __init__(self, field: pa.Field, capacity: int, arena: Arena) -> None:
@@ -75,7 +75,7 @@ class BytesColumn(Column):
             raise UserFunctionError(f"state {self.field.name!r}: {error}") from error
 
     def fits_arrow(self, values: Values, valid: Bools) -> bool:
-        """Return whether an Arrow array can have the bytes of these values."""
+        """Return whether the bytes of these values fit into a single Arrow array."""
         is_large = pa.types.is_large_string(self.field.type) or pa.types.is_large_binary(self.field.type)
         return is_large or self._width is not None or bool(arena_kernels.offsets_of(values, valid)[-1] <= ARROW_MAX)
 
@@ -105,12 +105,14 @@ class BytesColumn(Column):
         return handles
 
     def replaced_bytes(self, slots: Slots, present: Bools, old: Values) -> int:
-        """The bytes of old values that are no longer at `slots`, of which some are present."""
+        """Return the bytes of the old values that are no longer at `slots`; `present` marks the slots whose rows are
+        there."""
         return int(arena_kernels.replaced_bytes(kernels.gather(self.values, slots), present, old))
 
 
 class BlocksColumn(BytesColumn):
-    """Decimals and nested values. A base store has their blocks; older records have an Arrow message of a row."""
+    """Decimals and nested values. A base store keeps their blocks; its older records hold an Arrow message for each
+    value."""
 
     in_blocks = True
 

@@ -32,16 +32,16 @@ PIECE_ROWS = 65_536
 
 @dataclass(frozen=True)
 class _Saved:
-    """Rows as they were; `first` is the number of the first of them."""
+    """Saved rows; `first` is the number of the first of them."""
 
     first: int
     copies: KeyedRows
 
 
 class Captured:
-    """`files` of the table's base store, None if that has no rows; `rows()` on top of them.
+    """A captured table: `files` of its base store (None if the store is empty), and `rows()` on top of them.
 
-    The taker closes it, and deletes the folder `files`.
+    Whoever captured the table closes this object, and deletes the folder `files`.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Captured:
         """The number of each slot's saved row, from 1 on."""
         self._listed_to = 0
         self._unlisted: list[tuple[Slots, KeyGroups]] = []
-        """Saved before their slots were listed."""
+        """Slots and key groups of rows that were saved before `_in_order` listed their slots."""
         self._closed = False
 
     @property
@@ -93,9 +93,10 @@ class Captured:
         self._unlisted.append((slots[unlisted], copies.groups[unlisted]))
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """The rows in the stored schema, sorted by key group, at most `PIECE_ROWS` at once. Once, by any thread.
+        """The rows in the stored schema, sorted by key group, at most `PIECE_ROWS` at once. Any thread may call it,
+        once.
 
-        Ends early where it is closed meanwhile.
+        The iterator ends early if `close` is called meanwhile.
         """
         slots = self._in_order()
         for start in range(0, len(slots), PIECE_ROWS):
@@ -106,7 +107,7 @@ class Captured:
             yield piece
 
     def close(self) -> None:
-        """Stop saving rows for it, and let go of the saved rows."""
+        """Stop saving rows, and free the saved rows."""
         with self._lock:
             self._closed = True
             self._wanted = self._wanted[:0]

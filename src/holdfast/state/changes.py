@@ -28,7 +28,8 @@ KEY_GROUP = "__key_group"
 DELETED = "__deleted"
 
 MERGED_ROWS = 1 << 17
-"""Rows of change sets that are merged together, about. A higher value makes fewer steps, which take more memory."""
+"""Approximate number of rows of change sets that are merged in a step. A higher value makes fewer steps, which take
+more memory."""
 
 _LEADING = (pa.field(KEY_GROUP, pa.int32(), nullable=False), pa.field(DELETED, pa.bool_(), nullable=False))
 _KEY_COLUMNS = b"holdfast.key_columns"
@@ -105,13 +106,13 @@ def codec_of(schema: pa.Schema) -> RowCodec:
 
 
 def decoded(schema: pa.Schema, codec: RowCodec, keys: list[bytes], records: list[bytes]) -> pa.RecordBatch:
-    """Rows as a base store keeps them; `codec` of the value columns in the schema."""
+    """Decode rows that a base store keeps; `codec` is the codec of the schema's value columns."""
     groups, columns = columns_of_stored(keys, key_schema_of(schema))
     return stored_batch(schema, groups, np.zeros(len(keys), np.bool_), [*columns, *codec.to_arrow(records)])
 
 
 def merge_changes(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The last row of each key, sorted by key group: replaying it is replaying `batches` in order.
+    """Return the last row of each key, sorted by key group: a replay of them equals a replay of `batches` in order.
 
     `batches` are change sets of a single table, at least one, with equal schemas.
 

@@ -1,9 +1,9 @@
 """A value column of a table: a NumPy array and a validity, by slot, with conversion to Arrow and back.
 
 Fixed-width Arrow types are kept as their physical values (see `physical`), strings, bytes, decimals and nested values
-in an arena (`bytes_column`), all others as Python objects: dictionaries, views; or, in a field made by `object_field`,
-anything msgpack can write, stored as msgpack binary. A blank row's values read 0 or None. Does not own which slots are
-in use.
+in an arena (`bytes_column`), and all others (dictionaries, views) as Python objects. A field made by `object_field`
+holds any object that msgpack can write, stored as msgpack binary. A blank row's values read 0 or None. Does not own
+which slots are in use.
 """
 
 import ctypes
@@ -174,7 +174,8 @@ class Column:
         self.scatter(slots, *_as_objects(objects))
 
     def to_stored(self, values: Values, valid: Bools, arena: Arena) -> Handles:
-        """Handles of the bytes that a base store keeps of gathered values that have no fixed width, in `arena`."""
+        """Return the handles of the bytes that a base store keeps for gathered values without a fixed width; new bytes
+        go to `arena`."""
         array = self.to_arrow(values, valid)
         if self._msgpack:
             stored = cast(list[bytes | None], array.to_pylist())
@@ -187,7 +188,7 @@ class Column:
     def from_stored(self, handles: Handles, valid: Bools, as_messages: Bools, arena: Arena) -> Values:
         """The inverse of `to_stored`: values, or handles of bytes in `arena`.
 
-        `as_messages` marks values that are stored as Arrow messages, of columns that have another form now.
+        `as_messages` marks values in an older stored form, Arrow messages, whose column has another stored form now.
         """
         stored = bytes_of(handles, valid)
         if self._msgpack:
@@ -213,7 +214,7 @@ def bytes_of(handles: Handles, valid: Bools) -> list[bytes | None]:
 
 
 def gathered(values: Values, slots: Slots) -> Values:
-    """`values[slots]`; other threads run meanwhile, unless the values are Python objects."""
+    """Return `values[slots]`. Other threads can run meanwhile, unless the values are Python objects."""
     if values.dtype.hasobject:
         return values[slots]
     return cast(Values, kernels.gather(_bits(values), slots).view(values.dtype))
@@ -233,9 +234,9 @@ def taken(array: Any, places: Slots) -> Any:
 
 
 def placed(values: Values, targets: Slots) -> Values:
-    """The array whose value at `targets[i]` is `values[i]`; `targets` are all of its numbers, once each.
+    """Return the array whose value at `targets[i]` is `values[i]`; `targets` is a permutation of all positions.
 
-    Flags that are all set are returned themselves.
+    An array of flags that are all set is returned as it is.
     """
     if values.dtype == np.bool_ and values.all():
         return values
@@ -252,7 +253,7 @@ def placed_array(array: Any, targets: Slots) -> Any:
 
 
 def scatter(values: Values, slots: Slots, source: Values) -> None:
-    """`values[slots] = source`; other threads go on meanwhile, but where they are objects."""
+    """Set `values[slots] = source`. Other threads can run meanwhile, unless the values are Python objects."""
     if values.dtype.hasobject:
         values[slots] = source
     else:
@@ -267,8 +268,8 @@ def scatter_some(values: Values, slots: Slots, source: Values) -> None:
 def _array(objects: Sequence[Any], kind: Any) -> Any:
     """`pa.array`, but with fewer copies, and in memory of exactly the size it needs.
 
-    An array that grows past 32 MB goes on in pages that the system has to clear. 20,000 values of 1,000 bytes took 0.2
-    microseconds each in a single piece, 0.4 put together from small arrays, 1.2 by `pa.array`.
+    An array that grows past 32 MB continues in pages that the system has to clear first. 20,000 values of 1,000 bytes
+    took 0.2 microseconds each if joined at once, 0.4 if put together from small arrays, and 1.2 by `pa.array`.
     """
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         joined = _joined(objects, kind)
@@ -305,7 +306,7 @@ def _joined(objects: Sequence[Any], kind: Any) -> Any:
     except TypeError:
         return None
     if len(data) != (ends[-1] if len(ends) else 0):
-        return None  # an array of larger items has fewer items than bytes
+        return None  # a value was an array of larger items, which has fewer items than bytes
     return variable_array(np.concatenate(([0], ends)), np.frombuffer(data, np.uint8), valid, kind)
 
 

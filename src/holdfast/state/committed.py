@@ -3,8 +3,8 @@
     not in a batch    rows as they are
     in a batch        a row that the batch has touched as it was at the first touch (`transaction`), others as they are
 
-A look-up of a key in a batch touches the key's row, which changes nothing: an untouched row is no change. Used by the
-thread that holds the table, as every call on it but `release` and `collect`.
+A look-up during a batch touches the key's row, which does no harm: a row that is touched but not written is no change.
+Only the thread that uses the table may call these functions.
 """
 
 import numpy as np

@@ -5,8 +5,8 @@
                     0x01, value                          fixed width: Arrow's little-endian bytes; boolean: 1 byte
                     0x01, length (uint32, LE), bytes     string, binary
 
-Each field says where it ends, so two keys are equal exactly if their bytes are. The form is hashed
-(key groups), so it never changes; it is not stored itself.
+Each field shows where it ends, so two keys are equal exactly if their bytes are equal. The form never changes: key
+groups are hashes of it, and base stores keep keys in it.
 """
 
 import numpy as np

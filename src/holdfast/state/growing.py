@@ -4,7 +4,7 @@ A large array is its own mapping of memory: the allocator moves pages, not bytes
 a table of many rows grows as fast as a table of few. NumPy does it only if nobody else holds the array or a view of it,
 which it knows from reference counts; otherwise the array is replaced by a longer copy, and the others keep theirs. A
 small array is always copied: NumPy asks for huge pages, in which random access is faster, when it makes a large array.
-An array that is used up from its begin to its end is given back to the system where it lies, too.
+An array whose content moves elsewhere, from begin to end, gives its emptied pages back to the system in place.
 """
 
 import ctypes
@@ -51,7 +51,8 @@ def whole_pages(array: npt.NDArray[Any], start: int, stop: int) -> tuple[int, in
 
 
 def give_back(array: npt.NDArray[Any], first: int, last: int) -> bool:
-    """The system takes the memory of these whole pages, which read 0 from now on; if it does not, nothing is done."""
+    """Give the memory of these whole pages back to the system; they read 0 from now on. Returns False if nothing was
+    done."""
     if _madvise is None:
         return False
     address = ctypes.c_void_p(array.ctypes.data + first)

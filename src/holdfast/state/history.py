@@ -4,8 +4,9 @@
                  │        └─ past the memory bound: gone, and no rewind reaches before it any more
                  └─ rewind: taken, newest first
 
-A segment is the batch's old rows, by slot as long as slots keep their keys; before any slot is let go its keys are
-copied (`fix_keys`), so that undo works by key. Does not own the rows, nor the batch in flight (`transaction`).
+A segment has a batch's old rows, named by slot as long as the slots keep their keys. Before any slot loses its key, the
+keys of all segments are copied (`fix_keys`), so that undo can find its rows by key. Does not own the rows, nor the
+batch in flight (`transaction`).
 """
 
 from collections import deque
@@ -39,7 +40,7 @@ class UndoSegment:
 
     @property
     def first(self) -> BatchNumber:
-        """The batch: a segment has one only, while `Condensed` has several."""
+        """The same batch, since a segment belongs to a single batch, while `Condensed` spans several."""
         return self.batch
 
     @property
@@ -52,7 +53,7 @@ class UndoSegment:
 
 
 class UndoHistory:
-    """Segments in order of their batches, at most `bytes_max` of them."""
+    """Segments in order of their batches, which take at most `bytes_max` bytes of memory."""
 
     def __init__(self, bytes_max: int = UNDO_BYTES_MAX) -> None:
         self.memory_bytes = 0
@@ -73,7 +74,7 @@ class UndoHistory:
             self._drop_oldest()
 
     def shrink(self, bytes_max: int) -> None:
-        """Give up the oldest until the rest takes no more than that."""
+        """Drop the oldest segments until the rest takes at most `bytes_max`."""
         self._drop_released()
         while self._segments and self.memory_bytes > bytes_max:
             self._drop_oldest()
@@ -93,7 +94,7 @@ class UndoHistory:
         Raises
         ------
         HoldfastError
-            Some are gone.
+            Some of these segments were released or dropped.
         """
         self._drop_released()
         if self._reaches is not None and batch < self._reaches:
@@ -110,7 +111,7 @@ class UndoHistory:
         return taken
 
     def release(self, up_to_batch: BatchNumber) -> None:
-        """Give up going back to before this batch. From any thread; memory is let go at the next call."""
+        """Allow undo up to this batch to be dropped. Any thread may call it; another method frees the memory later."""
         self._released = up_to_batch if self._released is None else max(self._released, up_to_batch)
 
     def _drop_released(self) -> None:

@@ -5,9 +5,9 @@ A table of entries, two 64-bit words each, is probed linearly from a *home* that
     word 0   tag: the key itself (int64 keys), or its hash (byte keys, which are then compared as bytes)
     word 1   0 = empty, else  stamp << 32 | (slot + 1)
 
-`stamp` is the batch that touched the row last, so that the first touch costs no further cache miss.
-Homes grow with the mixed tag (`high 32 bits × capacity >> 32`), so any capacity will do, and a table is poured into
-another in a single sequential sweep. It may be in the middle of it:
+`stamp` is the batch that touched the row last, so that the first touch costs no further cache miss. Homes grow with the
+mixed tag (`high 32 bits × capacity >> 32`), so any capacity will do, and a table is poured into another in a single
+sequential sweep. The index may be in the middle of a sweep:
 
     old       ····················[home, home, home, …)     from SWEEP_START on, SWEPT positions are empty for good
     entries   [home, home, home, …)····················     all keys whose home in `old` was swept
@@ -146,8 +146,8 @@ def _fetch_place(tags: Any, start: int, homes: Any, i: int, ends: Any, extents: 
     """Move home `i` on to the first entry of the same hash, or an empty entry; fetch the extent of the key there, or
     the key itself where keys have no extents.
 
-    Rows inserted until its turn only fill empty entries, and none moves during a look-up: the home stays a place to
-    begin.
+    Rows inserted before its turn only fill empty entries, and no entry moves during a look-up, so probing may begin at
+    the moved home.
     """
     if i >= 0 and i < len(homes):
         entries_at, entries_end, old_at, old_end = ends
@@ -212,11 +212,11 @@ def lookup(
 ) -> Any:
     """Slot of each key of rows `[start, stop)`, inserting unknown ones; returns the row where room ran out, or `stop`.
 
-    `fresh` collects each slot whose stamp was another, once, in order; `unseen` those of them whose stamp was below
-    `first`. `strings` is None for int64 keys, their own tags; for byte keys it is (offsets, data, extents, arena,
-    stride): the key of a slot begins in `arena` at `slot * stride`, or with a stride of 0 where `extents[slot]` says.
-    Numba compiles a version for None and a version for byte keys. A new entry goes the way of an entry that is found:
-    with a second place that touches, the loop takes twice the time.
+    `fresh` collects, once and in order, each slot whose stamp was not `stamp`; `unseen` collects those of them whose
+    stamp was below `first`. `strings` is None for int64 keys, their own tags; for byte keys it is (offsets, data,
+    extents, arena, stride): the key of a slot begins in `arena` at `slot * stride`, or with a stride of 0 where
+    `extents[slot]` says. Numba compiles a version for None and a version for byte keys. A new entry passes through the
+    code for found entries: with a second call of `_touch`, the loop takes twice the time.
     """
     ends = _extent(entries) + _extent(old)
     entries_at, entries_end, old_at, old_end = ends
@@ -297,9 +297,11 @@ def first_empty(entries: Integers) -> Any:
 
 @kernel
 def sweep(old: Integers, entries: Integers, control: Integers, count: int) -> Any:
-    """Move the entries of the next `count` positions of `old`, and of the run there; returns whether it is empty now.
+    """Move the entries of the next `count` positions of `old`, to the end of the run there; return whether `old` is
+    empty.
 
-    Runs that began before SWEEP_START may go on behind it: the sweep ends at the first empty position after a round.
+    A run that begins before SWEEP_START may extend past it, so the sweep ends at the first empty position after a full
+    round.
     """
     old_capacity, capacity = np.uint64(len(old) >> 1), np.uint64(len(entries) >> 1)
     swept = np.uint64(control[SWEPT])
@@ -336,7 +338,7 @@ def _take_out(slot: Any, home: Any, table_at: Any, table_end: Any) -> None:
             break
         tag = load_u64(p)
         its_home = table_at + _scaled(mix(tag), capacity) * _16
-        # The way from its home leads over the hole, maybe past the table's end.
+        # Probing from its home crosses the hole, maybe past the table's end.
         if (its_home <= hole or its_home > p) if hole < p else (its_home <= hole and its_home > p):
             store_u64(hole, tag)
             store_u64(hole + _8, meta)

@@ -19,7 +19,8 @@ STORED_HEAD = np.dtype([("group", ">u2"), ("tag", ">i8")])
 
 _HEAD_BYTES = np.uint64(STORED_HEAD.itemsize)
 _DIGIT_BITS_MAX = 11
-"""Bits of a radix sort's step: more places to write to than the processor's first cache has lines for are slower."""
+"""Bits that a step of the radix sort takes. With more bits, a step would write to more places than the processor's
+first cache has lines, which is slower."""
 
 
 @kernel
@@ -55,7 +56,7 @@ def fill(values: Array, slots: Slots, value: Any) -> None:
 
 @kernel
 def where(flags: Bools) -> Any:
-    """The numbers of flags that are set; no other thread writes them meanwhile."""
+    """Return the positions of the set flags; no other thread may write flags meanwhile."""
     total = 0
     for flag in flags:
         total += flag
@@ -69,7 +70,8 @@ def where(flags: Bools) -> Any:
 
 @kernel
 def claim(slots: Slots, flags: Bools) -> Any:
-    """Numbers of the distinct `slots` whose flag is set; it no longer is. Those past the flags have none."""
+    """Clear the flags of the distinct `slots`; return the positions in `slots` of those whose flag was set. A slot past
+    the end of `flags` has no flag."""
     claimed = np.empty(len(slots), np.int32)
     count = 0
     for i in range(len(slots)):
@@ -105,8 +107,8 @@ def _starts(groups: npt.NDArray[np.int32], group_count: int) -> Any:
 def targets_by_group(groups: npt.NDArray[np.int32], group_count: int) -> Any:
     """Return each row's place in the stable order of `groups`, which are in [0, group_count), and the ordered groups.
 
-    To be scattered: that reads in order, and writes to as many runs as there are groups. To gather by the inverse is to
-    read from as many, which takes longer.
+    Scatter rows to these places: a scatter reads in order, and writes to as many runs as there are groups. A gather by
+    the inverse order would read from as many runs, which takes longer.
     """
     targets, in_order = np.empty(len(groups), np.int32), np.empty(len(groups), np.int32)
     starts = _starts(groups, group_count)
@@ -178,9 +180,9 @@ def _sort_words(words: npt.NDArray[np.uint64], low: int, bits: int) -> Any:
 
 @kernel
 def argsort(values: npt.NDArray[np.uint64]) -> Any:
-    """The order of `values`, stable: sorts words of the bits in which they differ and, below these, their numbers.
+    """Return the stable order of `values`: sort words of the bits in which values differ and, below these, row numbers.
 
-    If that does not fit a word it takes two rounds, the second by the upper bits.
+    If both do not fit into a word, the sort takes two rounds, the second by the upper bits.
     """
     order = np.empty(len(values), np.int32)
     if len(values) == 0:

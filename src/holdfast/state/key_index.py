@@ -1,11 +1,10 @@
 """The index: from keys to slots (row numbers of a table), exact, growing and shrinking.
 
-A slot stays with its key until the key is removed; then it is free and may be given to another key.
-The index grows without a stall: entries are poured into a larger table some at a time, before each look-up. Meanwhile
-keys are found in either table (`index_kernels`) and the system gets back the emptied pages. Arrays by slot grow where
-they lie (`growing`). The index shrinks by `compact`, at once.
-Here is the part that all kinds of index share: entries, slots, the free list. The kinds are in `index`.
-Does not own values, transactions, or the meaning of the stamps.
+A slot stays with its key until the key is removed; then it is free and may be given to another key. The index grows
+without a stall: entries are poured into a larger table some at a time, before each look-up. Meanwhile keys are found in
+either table (`index_kernels`) and the system gets back the emptied pages. Arrays by slot grow where they lie
+(`growing`). The index shrinks by `compact`, at once. This module has the part that all kinds of index share: entries,
+slots and the free list. The kinds are in `index`. Does not own values, transactions, or the meaning of the stamps.
 """
 
 from abc import ABC, abstractmethod
@@ -73,7 +72,7 @@ class KeyIndex(ABC):
         self._unseen = np.empty(0, np.int32)
         self._entries = self._old = _EMPTY
         self._swept_pages_end = self._given_back = 0
-        """The end of the old table's swept whole pages, in bytes, and the number of bytes that the system has again."""
+        """The end of the old table's swept whole pages, in bytes, and the number of bytes given back to the system."""
         self._use_entries(np.zeros(2 * ENTRIES_LEAST, np.int64))
 
     def __len__(self) -> int:
@@ -81,12 +80,12 @@ class KeyIndex(ABC):
 
     @property
     def slot_capacity(self) -> int:
-        """A bound above every slot that was given so far."""
+        """A bound greater than every slot assigned so far."""
         return len(self._tags)
 
     @property
     def slots_used(self) -> int:
-        """No slot at or above it was ever given."""
+        """A bound greater than every slot that has a key or is on the free list."""
         return int(self._control[SLOTS_USED])
 
     @property
@@ -101,11 +100,12 @@ class KeyIndex(ABC):
             self._grow_slots(keys)
 
     def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
-        """The slot of every row's key, unknown keys inserted; the newly stamped slots; and the unseen among these.
+        """Return the slot of each row's key, inserting unknown keys; the newly stamped slots; and the unseen among
+        these.
 
-        A slot is newly stamped if its stamp was another, and is listed once. A slot is unseen if its stamp was below
-        `first`; the stamp of a new key is 0. `stamp` is in [1, 2^31), and not below the last stamp. Keys of a single
-        column must not be null.
+        A slot is newly stamped, and listed once, if its stamp was not `stamp` before. A slot is unseen if its stamp was
+        below `first`; the stamp of a new key is 0. `stamp` is in [1, 2^31), and not below the last stamp. Keys of a
+        single column must not be null.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class KeyIndex(ABC):
         self._control[[COUNT, SLOTS_USED]] = len(live)
 
     def stored_keys(self, slots: Slots, max_parallelism: int) -> tuple[Slots, "StoredKeys"]:
-        """An order of `slots` by key group and tag, and their keys in that order."""
+        """Return the order of `slots` by key group and tag, and their stored keys in that order."""
         tags = kernels.gather(self._tags, slots)
         groups = self._groups(slots, tags, max_parallelism)
         order, heads = kernels.stored_heads(tags.view(np.uint64), groups, max_parallelism)
@@ -167,7 +167,7 @@ class KeyIndex(ABC):
 
     @abstractmethod
     def keys(self, slots: Slots) -> Keys:
-        """The keys of `slots`; nothing shared."""
+        """Return copies of the keys of `slots`."""
 
     @abstractmethod
     def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes] | None:
@@ -202,7 +202,7 @@ class KeyIndex(ABC):
         return None
 
     def _probe(self, keys: Keys, row: int, stop: int, stamp: int, first: int, slots: Slots) -> int:
-        """Look up rows `[row, stop)`; the row where room ran out, or `stop`."""
+        """Look up rows `[row, stop)`; return the row where room ran out, or `stop`."""
         return int(
             index_kernels.lookup(
                 self._tags_of(keys),
@@ -237,7 +237,7 @@ class KeyIndex(ABC):
             self._pour(next_capacity(len(self._entries) // 2))
 
     def _pour(self, capacity: int) -> None:
-        """Begin to pour the entries into a table of that capacity; `lookup` goes on with it."""
+        """Begin to pour the entries into a table of that capacity; later look-ups continue it."""
         if len(self._old):
             self._sweep(len(self._old))
         self._old = self._entries

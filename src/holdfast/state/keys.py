@@ -7,9 +7,9 @@
     a column of strings, binary, decimals              the values' own bytes: offsets and data, without a copy
     several columns                                    bytes in the form of `encoding`, a null bit in each field
 
-Which values are the same key says `equality`: floating-point numbers are normalised before they are encoded.
-The kind follows from the key schema alone, never from the rows, so a key has a single form and hash for ever. A null
-key of a single column is a flag beside the values (`nulls`); tables refuse it, and so does the exchange.
+The module `equality` decides which values are the same key: floating-point numbers are normalised before they are
+encoded. The kind follows from the key schema alone, never from the rows, so a key has a single form and hash for ever.
+A null key of a single column is a flag beside the values (`nulls`); tables refuse it, and so does the exchange.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _GROUP_COLUMNS = b"holdfast.group_columns"
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of n rows. `values` of integer kind, else `offsets` and `data`; `nulls` where there are any."""
+    """The keys of n rows: `values` for keys of integer kind, else `offsets` and `data`; `nulls` if any key is null."""
 
     values: Integers | None
     offsets: Integers | None = None
@@ -132,7 +132,7 @@ def check_key_types(key_schema: pa.Schema) -> None:
 
 
 def grouped_by(key_schema: pa.Schema, columns: int) -> pa.Schema:
-    """A key schema whose key groups are those of its first `columns` columns alone."""
+    """Return a key schema in which only the first `columns` columns decide the key group."""
     return key_schema.with_metadata({_GROUP_COLUMNS: str(columns)})
 
 

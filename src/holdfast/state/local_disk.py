@@ -1,4 +1,5 @@
-"""Errors of the local disk, told as the store's: work on the disk may wait for room, as for a store that is away."""
+"""Errors of the local disk, raised as errors of storage: work then waits for room on the disk, as it waits for a
+store."""
 
 import re
 from collections.abc import Iterator
@@ -8,13 +9,13 @@ from pathlib import Path
 from holdfast.errors import ROCKSDB_SAYS, CorruptObject, HoldfastError, StorageError
 
 _OF_FILES = re.compile(rf"{ROCKSDB_SAYS}: .*(No such file|larger than file length)", re.IGNORECASE | re.DOTALL)
-"""RocksDB's errors of the disk that tell of a file that is missing or too short."""
+"""RocksDB's disk errors about a file that is missing or too short."""
 
 
 @contextmanager
 def stored_files(what: str, folder: Path) -> Iterator[None]:
-    """Raise `CorruptObject`, which names the object `what`, where RocksDB cannot use the files that it tells of, and
-    `StorageError` where the disk fails."""
+    """Raise `CorruptObject`, which names the object `what`, if RocksDB cannot use the files in `folder`, and
+    `StorageError` if the disk fails."""
     try:
         with on_disk(folder):
             yield
@@ -30,7 +31,7 @@ def stored_files(what: str, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def on_disk(folder: Path) -> Iterator[None]:
-    """Raise `StorageError`, which names the folder, where the disk below it fails."""
+    """Raise `StorageError`, which names the folder, if the disk below it fails."""
     try:
         yield
     except Exception as error:

@@ -4,9 +4,10 @@
     log[n - 1]       the slot of use n; before `oldest` there is none that is in the order
 
 Until a row has to leave, a touch is a single store. Then the log begins, with all slots in order, and a touch appends
-to it; a use that is no longer the slot's last is passed over in its turn, so the order is exact. A full log is
-rewritten without these uses, or ends if no row has left since the last time. Nothing is linked; slots are sorted only
-when a log begins. Every row of a look-up touches its slot, in row order. Does not own which slots are in use.
+to it; a use that is no longer the slot's last is skipped when the log reaches it, so the order is exact. A full log is
+rewritten without these uses, or ends if no row has left since the last rewriting. There is no linked list, and slots
+are sorted only when a log begins. Every row of a look-up touches its slot, in row order. Does not own which slots are
+in use.
 """
 
 from typing import Any
@@ -19,10 +20,10 @@ from holdfast.state.growing import enlarge
 from holdfast.state.physical import Integers, Slots
 
 _AHEAD = 32
-"""Uses between the use at work and the use that is fetched: a base store empties the processor's caches between
-batches. A higher value fetches earlier, and fills more of the cache."""
+"""Number of uses between the use being processed and the use being prefetched: a base store empties the processor's
+caches between batches. A higher value fetches earlier, and fills more of the cache."""
 LOG_SHARE = 4
-"""The log has room for so many uses of each slot; more would make rewriting rarer."""
+"""The log has room for 4 uses of each slot, on average. A higher value makes rewriting rarer."""
 
 
 class Recency:
@@ -42,7 +43,7 @@ class Recency:
         enlarge(self, "_last_use", capacity)
 
     def touch(self, slots: Slots, *, distinct: bool = False) -> None:
-        """Each slot in turn becomes the newest; `distinct` says that none comes twice."""
+        """Make each slot in turn the newest; `distinct` promises that no slot comes twice."""
         if self._log is not None and self._uses + len(slots) > len(self._log):
             self._make_room(len(slots))
         if self._log is None:
@@ -55,14 +56,14 @@ class Recency:
         kernels.fill(self._last_use, slots, 0)
 
     def pop_oldest(self, count: int) -> Slots:
-        """Takes out up to `count` slots, the oldest first."""
+        """Take out up to `count` slots, the oldest first."""
         log = self._begin_log() if self._log is None else self._log
         popped = np.empty(count, np.int32)
         taken, self._oldest = _pop(log, self._oldest, self._uses, self._last_use, popped)
         return popped[:taken]
 
     def renumber(self, live: Slots, capacity: int) -> None:
-        """The i-th of `live`, which are all slots in the order, becomes slot i."""
+        """Renumber all slots in the order: the i-th of `live` becomes slot i."""
         self._last_use = kernels.gather(self._last_use, live)
         self.grow(capacity)
         self._log = None

@@ -8,7 +8,8 @@
       struct          the block of each field
 
 A block has the elements of a row column by column, so all rows of a batch are written, and read, field by field, and no
-Python object is made. Nulls have no bytes that differ, so equal values have equal bytes; numbers are compared as bits.
+Python object is made. All nulls of a type have the same bytes, so equal values have equal bytes; numbers are compared
+as bits.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,7 @@ _LENGTH = np.dtype(np.uint32)
 BytesOfRows = tuple[Bytes, Integers, Integers]
 """Bytes of an array, and begin and length in them for each row."""
 ReadBytes = Callable[[Integers], Bytes]
-"""Reads so many bytes of each row's block, and goes on behind them."""
+"""Reads the given numbers of bytes of the rows' blocks, and moves past them."""
 
 
 def has_blocks(kind: pa.DataType) -> bool:

@@ -96,7 +96,8 @@ class BaseStore(Protocol):
     def flush_ahead(self) -> None:
         """Write out the records in memory now, after a checkpoint, if they would be written before the next checkpoint.
 
-        So the writing does not begin beside that checkpoint. Returns at once. By any thread, also after `close`.
+        So the writing does not coincide with that checkpoint. Returns at once. Any thread may call it, also after
+        `close`.
         """
         ...
 
@@ -109,14 +110,14 @@ class BaseStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the memory and of the files on disk."""
+        """Free the memory, and delete the files on disk."""
         ...
 
 
 class Residency:
-    """`dirty` by slot: changed since the base last saw the row.
+    """The rows in memory above a base store. `dirty` marks, by slot, rows changed since the base store last got them.
 
-    `slots_go` is called before slots, which it is given, lose their keys.
+    `slots_go` is called with slots before these lose their keys.
     """
 
     def __init__(
@@ -141,9 +142,9 @@ class Residency:
         return self.dirty.nbytes + order + self.base.memory_bytes
 
     def looked_up(self, slots: Slots, fresh: Slots, *, read: bool = True) -> OldRows:
-        """`slots` were looked up, `fresh` of them for the first time in the batch, and these rows are returned.
+        """Note a look-up of `slots`; return the rows of `fresh`, the slots that the batch looked up for the first time.
 
-        Those that are not in memory are read.
+        With `read`, rows that are not in memory are first read from the base store.
         """
         if len(self.dirty) < self._rows.capacity:
             self._grow()
@@ -156,10 +157,12 @@ class Residency:
         return self._rows.copy(fresh)
 
     def committed(self, old: OldRows, present: Bools, changed: Bools | None) -> OldRows:
-        """Take in a committed batch: it touched rows that were like `old`, and `present` tells which are there now.
+        """Note a committed batch: `old` has the touched rows as they were, and `present` marks those that are there
+        now.
 
-        Returns the old rows that the batch changed. `changed` says which, if that was found out already. Changed rows
-        are dirty; rows that are gone leave the base. A row that was dirty before counts as changed.
+        Returns the old rows that the batch changed; `changed` marks them if they are known already. Changed rows are
+        dirty from now on, and deleted rows are deleted in the base store. A row that was dirty before counts as
+        changed.
         """
         dirty = kernels.gather(self.dirty, old.slots)
         if not dirty.all():
@@ -189,7 +192,8 @@ class Residency:
             self._recency.remove(slots)
 
     def enforce(self) -> None:
-        """Rows leave until the limit holds: at a batch boundary, all rows being present."""
+        """Evict the oldest rows until the limit holds. Called at a batch boundary, where all rows in memory are
+        present."""
         surplus = len(self._rows) - self.entries_max
         if surplus > 0:
             leaving = self._rows.live() if self._recency is None else self._recency.pop_oldest(surplus)
@@ -201,7 +205,7 @@ class Residency:
         self._sorted = None
 
     def renumber(self, live: Slots) -> None:
-        """Rows move: the i-th of `live`, which are all, to slot i."""
+        """Follow rows that moved: the i-th of `live`, which are all rows, is at slot i now."""
         dirty = kernels.gather(self.dirty, live)
         self.dirty = np.zeros(self._rows.capacity, np.bool_)
         self.dirty[: len(live)] = dirty
@@ -231,7 +235,8 @@ class Residency:
         kernels.fill(self._rows.present, slots, True)
 
     def _stored_keys(self, slots: Slots) -> tuple[Slots, StoredKeys]:
-        """Keys as the index gives them: without a cache, the rows that a batch read are often those that it writes."""
+        """Return the stored keys of `slots`, kept until the batch ends: without a cache, a batch often writes the rows
+        it read."""
         if self._sorted is not None and np.array_equal(self._sorted[0], slots):
             return self._sorted[1:]
         order, keys = self._rows.index.stored_keys(slots, self._max_parallelism)

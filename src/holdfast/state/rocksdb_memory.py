@@ -12,10 +12,11 @@ import threading
 from rocksdict import Cache, WriteBufferManager
 
 ROCKSDB_SHARE = 2
-"""RocksDB takes one part in so many of the memory for state. With a lower value, tables write out less often, and
-leave less for the rows of batches."""
+"""Divisor: RocksDB takes 1/2 of the memory for state. With a lower value, tables write out less often, and leave less
+memory for the rows of batches."""
 BLOCKS_SHARE = 3
-"""The cache of blocks takes one part in so many of RocksDB's memory. A lower value finds more reads in memory."""
+"""Divisor: the cache of blocks takes 1/3 of RocksDB's memory. With a lower value, more reads find their blocks in
+memory."""
 WRITE_BUFFER_BYTES_MAX = 24 * 1024 * 1024
 """Bound on the size of a write buffer, and so of a flushed file. Up to four of these lie unmerged when a
 materialization links the files, and a restart reads them as well: tables of 1.2 GB take 50 MB less than with buffers of
@@ -40,7 +41,8 @@ class RocksDBMemory:
         self._lock = threading.Lock()
 
     def open(self) -> int:
-        """Note another table. Returns the size of its write buffers: half of the bound would hold one of each table."""
+        """Note another table; return the size of its write buffers: one buffer of each table takes half of the
+        bound."""
         with self._lock:
             self._opened += 1
             fair = self._buffer_bytes // (2 * max(self._tables, self._opened))

@@ -1,7 +1,7 @@
 """The rows of a table in memory: index, value columns and presence by slot, growing and shrinking together.
 
-No transactions, no base store, no Arrow schema of changes: those are `table`'s, `residency`'s and `changes`'.
-A slot stays with its key until it is removed, or until `compact_if_sparse` moves rows.
+Transactions belong to `table`, the base store to `residency`, and the Arrow schema of changes to `changes`. A slot
+stays with its key until the key is removed, or until `compact` moves rows.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ from holdfast.state.keys import Keys
 from holdfast.state.physical import Bools, Integers, Slots
 
 COMPACT_FROM = 4096
-"""Slots below which a table with many free ones is left as it is."""
+"""Number of used slots below which a table is never compacted."""
 COMPACT_SHARE = 4
-"""Divisor of the slots: rows are compacted once fewer than 1/4 of the slots are in use. Higher: later, in more
-memory."""
+"""Divisor of the used slots: rows are compacted once at most 1/4 of these slots have a key. A higher value compacts
+later, and keeps more memory."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class RowCopies:
         return RowCopies(gathered(self.present, places), columns, held=self.held)
 
     def overwrite(self, places: Slots, source: "RowCopies") -> None:
-        """Set presence and values, unless they are objects, at `places`, unless negative, to those of `source`."""
+        """Set presence and values at `places` to those of `source`, except at negative places. No column may hold
+        objects."""
         self.held.update(source.held)
         scatter_some(self.present, places, source.present)
         for cells, new_cells in zip(self.columns, source.columns, strict=True):
@@ -55,7 +56,7 @@ class RowCopies:
 
 @dataclass(frozen=True)
 class OldRows(RowCopies):
-    """The old rows: at position i, the row of `slots[i]` as it was."""
+    """Rows as they were before a change: position i has the old row of `slots[i]`."""
 
     slots: Slots
 
@@ -104,7 +105,7 @@ class KeyedRows:
 
 
 class Presence:
-    """The presence of rows as operators see it: read and set by slots, in the array of that moment.
+    """The presence of rows as operators see it: read and set by slot, always in the current array.
 
     A lookup may replace the array, so it is fetched only once the slots are known: `presence[table.lookup(rows)]`
     means the rows that were looked up.
@@ -115,7 +116,7 @@ class Presence:
 
     @property
     def array(self) -> Bools:
-        """The present array, for compiled loops; the next lookup may replace it."""
+        """The current array, for compiled loops; the next lookup may replace it."""
         return self._rows.present
 
     def __len__(self) -> int:
@@ -207,7 +208,7 @@ class Rows:
         return changed
 
     def different(self, now: RowCopies, old: RowCopies) -> Bools:
-        """`changed` for two copies of the same slots."""
+        """Mark the rows that differ between two copies of the same slots, as `changed` does."""
         different: Bools = now.present != old.present
         for column, new_cells, old_cells in zip(self.columns, now.columns, old.columns, strict=True):
             column.mark_different(new_cells, old_cells, different)
@@ -250,7 +251,7 @@ class Rows:
         return used >= COMPACT_FROM and max(in_use, len(self.index)) * COMPACT_SHARE <= used
 
     def compact(self, live: Slots) -> None:
-        """Keep only `live`, the i-th at slot i: memory follows the rows that are left."""
+        """Keep only the rows at `live`, the i-th of them at slot i, and shrink all arrays to fit them."""
         self.index.compact(live)
         for column in self.columns:
             column.compact(live, self.index.slot_capacity)
@@ -274,7 +275,7 @@ class Rows:
         return [column.to_arrow(values, valid & rows.present) for column, (values, valid) in pairs]
 
     def fits_arrow(self, rows: RowCopies) -> bool:
-        """Return whether an Arrow array can have the copies' bytes of each column."""
+        """Return whether the copies' bytes fit into a single Arrow array, for each column."""
         pairs = zip(self.columns, rows.columns, strict=True)
         return all(not isinstance(column, BytesColumn) or column.fits_arrow(*cells) for column, cells in pairs)
 
@@ -289,7 +290,8 @@ class Rows:
         self._sizes[slots] = sizes
 
     def replaced_bytes(self, old: OldRows) -> int:
-        """The bytes of the objects that only `old` still holds; if measured since, those of their successors."""
+        """Return the bytes of the objects that only `old` still holds. If their slots were measured after the
+        replacement, the sizes are those of the new objects."""
         if self._all_fixed:
             return 0
         total, present = 0, self.present_at(old.slots)

@@ -1,4 +1,4 @@
-"""Seats: numbers that lie in wanted key groups, so that rows without a user's key have an owner. Pure.
+"""Seats: integer keys that lie in given key groups, for rows without a user's key: so these rows have an owner. Pure.
 
     subtask's key groups  [32 ………………………………………… 64)
     entries, in order      1        3        2        4      each entry halves a gap: van der Corput's sequence
@@ -17,7 +17,8 @@ from holdfast.state.keys import encode_keys, key_groups
 
 SEAT = "__seat"
 BITS = 16
-"""Entries after so many doublings begin with the same key groups again; key groups are at most as many."""
+"""Bits of an entry's position that decide its key group: after 2^16 entries the key groups repeat, and there are at
+most as many key groups."""
 NUMBERS_AT_ONCE = 8
 """Numbers that are tried at once for each key group: 1 number of `max_parallelism` lies in a wanted key group."""
 

@@ -1,10 +1,11 @@
-"""Going round a table, some rows at a time, to find rows that no batch asks for, for example expired rows.
+"""A round over a table, some rows at a time, that finds rows which no batch looks up, for example expired rows.
 
     place ──► slots in memory ──► records of the base store, in order of their keys ──► START: the round is over
 
-A row that is found is proposed, by its key: it may be found twice, and a record of the base may be older than the row
-in memory, so the caller looks it up. A row that stays in its place during a round is found in it. A row that moves
-(compaction, eviction) is perhaps found in the next round. Touches no row, and reads none into memory.
+A found row is only a candidate, named by its key: a row may be found twice, and a record of the base store may be older
+than the row in memory, so the caller looks the key up. A round finds every row that does not move during it. A row that
+moves (by compaction or eviction) may be found only in the next round. A survey touches no row, and reads none into
+memory.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ RowFilter = Callable[[Mapping[str, tuple[Values, Bools]]], Bools]
 
 @dataclass(frozen=True)
 class SurveyPlace:
-    """The place of a round: a slot in memory, or, with `key`, a place in the base store."""
+    """The position of a round: a slot in memory, or, if `key` is set, a key in the base store."""
 
     slot: int = 0
     key: bytes | None = None
@@ -51,7 +52,7 @@ class Survey:
 def survey(
     rows: Rows, residency: Residency | None, place: SurveyPlace, rows_max: int, wanted: RowFilter | None
 ) -> Survey:
-    """Look at the next rows of the round, at most `rows_max`; without `wanted` all are."""
+    """Look at the next rows of the round, at most `rows_max`; without `wanted`, every row is wanted."""
     if place.key is None and (residency is None or residency.entries_max):
         used = rows.index.slots_used
         if place.slot < used:

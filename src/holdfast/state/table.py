@@ -4,12 +4,13 @@
                                              └────────────── undo     ▼
                           base store ──read──► rows in memory ──write-back──► base store
 
-A single mechanism carries all of it: the first touch of a row in a batch saves the row (`transaction`). The touched
-rows yield the net changes, undo, the rows kept for a rewind (`history`), the dirty rows, and the rows that leave memory
-(`residency`). Without a base store (`HashMapState`) all rows are in memory.
+Everything rests on one mechanism: when a batch touches a row for the first time, the table saves the old row
+(`transaction`). Net changes, undo, rewind (`history`), dirty rows and the choice of rows that leave memory
+(`residency`) follow from the touched rows. Without a base store (`HashMapState`) all rows are in memory.
 
-Invariants: outside a batch, the index holds exactly present rows, and at most as many as the cache's limit. A slot is
-valid until its batch ends. One thread at a time; `release` and `collect` by any. No log, no files, no key groups here.
+Invariants: outside a batch, the index holds only present rows, and at most as many as the cache's limit. A slot is
+valid until its batch ends. A single thread at a time uses a table, but any thread may call `release`, `collect` and
+`capture`. Does not own the log, files or key groups.
 """
 
 import threading
@@ -56,7 +57,7 @@ class StateTable:
     cache_max_entries
         Number of rows, the most recently used, that stay in memory after a batch if there is a base.
     undo_bytes_max
-        The most memory of undo of committed batches; past it the oldest undo is dropped.
+        Bound on the memory that the undo of committed batches takes; beyond it, the oldest undo is dropped.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class StateTable:
         self.value_schema = value_schema
         self.max_parallelism = max_parallelism
         self.commits: int | None = None
-        """Number of batches committed since rows were put anew (restore, rewind); None before the first batch."""
+        """Number of batches committed since rows were last written outside a batch (restore, rewind); None before
+        any."""
         self._stored_schema = stored_schema(key_schema, value_schema)
         if len(set(self._stored_schema.names)) < len(self._stored_schema):
             raise JobRefused(f"the state's columns {self._stored_schema.names} have a name twice; rename a column")
@@ -133,12 +135,13 @@ class StateTable:
 
     @property
     def recent_cache_accesses(self) -> tuple[int, int]:
-        """Hits and look-ups of which `stateCacheHitRatio` is made; zeros without a base store, and before any batch."""
+        """Hits and look-ups behind the gauge `stateCacheHitRatio`; zeros without a base store and before the first
+        batch."""
         return (0, 0) if self._residency is None else self._residency.hit_ratio.recent
 
     @property
     def cache_accesses(self) -> tuple[int, int]:
-        """Distinct rows that batches looked up so far: found in memory, all."""
+        """Two numbers of distinct rows that batches looked up so far: those that were in memory, and all."""
         ratio = None if self._residency is None else self._residency.hit_ratio
         return (0, 0) if ratio is None else (ratio.hits, ratio.accesses)
 
@@ -165,14 +168,14 @@ class StateTable:
     def lookup(self, rows: pa.RecordBatch) -> Slots:
         """The slot of each row's key. Unknown keys get a blank row that is not present.
 
-        All slots returned count as touched. Columns' arrays may have been replaced: fetch them after it.
+        All returned slots count as touched. A look-up may replace the arrays of columns: fetch them after it.
 
         Raises
         ------
         BadRecord
             A key column is missing, has another type than declared, or (a single key column) holds a null.
         StateTooLarge
-            As many rows are in memory as can be numbered.
+            The table has as many rows in memory as slots can number.
         """
         transaction = self._in_transaction("lookup")
         keys = encode_columns(declared_columns(rows, self.key_schema), self.key_schema.names)
@@ -185,7 +188,8 @@ class StateTable:
         return slots
 
     def measure(self, *, added: bool = False) -> None:
-        """Measure the objects that the batch has put into rows; `added`: in rows touched since it was measured last."""
+        """Measure the objects that the batch put into rows; with `added`, in a large batch only those in newly touched
+        rows."""
         with self._lock:
             self._in_transaction("measure").measure(self._rows, added)
 
@@ -214,17 +218,17 @@ class StateTable:
     def changes(self) -> pa.RecordBatch | None:
         """The net changes of the batch so far in the stored schema, a row for each key; None if there are none.
 
-        A row that was written but is as before (objects that can be changed in place are never taken to be), or was
-        inserted and deleted, is no change.
+        A row that was written with its old values is no change, nor is a row that was inserted and deleted. Objects
+        that can be changed in place always count as changed.
         """
         old = self._in_transaction("changes").old_rows()
         return self._changes(old, self._changed(old))
 
     def defer_changes(self) -> "StateTable | pa.RecordBatch | None":
-        """`changes` of the batch, to be read after it is committed: the table itself, of which `collect` is asked.
+        """Return the source of the batch's changes: the table itself, whose `collect` reads them after the commit.
 
-        Nothing is written from now on. Where objects may not fit their types they are read now, so that an error
-        belongs to the batch.
+        The batch must not write any more. A table with columns of objects returns its `changes` at once, so that a
+        value that does not fit its type fails this batch. None: there are no changes.
         """
         transaction = self._in_transaction("defer_changes")
         if not self._may_defer:
@@ -235,7 +239,7 @@ class StateTable:
         return self if transaction.deferred else None
 
     def collect(self, up_to_batch: BatchNumber) -> list[pa.RecordBatch]:
-        """Take out the deferred changes of batches up to that batch, in order of replay. From any thread, at any time.
+        """Take out the deferred changes of batches up to `up_to_batch`, in order of replay. Any thread may call it.
 
         Raises `CheckpointFailed` if they were condensed with the changes of later batches (`unlogged`).
         """
@@ -272,7 +276,7 @@ class StateTable:
             self._settle(old.slots, present, old.present)
 
     def undo(self) -> None:
-        """End the transaction; every row is as before it, though maybe at another slot later on."""
+        """End the transaction and restore every row that it touched; a row may later have another slot."""
         old = self._in_transaction("undo").old_rows()
         with self._lock:
             self._transaction = None
@@ -285,7 +289,7 @@ class StateTable:
         Raises
         ------
         HoldfastError
-            Undo does not reach back so far: it was released, or given up for its memory.
+            The kept undo does not reach back to `to_batch`: it was released, or dropped to save memory.
         """
         self._refuse_in_batch("rewind")
         with self._lock:
@@ -303,14 +307,16 @@ class StateTable:
             self._put_anew(undone)
 
     def shrink_undo(self, bytes_max: int) -> None:
-        """Outside a batch: give up the oldest undo until it takes no more; `rewind` then reaches less far back."""
+        """Drop the oldest undo, outside a batch, until it takes at most `bytes_max`; `rewind` then reaches less far
+        back."""
         self._refuse_in_batch("shrink_undo")
         with self._lock:
             self._history.shrink(bytes_max)
             self._unlogged.shrink(bytes_max)  # changes that wait to be logged hold the same rows
 
     def release(self, up_to_batch: BatchNumber) -> None:
-        """The state after `up_to_batch` is in a completed checkpoint: no rewind goes back further."""
+        """Allow undo up to `up_to_batch` to be dropped: a completed checkpoint has that state, so no rewind goes
+        further."""
         self._history.release(up_to_batch)
         if self._residency is not None:
             self._residency.base.flush_ahead()
@@ -318,10 +324,10 @@ class StateTable:
     def apply(self, changes: pa.RecordBatch, key_group_start: int, key_group_stop: int, *, blind: bool = False) -> None:
         """Replay a change set or snapshot, outside a batch; rows of other key groups are left out.
 
-        The last row of a key wins. Not undone by `rewind`. `blind`: the base store's records of these rows are not read
-        before they are replaced, so their number is not known until `count_is`.
-        Value columns are met by name: a column that `changes` lacks becomes null in its rows, a column that only
-        `changes` has is left out, a column of a narrower type is widened.
+        The last row of a key wins. A `rewind` does not undo it. With `blind`, the base store's records of these rows
+        are replaced without being read, so the number of rows is unknown until `count_is`. Value columns are matched by
+        name: a column that `changes` lacks becomes null in its rows, a column that only `changes` has is left out, a
+        column of a narrower type is widened.
 
         Raises
         ------
@@ -350,8 +356,8 @@ class StateTable:
         self._put_anew([touched])
 
     def load(self, stored: pa.Schema, records: Iterable[tuple[list[bytes], list[bytes]]]) -> None:
-        """Take rows that the table does not have, as a base store of a table of schema `stored` keeps them; raises as
-        `apply`."""
+        """Add rows that the table does not have yet. `records` have the form in which the base store of a table of
+        schema `stored` keeps its rows. Raises as `apply` does."""
         self._refuse_in_batch("load")
         self.commits = None
         as_they_are = self._residency is not None and stored.equals(self._stored_schema)
@@ -364,9 +370,9 @@ class StateTable:
                 self.apply(decoded(stored, codec, keys, values), 0, self.max_parallelism)
 
     def adopt(self, stored: pa.Schema, folder: Path) -> bool:
-        """Take a base store's files as they are, of a table of schema `stored`; `count_is` has to follow.
+        """Take over the files of a base store that a table of schema `stored` wrote; the caller then calls `count_is`.
 
-        False, and nothing is done, where this table has no base store or another schema, or is not empty.
+        Returns False, and does nothing, if this table has no base store, has another schema or is not empty.
         """
         self._refuse_in_batch("adopt")
         residency = self._residency
@@ -377,13 +383,14 @@ class StateTable:
         return True
 
     def count_is(self, rows: int) -> None:
-        """Set the number of rows that are present, after `adopt` and after blind `apply`."""
+        """Set the number of present rows, after `adopt` or a blind `apply`."""
         self._count = rows
 
     def capture(self) -> Captured:
-        """Capture all rows as of the last commit; they are copied when written or read. Any thread, in a batch too.
+        """Capture all rows as the last commit left them. Any thread may call it, also during a batch.
 
-        Rows that the base store has are not read: its files stand for them.
+        A row is copied only when a batch changes it or `Captured.rows` reads it. Rows in the base store are not read:
+        the captured table names the store's files instead.
         """
         if self._residency is not None:
             self._residency.base.flush()
@@ -418,7 +425,7 @@ class StateTable:
         return whole.snapshot()
 
     def close(self) -> None:
-        """Let go of the base store and its files."""
+        """Close the base store and delete its files."""
         if self._residency is not None:
             self._residency.base.close()
 
@@ -434,13 +441,14 @@ class StateTable:
         return stored_rows(self._stored_schema, self._rows, copies.by_group(self.max_parallelism))
 
     def _slots_go(self, slots: Slots) -> None:
-        """Prepare for slots that lose their keys: everything that names rows by slot is read, or gets their keys."""
+        """Prepare for `slots` losing their keys: captures and waiting changes read their rows, and undo copies their
+        keys."""
         self._about_to_change(slots)
         self._unlogged.resolve()
         self._history.fix_keys(self._rows.index)
 
     def _about_to_change(self, slots: Slots) -> None:
-        """Otherwise than by a batch that looked them up."""
+        """Let captures save the rows at `slots`, which are about to change without a look-up by a batch."""
         if self._captured:
             self._save_for_captured(self._rows.copy(slots))
 
@@ -461,7 +469,7 @@ class StateTable:
         """End a batch: remove absent rows from the index, evict rows past the cache's limit, and give memory back."""
         if not present.all():
             absent = touched[~present]
-            if before[~present].any():  # nobody names the slot of a row that was absent before the batch, too
+            if before[~present].any():  # nothing names the slot of a row that was absent before the batch too
                 self._slots_go(absent)
             if self._residency is not None:
                 self._residency.removed(absent)
@@ -473,7 +481,7 @@ class StateTable:
         self._rows.compact_arena()
 
     def _compact(self) -> None:
-        """Slots mean nothing between batches, so rows may move."""
+        """Move rows together. Slots are valid only within a batch, so rows may move between batches."""
         live = self._rows.live()
         self._slots_go(live)
         self._rows.compact(live)

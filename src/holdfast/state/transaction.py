@@ -11,8 +11,8 @@ from holdfast.state.physical import Bools, Slots
 from holdfast.state.rows import OldRows, Rows, concatenated
 
 MEASURED_AGAIN_MAX = 1 << 16
-"""Touched rows up to which a measurement in the midst of a batch is of all of them, since rows may grow. A higher value
-notices the growth of more rows, and takes longer."""
+"""Number of touched rows up to which a measurement during a batch measures all of them, since rows may grow. A higher
+value notices the growth of more rows, and takes longer."""
 
 
 class Transaction:
@@ -46,8 +46,8 @@ class Transaction:
             self._unseen.append(unseen)
 
     def measure(self, rows: Rows, added: bool = False) -> None:
-        """Measure the objects of all touched rows once, at the end of the batch; with `added`, in its midst, of many
-        touched rows only those that were touched since."""
+        """Measure the objects of all touched rows once, at the end of the batch. With `added`, measure them during the
+        batch; if many rows are touched, only those that were touched since the last measurement."""
         old = self.old_rows()
         if added:
             first = 0 if len(old.slots) <= MEASURED_AGAIN_MAX else self._added_measured

@@ -1,4 +1,4 @@
-"""Net changes that the changelog has not asked for yet: they are read from the table only when it persists them.
+"""Net changes that the changelog has not collected yet: they are read from the table only when the log persists them.
 
     commit ──► segment: slots, and the old rows that undo needs anyway
     collect(up to batch N) ──► of the slots touched up to N, the rows as they were after N:
@@ -7,8 +7,9 @@
 So a batch costs the changelog next to nothing. A row that many batches touched is read once, and its slot is mostly
 gathered once (`Chain`). Waiting changes name rows by slot: before slots lose their keys, all waiting changes are read,
 batch by batch (`resolve`). If waiting changes take too much memory, the oldest batches, whose undo was dropped, are
-condensed to their slots. Batches wait for the table's lock, so under it rows are only copied with their keys (`take`).
-The slots are determined before it, and the rows as they were after batch N after it (`Taken.net`). Does not own undo.
+condensed to their slots. Batches wait while the table's lock is held, so only the copying of rows with their keys
+happens under the lock (`take`). The slots are determined before it, and the copies are taken back to their state after
+batch N after it (`Taken.net`). Does not own undo.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from holdfast.state.physical import Slots
 from holdfast.state.rows import KeyedRows, OldRows, RowCopies, Rows
 
 WAITING_BYTES_MAX = 256 * 1024 * 1024
-"""Bytes of waiting changes beyond the bytes of undo, which mostly holds the same rows; past it, they are condensed."""
+"""Bound on the bytes of waiting changes beyond the bytes of undo, which mostly holds the same rows; above the bound,
+the oldest changes are condensed."""
 LAG_BATCHES = 8
 """Number of newest batches that are not condensed, however large, as cuts lag behind commits. A higher value lets a cut
 lag further, and takes more memory."""
@@ -34,10 +36,11 @@ class Chain:
     """Consecutive committed batches whose changes are not logged yet, with all rows that they touched, each found once.
 
     The index has a stamp beside each key: the number of the batch, or of the write outside of batches, that touched the
-    row last. A look-up reads the stamp anyway, and so tells which rows of a batch are *unseen*: stamped before the
-    first batch of the chain. The rows of the first batch and the unseen rows of the others are all rows that the chain
-    touched, so a hundred batches that touch the same rows need not be searched. A batch that does not wait, or a row
-    that is touched otherwise (by an undo or a replay), ends the chain; the next batch that waits begins another.
+    row last. A look-up reads the stamp anyway, so it also finds the *unseen* rows of a batch: those stamped before the
+    chain's first batch. The rows of the first batch and the unseen rows of the later batches are all rows that the
+    chain touched, so rows that a hundred batches have in common are listed once. A batch that is undone or does not
+    wait ends the chain, and so does a touch outside of batches (by a rewind or a replay); the next batch that waits
+    begins another chain.
     """
 
     def __init__(self) -> None:
@@ -58,7 +61,8 @@ class Chain:
     def add(self, whole: bool) -> bool:
         """Add the batch that began last, which waits with all rows that it touched (`whole`) or with some.
 
-        Returns whether its unseen rows count. They do not if the chain ended meanwhile.
+        Returns True if the unseen rows are enough to find all rows of the chain; False for the first batch of a chain,
+        and if the chain ended meanwhile: then all rows of this batch count.
         """
         counts = whole and self._first != 0
         self._added = True
@@ -71,14 +75,15 @@ class Chain:
 
 
 class Timeline:
-    """Copies of the rows of distinct `slots`, taken back in time where they are: over segments, the newest first."""
+    """Copies of the rows at distinct `slots`, which undo segments take back in time in place, the newest segment
+    first."""
 
     def __init__(self, slots: Slots, copies: RowCopies, capacity: int) -> None:
         self._copies = copies
         self._numbers: Slots = kernels.numbers_by_slot(slots, capacity)
 
     def back_before(self, segment: OldRows) -> None:
-        """Take the rows back to before this segment, after all later segments."""
+        """Take the rows back to before this segment's batch. The segments of all later batches come first."""
         self._copies.overwrite(self._places(segment.slots), segment)
 
     def at(self, slots: Slots) -> OldRows:
@@ -94,7 +99,7 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class Condensed:
-    """Neighbouring batches `first` to `batch`, of which only the slots are kept: no checkpoint may end between them."""
+    """Consecutive batches `first` to `batch` whose touched slots alone are kept: no checkpoint may end between them."""
 
     first: BatchNumber
     batch: BatchNumber
@@ -121,8 +126,9 @@ class Read:
 class Taken:
     """Changes that no longer wait. `net` puts them together, at any time and without the table's lock.
 
-    `slots` are all that `parts`, neighbouring batches, touched, and `now` are their rows when they were taken; `later`
-    saved some of them before that. `read` are changes of still earlier batches.
+    `slots` are all slots that `parts`, which are consecutive batches, touched, and `now` has their rows at the time
+    when the changes were taken. `later` has the old rows that later batches had saved by that time. `read` has changes
+    of still earlier batches.
     """
 
     read: list[KeyedRows]
@@ -135,8 +141,8 @@ class Taken:
     def net(self, rows: Rows) -> list[KeyedRows]:
         """The net changes in order of replay. To be called once, since it takes `now` itself back in time.
 
-        Of several batches it has every row that they touched, even if a row came back to its old value: these changes
-        may be replayed upon a table as of a batch between them.
+        The changes of several batches hold every row that these batches touched, even a row that came back to its old
+        value: they may be replayed onto a table that already has the first of these batches.
         """
         if self.slots is None or self.now is None:
             return self.read
@@ -152,9 +158,9 @@ class Taken:
 
 
 def touched_by(parts: Sequence[UndoPart], slots_used: int) -> Slots:
-    """The distinct slots of `parts`, all below `slots_used`; of several parts in order.
+    """Return the distinct slots of `parts`, all below `slots_used`; the slots of several parts are in ascending order.
 
-    `parts` are all changes that wait up to some batch. In order, the table is read from its begin to its end.
+    `parts` are all changes that wait, up to some batch. In ascending order, slots read a table from begin to end.
     """
     if len(parts) < 2:
         return next((each.slots for each in parts), np.empty(0, np.int32))
@@ -176,19 +182,20 @@ class Unlogged:
         self._waiting: list[UndoSegment] = []
         """Segments of the batches after the condensed ones."""
         self._read: list[Read] = []
-        """Changes of batches before all that wait."""
+        """Changes that were read early; their batches come before all batches that wait."""
         self._chain = Chain()
         self.memory_bytes = 0
-        """Memory of the waiting segments. Undo has the newest of them too: both together take the larger figure."""
+        """Memory of the waiting segments. Undo shares the newest of them, so both together take the larger of the two
+        figures."""
         self.unseen_bytes = 0
-        """Memory of the slot numbers that are kept besides, to find the rows."""
+        """Memory of the lists of unseen slots."""
 
     def begin(self, stamp: int) -> int:
-        """A batch begins: see `Chain`."""
+        """Begin a batch: see `Chain.begin`."""
         return self._chain.begin(stamp)
 
     def add(self, segment: UndoSegment, unseen: Slots, *, whole: bool) -> None:
-        """The segment of the batch that is committed now, which the history has too; `whole`: all rows it touched."""
+        """Add the segment of the batch being committed, which the history has too; `whole`: it has all touched rows."""
         if self._chain.add(whole):
             segment.unseen = unseen
             self.unseen_bytes += unseen.nbytes
@@ -199,20 +206,20 @@ class Unlogged:
             self._condense()
 
     def waiting(self, up_to_batch: BatchNumber) -> list[UndoPart]:
-        """The parts that wait, of batches up to that batch."""
+        """Return the waiting parts whose batches are at most `up_to_batch`."""
         return [each for each in self._parts() if each.batch <= up_to_batch]
 
     def take(
         self, up_to_batch: BatchNumber, in_flight: OldRows | None, gathered: Sequence[UndoPart], touched: Slots
     ) -> Taken:
-        """Take out the changes of batches up to that batch; `in_flight` was saved by the batch that is running.
+        """Take out the changes of batches up to `up_to_batch`; the running batch saved the old rows `in_flight`.
 
-        `touched` are the slots of `gathered`, which waited then.
+        `touched` are the slots of `gathered`, the parts that waited when these slots were determined.
 
         Raises
         ------
         CheckpointFailed
-            The changes can no longer be told from the changes of later batches. Nothing was taken out.
+            The changes were condensed with changes of later batches. Nothing was taken out.
         """
         undivided: list[Read | UndoPart] = [*self._read, *self._parts()]
         for each in undivided:
@@ -271,7 +278,7 @@ class Unlogged:
             self.resolve()
 
     def _condense(self) -> None:
-        """Keep only the row numbers of batches whose undo was dropped."""
+        """Keep only the slots of batches whose undo was dropped, but leave the newest `LAG_BATCHES` as they are."""
         kept = {*self._history.by_slot, *self._waiting[-LAG_BATCHES:]}
         given_up = [each for each in self._parts() if each not in kept]
         if given_up:
@@ -286,7 +293,7 @@ class Unlogged:
         self._read = [each for each in self._read if each.batch <= to_batch]
 
     def _end_chain(self) -> None:
-        """End the chain: from now on all slots of the waiting batches count. `_keep` follows."""
+        """End the chain: from now on all slots of the waiting batches count. The caller then calls `_keep`."""
         for each in self._waiting:
             each.unseen = None
         self._chain.end()

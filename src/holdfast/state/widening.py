@@ -1,7 +1,7 @@
 """The rule for reading a stored type as another declared type: only if no value is lost.
 
-A binary column may hold objects packed as msgpack, which its field tells (`packed_field`): they are no binaries to the
-user.
+A binary column may hold objects packed as msgpack. Its field is marked (`packed_field`), since the user did not declare
+a binary column.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,8 @@ def widened(array: Any, declared: pa.DataType) -> Any:
 
 
 def check_stored(stored: pa.Schema, declared: pa.Schema) -> Sequence[str]:
-    """The column names of a stored schema whose rows a table of the stored schema `declared` can take.
+    """Return the column names of the schema `stored`, after checking that a table of schema `declared` can take its
+    rows.
 
     Value columns may be missing, or of a narrower type.
 
