@@ -23,7 +23,7 @@ NewTable = Callable[[pa.Schema, pa.Schema, int], StateTable]
 
 
 COMBINED_INPUT = -1
-"""The number of the input of rows that a `Combiner` made; a sender's come before its other ones."""
+"""The input number of rows that a `Combiner` made; a sender sends them before its other rows."""
 
 
 class TableSchema(NamedTuple):
@@ -51,12 +51,12 @@ class BatchContext:
 
 
 def before(context: BatchContext) -> BatchContext:
-    """The same batch, as long as its watermark has not come yet."""
+    """Return the same batch, with the watermark of the batch before."""
     return replace(context, watermark_us=context.closed_us)
 
 
 class Timers(msgspec.Struct, frozen=True, gc=False):
-    """The times at which an operator next has work without rows, by event time and by processing time.
+    """The next times at which an operator has work even if no rows come, by event time and by processing time.
 
     `fired` counts the timers that fired in the batch, `expired` the values that were removed.
     """
@@ -129,7 +129,8 @@ class Operator(ABC):
     """The memory for the batch; the owner of the operator sets it."""
 
     def open(self, opening: Opening) -> None:  # noqa: B027 (most operators have nothing to do)
-        """The tables hold the state of a checkpoint: they were restored, or went back in memory. No batch is in flight.
+        """Prepare for tables that now hold the state of a checkpoint, because they were restored or rewound. No batch
+        is in flight.
 
         Raises `UserFunctionError`.
         """
@@ -143,7 +144,7 @@ class Operator(ABC):
 
     @property
     def copies_of_a_row(self) -> int:
-        """How often the operator keeps each row of its input: in so many windows, at most."""
+        """Bound on the number of copies that the operator keeps of each input row, one for each window."""
         return 1
 
     def is_snapshot_available(self) -> SnapshotAvailability:
@@ -160,10 +161,10 @@ class Operator(ABC):
 
 
 class Combiner(ABC):
-    """Makes fewer rows of a sender's rows, on their way to an operator; none of their keys is null.
+    """Combines a sender's rows to fewer rows before they are sent to an operator. No key is null.
 
-    Both methods return the rows to send now, as (input number, rows), in order: rows of `COMBINED_INPUT` first, and
-    from some point on perhaps rows as they came. To the operator both mean the same.
+    Both methods return the rows to send now, as (input number, rows), in order: first combined rows of
+    `COMBINED_INPUT`, then perhaps rows as they came. Both have the same meaning to the operator.
     """
 
     @abstractmethod
@@ -177,8 +178,8 @@ class Combiner(ABC):
 class EventTime:
     """The event time of an operator's input, whose sources have a watermark.
 
-    `names` are the sources' columns that hold it. `column` is the input's column of that name, None where steps before
-    the operator have dropped or renamed it. `zoned`: whether values have a time zone.
+    `names` are the columns of the sources that hold it. `column` is the input's column of that name; None if steps
+    before the operator dropped or renamed it. `zoned` is True if values have a time zone.
     """
 
     names: tuple[str, ...]
@@ -216,7 +217,7 @@ class OperatorSpec(ABC):
 
     name: str
     takes: ClassVar[tuple[StreamKind, ...]] = ("append",)
-    """The kinds of streams that may be inputs, but for broadcast states."""
+    """The kinds of streams that may be inputs, except inputs that make broadcast states."""
 
     @property
     def output_kind(self) -> StreamKind:
@@ -252,7 +253,7 @@ class OperatorSpec(ABC):
 
     @property
     def grows(self) -> str:
-        """The reason why state grows for ever with any number of keys, and the remedy; empty if it does not."""
+        """The reason why state grows for ever even with few keys, and the remedy; empty if it does not grow."""
         return ""
 
     @property
@@ -262,13 +263,13 @@ class OperatorSpec(ABC):
 
     @property
     def output_delay_us(self) -> int:
-        """Microseconds by which output may be behind the watermark: windows that stay open for longer come out
-        later."""
+        """Microseconds by which output may be behind the watermark, because windows stay open for so long after their
+        end."""
         return 0
 
     @property
     def output_window(self) -> Any:
-        """The window to which the output's `window_start` belongs (`windows.declared.GivenWindow`); None: to no
+        """The window to which the output's `window_start` belongs (`windows.declared.GivenWindow`); None: there is no
         window."""
         return None
 
@@ -279,12 +280,13 @@ class OperatorSpec(ABC):
 
     @property
     def tables_everywhere(self) -> frozenset[str]:
-        """Names of the tables that each subtask has whole, all of them equal; others are divided by key group."""
+        """Names of the tables that every subtask has in full, with equal rows; other tables are divided by key
+        group."""
         return frozenset()
 
     @property
     def tables_read_whole(self) -> tuple[str, ...]:
-        """Names of the tables of which each subtask sees the rows of all subtasks when it opens."""
+        """Names of the tables whose rows of all subtasks each subtask loads when it opens."""
         return ()
 
     @property
@@ -309,7 +311,7 @@ class OperatorSpec(ABC):
         """Schema of each table; known at `start()`, compared with the stored schema."""
 
     def described_tables(self) -> dict[str, TableSchema]:
-        """The tables by which a restart tells an unnamed operator from others: in each version the same."""
+        """The tables by which a restart recognises an unnamed operator: they are the same in every version."""
         return self.table_schemas()
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""A limit to the refusals of an operator: past it, an answer that was soft is hard."""
+"""A limit on an operator's refusals of checkpoints: beyond it, a soft failure becomes a hard failure."""
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.clock import Clock, SystemClock

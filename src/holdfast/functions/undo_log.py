@@ -3,9 +3,9 @@
     mark ── change, note its undo, change, note its undo, … ── the call raised ──► back to the mark, newest step first
                                                             └─ it ended well  ──► clear
 
-A state table undoes whole batches; this log undoes a part of a batch, and only where bad records become dead letters.
-A step puts back either one change (entries of maps and lists, timers), or everything of a kind that a call may change,
-which was saved before the call (values of its keys, rows of tables, lists of the subtask).
+A state table undoes whole batches; this log undoes a part of a batch, and only where bad records become dead letters. A
+step undoes either a single change (of an entry of a map or list, or of a timer), or restores everything of a kind that
+was saved before the call (the values of its keys, rows of tables, lists of the subtask).
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class UndoLog:
         self._steps: list[Callable[[], object]] = []
 
     def note(self, undo: Callable[[], object]) -> None:
-        """Add the step that undoes a change which comes next, or has just come."""
+        """Add the step that undoes the next change, or the change just made."""
         if self.is_kept:
             self._steps.append(undo)
 

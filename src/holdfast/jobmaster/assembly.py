@@ -2,7 +2,7 @@
 
     loops (their queues take facts from now on) ─► cluster ─► processes ─► checkpoints ─► sources, planner ─► batches
 
-A part that is told of others' facts before those others exist posts to a loop, which begins last.
+A part may get facts before the parts that need them exist: it posts them to a loop, and the loops start last.
 """
 
 import threading
@@ -53,11 +53,11 @@ from holdfast.uploads.hedged_store import RECORDS, SOURCES, DriverUploads
 ClusterMaker = Callable[[JobMasterGateway], Cluster]
 
 RECORD_ATTEMPTS_MAX = 2
-"""Attempts at a record before it counts as waiting for the store; it is tried on after that."""
+"""Attempts to write a record before the record counts as waiting for the store; attempts continue after that."""
 
 
 class Facts:
-    """Facts for the execution machine, from all parts. Any thread may call this."""
+    """Passes facts from all parts to the execution machine. Any thread may call it."""
 
     def __init__(self, conductor: Conductor, cluster: Cluster, outages: Outages) -> None:
         self._conductor = conductor
@@ -67,7 +67,7 @@ class Facts:
         """True once another JobMaster was found to have taken over."""
 
     def tell(self, event: ev.Event) -> None:
-        """Tell the machine a fact. A Spark session that was stopped is told first."""
+        """Tell the machine a fact. If the Spark session was stopped, tell that first."""
         if isinstance(event, ev.Lost):
             self.look_at_cluster()
         self._outages.note_loss(event)
@@ -84,7 +84,7 @@ class Facts:
         self.tell(ev.FailoverAsked(Cause(why, reason)))
 
     def look_at_cluster(self) -> bool:
-        """True if the cluster can run processes; if its session was stopped, the query ends."""
+        """Return True if the cluster can run processes; end the query if its session was stopped."""
         try:
             self._cluster.check()
         except errors.SessionStopped as error:
@@ -199,7 +199,7 @@ def _gauges(
     losses: LossLedger,
     following: Following,
 ) -> Mapping[str, float]:
-    """Metrics of the JobMaster itself that stand for this moment."""
+    """Return the JobMaster's own metrics that show the current moment."""
     lost = with_losses(control.history.losses(), losses.not_final)
     return {
         **control.upload_metrics(),

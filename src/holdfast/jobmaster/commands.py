@@ -27,7 +27,7 @@ class Commands:
         self._runs = runs
         self._end = end
         self.base: JournalNumber | None = parts.taken.base_number
-        """The checkpoint that was restored last."""
+        """The number of the checkpoint that was restored last."""
 
     def execute(self, command: ev.Command) -> None:
         parts, begin, work = self._parts, self._parts.conductor.begin, self._parts.work

@@ -16,7 +16,7 @@ PARKED_SHOWN_MAX = 20
 
 
 class Ending:
-    """How this start ends. `runs`: see `Commands`."""
+    """The end of this start. `runs`: see `Commands`."""
 
     def __init__(self, parts: MasterParts, runs: "Future[None]") -> None:
         self._parts = parts

@@ -14,8 +14,8 @@ log = logger(__name__)
 
 
 class MasterGateway:
-    """Implements `JobMasterGateway`. A cluster is made with it, and the parts behind it with the cluster: `open` brings
-    them, before the first process is started."""
+    """Implements `JobMasterGateway`. The cluster needs this gateway, and the parts behind the gateway need the cluster:
+    so `open` brings these parts later, before the first process is started."""
 
     def __init__(self, job: str, standby: int) -> None:
         self._job = job
@@ -47,7 +47,8 @@ class MasterGateway:
         return self._senders if process.role is Role.SENDER else self._task_managers
 
     def look_at_placement(self) -> None:
-        """Warn of the executor whose loss the standbys could not make up for, once all serve and on a change."""
+        """Warn of an executor whose loss the standbys could not make up for: once all standbys serve, and after each
+        change."""
         if self._standby == 0 or self._task_managers.standby < self._standby:
             return
         found = self._task_managers.weak_point()

@@ -2,7 +2,7 @@
 
     key ──hash──► key group ──► subtask ──► the TaskManager that holds its place ──read_state──► rows, and their batch
 
-Called by threads of users, beside everything else; no thread of the JobMaster waits for a read.
+Threads of users make these calls at any time; no thread of the JobMaster waits for a read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +20,12 @@ from holdfast.state.keys import encode_keys, key_groups
 from holdfast.stored_state.states import ReadableState, find_state, shown
 
 BATCH = b"batch"
-"""Key, in the metadata of the schema of an answer, of the number of the batch at whose end the rows were so."""
+"""Key in the schema metadata of an answer: the number of the batch after which the rows had these values."""
 
 
 class LiveReads:
-    """`owners()`: the TaskManager that hosts each subtask, at the moment; empty before the first deployment."""
+    """Reads rows of a running job. `owners()` returns the TaskManager that currently hosts each subtask; it is empty
+    before the first deployment."""
 
     def __init__(self, job: StartedJob, task_managers: TaskManagers, owners: Callable[[], Sequence[int]]) -> None:
         self._job, self._task_managers, self._owners = job, task_managers, owners
@@ -73,7 +74,7 @@ class LiveReads:
 
 
 def _key_row(operator: str, key: Mapping[str, Any], columns: Sequence[str], stored: pa.Schema) -> pa.RecordBatch:
-    """A row of the key columns, in their stored types."""
+    """Make a row of the key columns, in their stored types."""
     if key.keys() != set(columns):
         raise HoldfastError(
             f"operator {operator!r} has the key columns {', '.join(columns)}; the key names {', '.join(key) or 'none'}"

@@ -5,8 +5,9 @@
                                           └──────────── events ◄───────────────┘
 
 Two loops: `conductor` around the execution machine (batches, restarts), `control` around the coordinator (checkpoints).
-The rules are in `execution/` and `checkpoint/`. `assembly` makes the parts, `commands` carries out the orders of the
-execution machine, `reports` passes on those of the control loop, `gateway` takes the calls of processes, `ending` ends.
+The rules are in `execution/` and `checkpoint/`. `assembly` makes the parts, `commands` carries out the commands of the
+execution machine, `reports` passes on the reports of the control loop, `gateway` takes the calls of processes, and
+`ending` ends the start.
 """
 
 import uuid
@@ -45,13 +46,13 @@ from holdfast.ui.site import HttpUrls
 log = logger(__name__)
 
 CLOSE_S_MAX = 5.0
-"""Bound in seconds on the wait of `stop` for a last record; without the record the next start publishes some output
+"""Bound in seconds for which `stop` waits for a last record; without the record, the next start publishes some output
 again."""
 
 
 class JobMaster:
-    """A job's running start. `start` raises errors that are known at once; later `error` holds the error that ended the
-    query."""
+    """A running start of a job. `start` raises errors that are known at once; later, `error` has the error that ended
+    the query."""
 
     def __init__(self, job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: TakenOver) -> None:
         self.job = job
@@ -72,7 +73,8 @@ class JobMaster:
         parts, settings, taken = self.parts, self.job.settings, self.parts.taken
         log.info("%s: starts on %s, as epoch %d", parts.name, self.job.store.url, taken.epoch)
         try:
-            # Before the sources begin: objects that they let go of stay where a retained record names them.
+            # Read before the sources begin: objects that they give up stay in the store if a retained record names
+            # them.
             base = found_records(self.job.store, taken, self.job.manifests.load)
             parts.control.open(base, records_of(taken), ControlReports(parts))
             parts.planner.begin(position_of(taken.base))

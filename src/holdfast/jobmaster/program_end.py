@@ -1,10 +1,10 @@
-"""The end of the program: running queries are named, and end while threads and pools of threads still work.
+"""The end of the program: the log names running queries, and they end while threads and thread pools still work.
 
-Python shuts down its pools of threads before it calls the functions of `atexit`. A query that ran on until then would
-fail in the middle of a batch, with errors that do not name the cause.
+Python shuts down its pools of threads before it calls the functions of `atexit`. A query still running at that time
+would fail in the middle of a batch, with errors that do not name the cause.
 
-SIGTERM is how a machine, a scheduler or a person plans the end of a program. Queries take a last checkpoint then, so
-that the next start repeats nothing. The program's own handler of SIGTERM stays, if it has one.
+By SIGTERM, a machine, a scheduler or a person announces the end of a program. Queries then take a last checkpoint, so
+that the next start repeats nothing. If the program has its own handler of SIGTERM, that handler stays.
 """
 
 import concurrent.futures.thread  # noqa: F401  (registers the end of the pools: see the last line)
@@ -78,7 +78,8 @@ def _end_queries() -> None:
 def _on_sigterm(number: int, frame: object) -> None:
     """Stop the queries on a thread of its own, since this one may hold any lock; then the signal ends the program."""
     signal.signal(number, signal.SIG_DFL)
-    # No daemon: a program whose wait for the query ends now waits for this thread, and ends by the signal.
+    # Not a daemon thread: a program that stops waiting for the query then waits for this thread, and ends by the
+    # signal.
     threading.Thread(target=_stop_as_planned, args=(number,), name="holdfast-sigterm").start()
 
 
@@ -97,7 +98,7 @@ def _stop_as_planned(number: int) -> None:
 
 
 def _is_interrupted() -> bool:
-    """True if Ctrl-C ends the program. Python notes the error whose traceback it has printed last."""
+    """True if Ctrl-C ends the program: Python remembers the type of the error whose traceback it printed last."""
     return getattr(sys, "last_type", None) is KeyboardInterrupt
 
 

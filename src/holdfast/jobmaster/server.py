@@ -47,6 +47,6 @@ def _actions(gateway: JobMasterGateway) -> dict[str, Handler]:
 
 
 def _kernel(names: list[KernelName]) -> tuple[int, bytes]:
-    """The first of the kernels that this machine has, after its place among the names."""
+    """Return the position in `names` of the first kernel that this machine has, and the kernel."""
     found = SHELF.find_first(names)
     return (-1, b"") if found is None else (names.index(found[0]), found[1])

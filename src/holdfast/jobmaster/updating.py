@@ -1,4 +1,4 @@
-"""Updates of checkpoint settings while a query runs, and the settings that a start finds kept.
+"""Updates of checkpoint settings while a query runs, and the kept updates that a start finds.
 
     start: declared settings ◄── kept updates of the record ──► LiveSettings
     update ──► LiveSettings ──► coordinator, planner ── keep or forget ──► the newest checkpoint is recorded again
@@ -29,7 +29,8 @@ from holdfast.settings import CheckpointConfig, CheckpointTrigger, OnWatermark
 log = logger(__name__)
 
 RECORD_S_MAX = 5.0
-"""Bound in seconds on the wait of an update that is to be kept for its record; without it, a later record holds it."""
+"""Bound in seconds for which a kept update waits for its record. If the record comes later, a later record has the
+update."""
 
 
 def settings_at_start(
@@ -41,7 +42,7 @@ def settings_at_start(
 ) -> LiveSettings:
     """Return the settings with which a start begins from a record. Raises `JobRefused`.
 
-    `task_managers`: as many as the code asks for. A layout that was kept while it asked for others is forgotten.
+    `task_managers`: the number in the code. A layout that was kept while the code had another number is forgotten.
     """
     kept: Mapping[str, SettingValue] = {} if base is None or forget else base.kept
     if kept.get(DECLARED, task_managers) != task_managers:
@@ -99,7 +100,7 @@ class Updating:
             )  # fmt: skip
 
     def rescaled(self, control: Control, declared: int, task_managers: int) -> None:
-        """Note the layout of a rescale: the newest checkpoint is recorded again with it, and later starts have it."""
+        """Note the layout of a rescale: the newest checkpoint is recorded again with it, so later starts use it."""
         with self._lock:
             self._live = self._live.rescaled(task_managers, declared)
             control.change_settings(self._live.now, self._live.kept)
@@ -113,7 +114,7 @@ class Updating:
         keep: bool,
         forget: bool,
     ) -> None:
-        """Change settings; they hold until the query ends, over restarts within it, too; kept ones also later."""
+        """Change settings until the query ends, including its restarts; kept settings are used by later starts too."""
         with self._lock:
             before, live = self._live, self._live.updated(checkpoint, changes, keep=keep, forget=forget)
             check_trigger(live.now.trigger, self._has_watermarks)

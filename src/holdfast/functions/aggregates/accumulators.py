@@ -4,9 +4,9 @@
                                     └───► running value of each row (emit="every")
     touched slots ──► Accumulator.results ──► a value for each key (emit="changes")
 
-Rows are input, or combined: a sender's own state after some input, in columns of the same names as the state's
-(`combining.py`). The code that adds a value to a state adds a state to it as well: most accumulators only read another
-column.
+Rows are either input or combined. A combined row is a sender's own state after some input, in columns with the names of
+the state columns (`combining.py`). The same code adds a value or such a state to the state: most accumulators only read
+another column for it.
 
 Sums that can overflow are in `checked_sums.py`. Fixed-width types run in compiled kernels; strings, binaries,
 decimals and nested types in a Python loop over the rows (about 0.1 µs a row).
@@ -42,7 +42,7 @@ from holdfast.state.table import StateTable
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some rows of a batch with the slots of their keys; `running`: whether running values are wanted."""
+    """Some rows of a batch with the slots of their keys. `running` is True if running values are wanted."""
 
     rows: pa.RecordBatch
     slots: Slots
@@ -87,7 +87,7 @@ class Accumulator(ABC):
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that it holds beside the table."""
+        """Bytes of memory that the accumulator holds beside the table."""
         return 0
 
     def held(self, slots: Slots) -> pa.Array | None:
@@ -95,12 +95,12 @@ class Accumulator(ABC):
         return None
 
     def forget(self) -> None:
-        """Begin anew in a sender, without keys."""
+        """Forget all keys, in a sender that begins anew."""
         return
 
     @abstractmethod
     def add(self, chunk: Chunk) -> pa.Array | None:
-        """Take all rows; the running values if the chunk wants them. Only after every checked sum took them."""
+        """Add all rows, after every checked sum has taken them; return the running values if the chunk wants them."""
 
     def results(self, slots: Slots) -> pa.Array:
         column = self.table.column(self.name)
@@ -246,7 +246,7 @@ class Last(Accumulator):
 
 
 Fold = Callable[[dict[int, Any], list[int], list[Any]], list[Any]]
-"""(value by slot, the rows' slots, the rows' values) → the running values; changes the first."""
+"""Function from (value by slot, the rows' slots, the rows' values) to the running values; it changes the first."""
 
 UNSEEN = object()
 

@@ -1,9 +1,9 @@
-"""Sums that can leave their type, and the search for the rows that would make them.
+"""Sums that can overflow their type, and the search for the rows that would make them overflow.
 
 A bad row must change no aggregate of its operator, so sums come first and in two steps: `try_add` adds all rows of a
-chunk or none, `take_back` undoes a success of it, and only when every sum took the chunk do `add` and the other
-accumulators run. If a sum did not take it, `overflowing_rows` finds every bad row exactly, in row order, and the chunk
-is tried again without them. A chunk without overflow pays an addition and a comparison for each row.
+chunk or none, and `take_back` undoes a successful `try_add`. Only when every sum has taken the chunk do `add` and the
+other accumulators run. If a sum refuses the chunk, `overflowing_rows` finds every bad row exactly, in row order, and
+the chunk is tried again without them. A chunk without overflow pays an addition and a comparison for each row.
 """
 
 from abc import abstractmethod
@@ -34,7 +34,7 @@ class CheckedSum(Accumulator):
 
     @abstractmethod
     def try_add(self, chunk: Chunk) -> int:
-        """Add all rows and return -1; or none, and return the first row after which the sum does not fit."""
+        """Add all rows and return -1, or add none and return the first row after which the sum does not fit."""
 
     @abstractmethod
     def take_back(self, chunk: Chunk) -> None:
@@ -155,7 +155,7 @@ def try_all(sums: Sequence[CheckedSum], chunk: Chunk) -> bool:
 
 
 def overflowing_rows(sums: Sequence[CheckedSum], chunk: Chunk) -> dict[int, CheckedSum]:
-    """The rows that must be left out so that every sum fits after every other row, each with the sum it overflows.
+    """Return the rows to leave out so that every sum fits after each of the other rows, each with the sum it overflows.
 
     Rows are taken in order; a bad row is left out of all sums. Nothing is changed.
     """
@@ -191,7 +191,8 @@ def _totals(checked: CheckedSum, slots: Slots) -> dict[int, int]:
 
 
 def _suspects(sums: Sequence[CheckedSum], chunk: Chunk) -> BoolArray:
-    """Rows of keys that could overflow at all: state plus the magnitudes of all their rows nears the bound."""
+    """Mark the rows of keys whose sums could overflow: the state plus the magnitudes of all their rows nears the
+    bound."""
     distinct, groups = np.unique(chunk.slots, return_inverse=True)
     suspect = np.zeros(len(distinct), dtype=np.bool_)
     for checked in sums:

@@ -2,15 +2,16 @@
 
     rows ──► accumulators over a table of the sender's own ──► its rows: keys and state ──► merged by the operator
 
-The state columns of `AggregateOperator` travel, filled by the same accumulators. The operator adds them to its own
-state (`Accumulator.combined`), in the order of the senders, as it would the rows. So `first` and `last` mean the same.
-All results are the same, but for means and sums of floats, which are added in another order.
+A sender sends the state columns of `AggregateOperator`, filled by the same accumulators. The operator adds them to its
+own state (`Accumulator.combined`) in the order of the senders, just as it would add the rows. So `first` and `last`
+keep their meaning. All results are the same, except that means and sums of floats are added in another order.
 
 A sum must overflow at the same row as without combining. So a sum travels with the extremes of its running values. If a
 sender or the operator finds an extreme that does not fit, it raises `RowsNeeded`: the batch runs again without
 combining.
 
-It costs time where keys hardly repeat: a sample of the first rows decides, and again each time that the table is full.
+Combining costs time if keys hardly repeat. So a sample of the first rows decides whether to combine, and the sender
+decides again each time that its table is full.
 """
 
 from typing import TYPE_CHECKING
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
 SAMPLE_ROWS = 1 << 12
 """Rows of a batch by which a sender decides whether to combine; smaller batches are not worth combining."""
 REPEATS_MIN = 1 / 64
-"""The share of the sample's rows whose key came before, from which on combining is begun. Keys at random meet it up to
-some 130,000 keys; with so many, combining costs about as much as it saves. A higher value combines more seldom."""
+"""Share of the sample's rows whose key came before; from this share on, the sender combines. Random keys reach it if
+there are at most some 130,000 of them; with so many, combining costs about as much as it saves. A higher value combines
+less often."""
 ROWS_AT_ONCE_MAX = 1 << 16
-"""Rows that go through all loops together stay in the processor's cache; fewer wait for more."""
+"""Rows that go through all loops together, so that they stay in the processor's cache; fewer rows wait for more."""
 BYTES_AT_ONCE_MAX = 8 * 1024 * 1024
-"""Bytes of rows that wait at most; they are concatenated. A higher value takes more memory."""
+"""Bound on the bytes of rows that wait, since they are concatenated later. A higher value takes more memory."""
 KEYS_MAX = 1 << 18
 TABLE_BYTES_MAX = 64 * 1024 * 1024
 OBJECTS_BYTES_MAX = 16 * 1024 * 1024
@@ -64,7 +66,7 @@ class AggregateCombiner(Combiner):
         self._rows = 0
         """Rows that the table has taken; 0 while it has the keys of the sample alone."""
         self._objects_bytes = 0
-        """Bytes of the rows that the table has taken, if it keeps values of theirs as objects."""
+        """Bytes of the rows that the table has taken, if it keeps some of their values as objects."""
 
     def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         if self._passing:

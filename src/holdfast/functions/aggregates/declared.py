@@ -20,7 +20,7 @@ a bad row changes no aggregate of the operator.
 State columns are named `<aggregate's name>.<function>` (and `….count`, `….seen` for a second column), so an aggregate
 whose function was changed starts anew instead of misreading the old function's state.
 
-Does not own the running of them: see `operator.py`.
+Does not run the aggregates: `operator.py` does.
 """
 
 from collections.abc import Mapping
@@ -65,8 +65,8 @@ COLLECTIONS = {"collect_list", "collect_set", "count_distinct"}
 class Aggregate:
     """An aggregate; made by `count`, `sum` and so on.
 
-    `other`: the second column of those that read two, of `count` the boolean column that says which rows count.
-    `where`: the condition under which rows count; `without_conditions` turns it into columns.
+    `other`: the second column of an aggregate that reads two; for `count` the boolean column that marks the rows to
+    count. `where`: the condition under which rows count; `without_conditions` turns it into columns.
     """
 
     function: AggregateFunction
@@ -104,7 +104,7 @@ expression of PyArrow such as `pc.field("price") < 10_000`."""
 
 
 def count(column: str | None = None, *, where: Condition | None = None) -> Aggregate:
-    """The number of rows, or of values of `column` that are not null; of those where the condition is true."""
+    """The number of rows, or of non-null values of `column`, among the rows where the condition `where` is true."""
     if isinstance(where, str) and where.isidentifier():
         return Aggregate("count", column, where)
     return Aggregate("count", column, None, _condition(where))
@@ -155,17 +155,17 @@ def collect_set(column: str, *, where: Condition | None = None) -> Aggregate:
 def count_distinct(column: str, *, where: Condition | None = None) -> Aggregate:
     """The number of distinct values of `column` that are not null, of rows for which `where` is true.
 
-    The values are kept: many values of a key as rows of their own, except in windows."""
+    The state keeps the values: if a key has many, each is a row of its own, except in windows."""
     return Aggregate("count_distinct", column, None, _condition(where))
 
 
 def approx_count_distinct(column: str, rsd: float = 0.05, *, where: Condition | None = None) -> Aggregate:
     """About the number of distinct values of `column` that are not null, from a sketch of bounded size (HyperLogLog).
 
-    `where`: only the rows for which this condition is true count.
-    `rsd`: the relative standard deviation of the result, as in Spark SQL. Two results of three are within it, 299 of
-    300 within three times as much. A sketch takes at most `(1.11 / rsd) ** 2` bytes, rounded up to a power of two: 512
-    for 0.05. A higher value takes less memory and is less exact.
+    `where`: only the rows for which this condition is true count. `rsd`: the relative standard deviation of the result,
+    as in Spark SQL. Two of three results deviate by at most this much, and 299 of 300 by at most three times as much. A
+    sketch takes at most `(1.11 / rsd) ** 2` bytes, rounded up to a power of two: 512 for 0.05. A higher value takes
+    less memory and is less exact.
     """
     return Aggregate("approx_count_distinct", column, None, _condition(where), rsd)
 
@@ -251,7 +251,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Types whose values have an order and a state column."""
+    """Return whether values of the type have an order and fit a state column."""
     return has_kernels(kind) or pa.types.is_decimal(kind) or _is_text(kind)
 
 

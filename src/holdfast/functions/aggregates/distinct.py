@@ -52,13 +52,13 @@ class DistinctValues(Collection):
         column.scatter(distinct[grown], *column.from_arrow(sets))
 
     def _lists(self, starts: IntArray, values: IntArray) -> pa.Array:
-        """Lists of values that are integers, each list to the begin of the next."""
+        """Make lists of values that are given as integers; each list ends where the next begins."""
         elements = decode_integers(values, self._element)[0]
         kind = self.table.column(self.name).field.type
         return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), elements, type=kind)
 
     def _pairs_of(self, chunk: Chunk) -> tuple[Slots, IntArray]:
-        """The slots and values that the rows bring."""
+        """Return the slot and the value of each pair that the rows bring."""
         array, slots = self.input(chunk), chunk.slots
         if self.combined:
             slots, array = slots[values_of(array.value_parent_indices())], array.flatten()
@@ -68,7 +68,7 @@ class DistinctValues(Collection):
         return slots, self._numbers_of(array)
 
     def _numbers_of(self, array: pa.Array) -> IntArray:
-        """Values as integers, the same for values that are the same."""
+        """Encode values as integers; equal values become equal integers."""
         numbers = encode_columns([array], ["element"]).values
         assert numbers is not None, "fixed-width"
         return numbers

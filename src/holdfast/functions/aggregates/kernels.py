@@ -1,8 +1,8 @@
 """The loops of accumulators over the rows of their keys, compiled; each releases the GIL.
 
 `slots[i]` is the place of row i's key in the state arrays. `valid` is a boolean for each row, or empty if no input
-value is null. `out` (and `out_valid`) receive the running value of each row, or are empty if nobody wants it.
-Rows are taken in order. Blank state arrives as zero and not valid (`open_states` sees to it).
+value is null. `out` (and `out_valid`) receive the running value of each row, or are empty if nobody wants it. Rows are
+taken in order. Blank state is zero and not valid when it arrives (`open_states` makes it so).
 """
 
 from typing import Any
@@ -57,7 +57,7 @@ def count_values(slots: Slots, valid: BoolArray, counts: IntArray, out: IntArray
 
 @kernel
 def add_integers(slots: Slots, values: AnyArray, valid: BoolArray, sums: IntArray, out: IntArray) -> int:
-    """Add all rows, or none: the index of the first row whose sum leaves int64, or -1."""
+    """Add all rows and return -1, or add none and return the index of the first row whose sum leaves int64."""
     dense = valid.shape[0] == 0
     running = out.shape[0] > 0
     for i in range(slots.shape[0]):
@@ -87,7 +87,7 @@ def subtract_integers(slots: Slots, values: AnyArray, valid: BoolArray, sums: In
 
 @kernel
 def mark_valid(slots: Slots, valid: BoolArray, state_valid: BoolArray, out_valid: BoolArray) -> None:
-    """A key is valid from its first value that is not null on."""
+    """Mark keys as valid from their first value that is not null on."""
     dense = valid.shape[0] == 0
     running = out_valid.shape[0] > 0
     for i in range(slots.shape[0]):
@@ -127,7 +127,7 @@ def keep_extreme(
     out: AnyArray,
     out_valid: BoolArray,
 ) -> None:
-    """The least value of each key, or the `greatest`; of equal ones the first."""
+    """Keep the least value of each key, or with `greatest` the greatest; of equal values the first."""
     dense = valid.shape[0] == 0
     running = out.shape[0] > 0
     for i in range(slots.shape[0]):
@@ -168,7 +168,7 @@ def keep_first(
 
 @kernel
 def keep_last(slots: Slots, values: AnyArray, valid: BoolArray, state: AnyArray, state_valid: BoolArray) -> None:
-    """The running value is the input itself, so nobody needs it from here."""
+    """Keep the last value of each key. The running value is the input itself, so this kernel does not return it."""
     dense = valid.shape[0] == 0
     for i in range(slots.shape[0]):
         s = slots[i]

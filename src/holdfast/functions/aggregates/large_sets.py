@@ -4,8 +4,8 @@
              key → null, `….count`: how many there are       past it
     values   (key, value) → nothing                          a row for each value, written once
 
-So a batch costs the same however many values its keys have, in memory, on RocksDB and in the changelog. A state that
-was stored with a larger set is read as it is; the key's values move with the first batch that adds to them.
+So a batch costs the same however many values its keys have, in memory, on RocksDB and in the changelog. A stored state
+with a larger set is read as it is; the key's values move to the table of values with the first batch that adds to them.
 """
 
 import numpy as np
@@ -81,7 +81,7 @@ class CountedValues(Accumulator):
         return out
 
     def _spread(self, slots: Slots, sizes: Integers) -> None:
-        """Make rows of the sets of some keys, which have so many values."""
+        """Turn the sets of some keys into rows; `sizes` has the number of values of each key."""
         column = self.table.column(self.name)
         sets = column.to_arrow(*column.gather(slots))
         rows = self._rows_of(slots[values_of(sets.value_parent_indices())], sets.flatten())

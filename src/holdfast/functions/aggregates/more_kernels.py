@@ -12,7 +12,7 @@ from holdfast.state.compiled import kernel
 def add_moments(
     slots: Any, values: Any, valid: Any, means: Any, m2s: Any, counts: Any, root: bool, out: Any, out_valid: Any
 ) -> None:
-    """Welford's way: the mean, the sum of squared distances from it, and the number of values."""
+    """Update the mean, the sum of squared distances from it, and the count, by Welford's algorithm."""
     dense = valid.shape[0] == 0
     running = out.shape[0] > 0
     for i in range(slots.shape[0]):
@@ -31,7 +31,7 @@ def add_moments(
 
 @kernel
 def merge_moments(slots: Any, more: Any, more_m2s: Any, more_counts: Any, means: Any, m2s: Any, counts: Any) -> None:
-    """Chan's way: add states to states."""
+    """Add states to states, by Chan's algorithm."""
     for i in range(slots.shape[0]):
         s = slots[i]
         n = more_counts[i]
@@ -58,7 +58,8 @@ def keep_by(
     out: Any,
     out_valid: Any,
 ) -> None:
-    """The value where `by` is least or `greatest`, of equal ones the first; NaN is above everything."""
+    """Keep the value where `by` is least, or with `greatest` greatest; of equal ones the first. NaN is above
+    everything."""
     dense = valid.shape[0] == 0
     by_dense = by_valid.shape[0] == 0
     running = out.shape[0] > 0

@@ -42,7 +42,8 @@ class AggregateOperator(Operator):
         self._schema = spec.output_schema
         self._running_bytes = 0  # of all running rows so far
         self._applied: BoolArray | None = None
-        """Flags of the slots to which a row of the batch was applied; None: all touched, since no row was refused."""
+        """Flags of the slots to which a row of the batch was applied; None: all touched slots, since no row was
+        refused."""
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(self.new_output())
@@ -54,7 +55,8 @@ class AggregateOperator(Operator):
         return result
 
     def apply(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult) -> Slots:
-        """Apply all rows; bad rows and running values go into `result`. The slots that rows were applied to."""
+        """Apply all rows, and return the slots that rows were applied to. Bad rows and running values go into
+        `result`."""
         self._applied = None
         row_offset = 0
         combined = any(number == COMBINED_INPUT for number, _ in inputs)
@@ -69,7 +71,8 @@ class AggregateOperator(Operator):
         return touched if applied is None else touched[_longer(applied, len(self._table.present))[touched]]
 
     def _pieces(self, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Divide rows into those to take together, each with its offset: all of them, unless each gives a list."""
+        """Divide rows into pieces to take together, each with its offset: a single piece, unless each row gives a
+        list."""
         if self._spec.emit == "every" and self.aggregates.gathers:
             yield from running_pieces(rows, lambda: self._running_bytes)
         elif rows.num_rows:
@@ -108,7 +111,7 @@ class AggregateOperator(Operator):
             result.output.append(running)
 
     def _merge(self, rows: pa.RecordBatch) -> None:
-        """Apply combined rows. A batch that has any has no bad rows."""
+        """Apply combined rows. A batch with combined rows has no bad rows."""
         chunk, new = self.aggregates.look_up(rows, True)
         sums = self.aggregates.of_combined.sums
         if not try_all(sums, chunk) or not all(one.fitted_between(chunk) for one in sums):
@@ -135,5 +138,5 @@ class AggregateOperator(Operator):
 
 
 def _longer(flags: BoolArray, length: int) -> BoolArray:
-    """The flags, and False up to a length."""
+    """Return the flags, extended by False up to a length."""
     return flags if len(flags) == length else np.append(flags, np.zeros(length - len(flags), np.bool_))

@@ -47,7 +47,8 @@ class PairSet:
                 self._grow()
 
     def by_group(self, places: IntArray, count: int) -> tuple[IntArray, IntArray]:
-        """The values by group, in order of arrival: where each group's begin, with the end; the values.
+        """Return the positions at which each group's values begin, with the end; and the values by group, in order of
+        arrival.
 
         `places` has the number of each group, all below `count`.
         """

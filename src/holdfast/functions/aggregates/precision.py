@@ -1,4 +1,4 @@
-"""How exact a sketch of distinct values is: from a relative standard deviation to the number of its registers."""
+"""The precision of a sketch of distinct values: from a relative standard deviation to a number of registers."""
 
 import math
 

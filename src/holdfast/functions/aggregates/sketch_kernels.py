@@ -36,7 +36,7 @@ def add_hashes(groups: Any, hashes: Any, precision: Any, registers: Any) -> None
 
 @kernel
 def add_stored(groups: Any, offsets: Any, data: Any, registers: Any) -> None:
-    """Add stored sketches, each to the sketch of its group: the greater rank of each register counts."""
+    """Add stored sketches, each to the sketch of its group: each register keeps its greater rank."""
     for i in range(groups.shape[0]):
         begin, end = offsets[i], offsets[i + 1]
         if begin == end:

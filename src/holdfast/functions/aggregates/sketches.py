@@ -1,7 +1,7 @@
 """`approx_count_distinct`: a HyperLogLog sketch for each key, whose state is its stored form (`sketch_kernels`).
 
-Sketches of all keys of a chunk are opened together, and stored again; there is no work in Python for a row. The
-sketches of two sets of rows make the sketch of all these rows: so senders combine, and panes become windows.
+The sketches of all keys of a chunk are opened and stored together, so no Python code runs for a single row. The
+sketches of two sets of rows merge to the sketch of all these rows: so senders combine rows, and panes become windows.
 """
 
 import numpy as np

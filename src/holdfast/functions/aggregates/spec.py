@@ -33,7 +33,8 @@ class AggregateSpec(OperatorSpec):
     aggregates : mapping
         Output name → aggregate, in output order.
     emit : {"changes", "every"}
-        A row for each key touched in the batch, at its end, in order of first touch; or a row for each input row.
+        `changes`: at the end of a batch, a row for each key that it touched, in order of first touch. `every`: a row
+        for each input row.
     bad_records : {"fail", "dead_letter"}
         The treatment of a row whose sum overflows.
     combine : bool
@@ -48,7 +49,7 @@ class AggregateSpec(OperatorSpec):
     combine: bool = True
 
     spreads: ClassVar[bool] = True
-    """True if large sets are rows of their own; sets that are merged with each other, of windows, stay whole."""
+    """True if large sets become rows of their own. The sets of windows are merged with each other, so they do not."""
 
     def __post_init__(self) -> None:
         check_aggregates(self.aggregates, self.emit)

@@ -50,8 +50,8 @@ def accumulator(
     sending: bool = False,
     values: StateTable | None = None,
 ) -> Accumulator:
-    """The accumulator for an aggregate and the type of its column; `sending`: of a sender. `values`: the table for the
-    values of large sets."""
+    """Make the accumulator for an aggregate and the type of its column. `sending`: it runs in a sender. `values`: the
+    table for the values of large sets."""
     if values is not None:
         return CountedValues(bound, table, accumulator(bound, table, combined, sending), values)
     function = bound.aggregate.function
@@ -120,14 +120,14 @@ class Accumulators:
         return rows
 
     def forget(self) -> None:
-        """Let go of the memory that accumulators hold."""
+        """Free the memory that accumulators hold."""
         for one in self._all:
             one.forget()
 
 
 RESULTS_AT_ONCE_MAX, LISTS_AT_ONCE_MAX = 1 << 17, 1 << 10
-"""Keys whose results are made together: of aggregates with results of a fixed size, and of others, which gather values.
-A higher value makes larger batches of output, which take more memory."""
+"""Numbers of keys whose results are made together: for results of a fixed size, and for results that gather values.
+Higher values make larger batches of output, which take more memory."""
 RUNNING_BYTES = 8 << 20
 """Bytes of running lists that are made together. A higher value takes more memory, a lower value more steps."""
 
@@ -146,7 +146,8 @@ class AggregateTable:
         self.of_combined = Accumulators(bounds, table, combined=True, values=values)
 
     def look_up(self, rows: pa.RecordBatch, running: bool) -> tuple[Chunk, Slots]:
-        """Rows with the slots of their keys, ready for the checked sums; and the new slots among these."""
+        """Return rows with the slots of their keys, ready for the checked sums; and the slots among these that are
+        new."""
         before = len(self.table.touched())
         chunk = Chunk(rows, self.table.lookup(rows), running)
         new = self.table.touched()[before:]
@@ -182,8 +183,8 @@ class AggregateTable:
 def running_pieces(rows: pa.RecordBatch, made_bytes: Callable[[], int]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Divide rows that each give running lists into pieces, each with its offset.
 
-    The first piece is a single row. Later pieces are as many rows as make `RUNNING_BYTES`, judged by `made_bytes`, the
-    output of all pieces so far, and at most twice as many as the piece before.
+    The first piece is a single row. A later piece has as many rows as make `RUNNING_BYTES` of output, estimated from
+    `made_bytes` (the output of all pieces so far), but at most twice as many rows as the piece before.
     """
     start, count, before = 0, 1, made_bytes()
     while start < rows.num_rows:

@@ -4,8 +4,8 @@
     at the end, for each key that was touched: results after ──► what changed (`told`)
 
 State of a key: the number of its rows, and the counters of each aggregate; bags of values in tables of their own. A key
-leaves the state once all counters are zero. A key with no rows, or fewer than none since a row went before it came, has
-no result.
+leaves the state once all counters are zero. A key has no result if it has no rows, or a negative number of rows because
+a row was removed before it came.
 """
 
 from collections.abc import Iterator
@@ -196,7 +196,7 @@ class ChangesAggregateOperator(Operator):
         return ((start, slots[start : start + KEYS_AT_ONCE_MAX]) for start in starts)
 
     def _there(self, slots: Slots) -> BoolArray:
-        """Tell which keys have rows."""
+        """Mark the keys that have rows."""
         there: BoolArray = self._table.column(ROWS).values[slots] > 0
         return there
 
@@ -204,7 +204,7 @@ class ChangesAggregateOperator(Operator):
         return [each.results(slots) for each in self._aggregates]
 
     def _let_go(self, slots: Slots) -> None:
-        """Keep the keys of which anything is left."""
+        """Keep only the keys with a counter that is not zero."""
         left = np.zeros(len(slots), np.bool_)
         for name in self._counters:
             left |= self._table.column(name).values[slots] != 0

@@ -4,11 +4,10 @@
     rows     (key, number) → the value; numbers are dense, from 0 on
     live     key → how many distinct values are there: a column of the table of the keys
 
-A change of a value costs a look-up, and few writes where the value comes or goes for good: the last value of the key
-then takes the number of the value that goes. Each distinct value is kept twice. All values of a key are found by their
-numbers. A value that goes before it comes is there a negative number of times, and shows once it is there again.
-
-Null is a value like any other; floating-point values are normalised as those of keys.
+A change of a value costs a look-up, and a few writes if the value comes or goes for good: the key's last value then
+takes the number of the value that goes. Each distinct value is stored twice, and all values of a key are found by their
+numbers. A value that is removed before it comes has a negative count, and becomes visible once its count is positive.
+Null is a value like any other; floating-point values are normalised like keys.
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ def bag_tables(name: str, keys: pa.Schema, values: Sequence[pa.Field]) -> dict[s
 
 @dataclass(frozen=True)
 class BagChange:
-    """Distinct values that came, or went for good: the slots of their keys, and the values' columns."""
+    """Distinct values that came, or that went for good: the slots of their keys, and the columns of the values."""
 
     heads: Slots
     values: list[pa.Array]
@@ -86,7 +85,7 @@ class Bag:
         return groups, self._columns(slots)
 
     def counts(self, heads: Slots, values: Sequence[pa.Array]) -> Integers:
-        """How often each value is there, by the slots of their keys."""
+        """Return the count of each value, given the slot of its key."""
         keys = self._heads.keys_of(heads).columns
         slots = self._places.lookup(pa.RecordBatch.from_arrays([*keys, *values], schema=self._places.key_schema))
         count = self._places.column(COUNT)
@@ -105,8 +104,8 @@ class Bag:
         return pa.RecordBatch.from_arrays([*keys, pa.array(found, pa.int64())], schema=self._rows.key_schema)
 
     def _number(self, came: BagChange, places_came: Slots, heads_went: Slots, places_went: Slots) -> None:
-        """Give numbers to the values that came: first those of values that went, then further ones. Where more went,
-        the last values of the key move to the numbers that are free."""
+        """Number the values that came: first with the numbers of values that went, then with new ones. If more values
+        went than came, the last values of the key move to the free numbers."""
         number = self._places.column(NUMBER)
         heads, groups = np.unique(np.concatenate([came.heads, heads_went]), return_inverse=True)
         of_came, of_went = groups[: len(came.heads)], groups[len(came.heads) :]
@@ -130,7 +129,8 @@ class Bag:
         self._heads.column(self._live).scatter(heads, left, np.ones(size, np.bool_))
 
     def _close_gaps(self, heads: Slots, left: Integers, live: Integers, of_gap: Integers, gaps: Integers) -> None:
-        """Move the values behind the last number that is left into the gaps before it; remove what is behind."""
+        """Move the values whose numbers are too high now into the gaps below, and remove the rows at these high
+        numbers."""
         of_tail, tail = spans(np.maximum(live - left, 0), left)
         span = int(live.max()) + 1
         moves = ~np.isin(of_tail * span + tail, of_gap * span + gaps)

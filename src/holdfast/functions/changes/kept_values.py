@@ -1,9 +1,10 @@
 """Aggregates that keep their values, to take them back: `min`, `max`, `min_by`, `max_by`, `collect_list`,
 `collect_set`, `count_distinct`, `approx_count_distinct`.
 
-Each keeps a bag of its values (`bag`). The number of distinct values is known at any time; an extreme is kept beside
-the bag, and looked for among all distinct values of its key when it goes. Where values are equal, results depend on the
-values alone, never on their order: lists are sorted, and of rows that are equal by `by` the least value counts.
+Each aggregate keeps a bag of its values (`bag`). The number of distinct values is known at any time. An extreme is kept
+beside the bag; when it is removed, the new extreme is searched among all distinct values of the key. Results depend on
+the values alone, never on the order of rows: lists are sorted, and of rows that are equal by `by` the least value
+counts.
 """
 
 import numpy as np
@@ -41,7 +42,7 @@ class KeptValues(ReversibleAggregate):
 
     @classmethod
     def tables(cls, operator: str, bound: BoundAggregate, keys: pa.Schema) -> dict[str, TableSchema]:
-        """The tables of the bag. Raises `JobRefused` for values that cannot be found by what they are."""
+        """The tables of the bag. Raises `JobRefused` for a type of values that cannot be part of a key."""
         try:
             check_key_types(pa.schema(cls.columns(bound)))
         except JobRefused as error:
@@ -126,7 +127,7 @@ class ReversibleExtreme(KeptValues):
         self._keep_best(heads, values)
 
     def _lost(self, went: BagChange) -> Slots:
-        """The keys whose extreme went for good. Normalised values are the same if their bytes are."""
+        """Return the keys whose extreme went for good. Normalised values are equal exactly if their bytes are equal."""
         same = np.ones(len(went.heads), np.bool_)
         for field, gone in zip(self.kept(self.bound), went.values, strict=True):
             column = self.table.column(field.name)
@@ -161,8 +162,8 @@ class ReversibleExtreme(KeptValues):
 
 
 def _ascending(groups: Integers | Slots, columns: list[pa.Array], greatest_first: bool = False) -> Integers:
-    """The order of values by group, then by each column; of the first column the greatest first, if asked for. NaN is
-    above every number, null comes last."""
+    """Return the order of values by group, then by each column; with `greatest_first`, the first column is in
+    descending order. NaN is above every number, and null comes last."""
     rank = np.zeros(len(groups), np.int64)
     for place in reversed(range(len(columns))):
         # A dense rank of each column makes all columns integers; equal values keep the rank of the columns behind.

@@ -5,7 +5,7 @@ way, in whatever order rows come and go.
 
 Floating-point values are added in `PARTS` doubles whose exact sum is the total (Shewchuk's expansions, "Adaptive
 Precision Floating-Point Arithmetic", 1997): a value that is taken back leaves nothing behind. The parts hold any total
-of at most 53 × `PARTS` significant bits; of longer ones the least bits are rounded.
+of at most 53 × `PARTS` significant bits; longer totals lose their lowest bits.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from holdfast.state.compiled import kernel
 from holdfast.state.physical import Slots
 
 PARTS = 6
-"""Number of doubles of a total. A higher value keeps more digits of values that differ more in magnitude."""
+"""Number of doubles in a total. A higher value keeps all digits of values that differ more in magnitude."""
 
 
 @kernel
@@ -120,8 +120,8 @@ def put_exactly(parts: Any, place: int, value: Any, work: AnyArray) -> None:
         for part in range(2, PARTS):
             parts[part][place] = 0.0
         return
-    # From the least up, each takes as much as it can hold of those below it; then, from the greatest down, parts that
-    # are zero are left out.
+    # From the least part up, each part takes over as much as it can hold of the parts below it. Then, from the greatest
+    # part down, parts that are zero are left out.
     below = work[PARTS - 1]
     for part in range(PARTS - 2, -1, -1):
         below, work[part + 1] = two_sum(work[part], below)
@@ -184,8 +184,8 @@ def totals(slots: Slots, parts: Any, out: AnyArray) -> None:
 def deviations(slots: Slots, counts: IntArray, sums: Any, squares: Any, out: AnyArray) -> None:
     """The sum of the squared deviations from the mean, from exact sums and sums of squares.
 
-    With m near the mean it is Σx² - 2mΣx + nm² - (Σx - nm)² / n, of which all but the last term, which is small, is
-    computed exactly: nothing cancels.
+    With m near the mean it is Σx² - 2mΣx + nm² - (Σx - nm)² / n. All terms but the last, which is small, are computed
+    exactly, so no digits cancel.
     """
     work, pair = np.zeros(PARTS), np.zeros(2)
     made = (np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1))

@@ -1,8 +1,8 @@
-"""Aggregates that are taken back by subtraction: `count`, `sum`, `mean`, `variance`, `stddev`.
+"""Aggregates from which a row is taken back by subtraction: `count`, `sum`, `mean`, `variance`, `stddev`.
 
-Their state is the sum of what each row adds, with its weight, so that the order of rows and batches does not matter.
-Counts and sums of integers and decimals are exact. So are those of floating-point values, as long as `kernels.PARTS`
-doubles hold them. Values that are NaN or infinite are counted instead, and come back out as any other.
+Their state is a sum to which each row adds its value times its weight, so the order of rows and batches does not
+matter. Counts and sums of integers and decimals are exact. Sums of floating-point values are exact as long as
+`kernels.PARTS` doubles hold them. Values that are NaN or infinite are only counted, so they can be taken back too.
 """
 
 from abc import ABC, abstractmethod
@@ -28,9 +28,9 @@ from holdfast.state.table import StateTable
 
 SCALE, SCALE_EXPONENT = 2.0**-64, 64
 """Floating-point values are added times `SCALE`, so that sums of large values do not overflow on the way. Values below
-1e-288 lose their last bits so."""
+1e-288 lose their last bits thereby."""
 SQUARED_MAX = 2.0**500
-"""Greatest magnitude of values whose squares are added; a variance with greater ones is NaN."""
+"""Greatest magnitude of values whose squares are added; a variance over greater values is NaN."""
 
 
 class ReversibleAggregate(ABC):
@@ -233,7 +233,8 @@ class ReversibleMoments(ReversibleAggregate):
 
 
 def in_doubles(low: IntArray, high: IntArray) -> AnyArray:
-    """Totals of two words as doubles; those that fit a single word from this word alone, so that nothing cancels."""
+    """Convert totals of two words to doubles. A total that fits a single word is converted from this word alone, so
+    that no digits cancel."""
     doubles: AnyArray = np.where(high == low >> 63, low.astype(np.float64), high * 2.0**64 + low.view(np.uint64))
     return doubles
 

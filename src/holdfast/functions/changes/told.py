@@ -1,4 +1,4 @@
-"""Output that says what a batch changed: the results of each key before the batch beside those after it.
+"""Output that describes the changes of a batch: the results of each key before the batch, and those after it.
 
     key's rows    before   after        changes                               upserts
                   none     some         insert                                insert
@@ -49,7 +49,8 @@ def told(
     schema: pa.Schema,
     pairs: bool,
 ) -> pa.RecordBatch:
-    """The changes from some results to others of the same keys: which keys have rows, and the results' columns."""
+    """Return the changes between two results of the same keys. `before` and `after` have a flag for each key that has
+    rows, and the columns of the results."""
     (was, old), (now, new) = before, after
     differs = np.zeros(len(was), np.bool_)
     for one, other in zip(old, new, strict=True):

@@ -1,9 +1,10 @@
-"""`stream.drop_duplicates("id", within="1h")`: the first row of each key, and rows that come later by more.
+"""`stream.drop_duplicates("id", within="1h")`: the first row of each key, and rows whose time is later by more than
+that.
 
     rows ──► late ones out ──► key → time of the kept row ──► rows whose key has none, or has it too early
-    watermark ──► keys whose kept row no row on time is near to, by the index ──► forgotten
+    watermark ──► keys for which no row on time can be a duplicate any more, by the index ──► forgotten
 
-A key is forgotten only once a row on time could not be a duplicate any more, so the output does not depend on when.
+A key is forgotten only once no row on time can be its duplicate, so the output does not depend on the moment.
 """
 
 from collections.abc import Iterator
@@ -151,7 +152,7 @@ class DuplicatesOperator(Operator):
         return late if late.any() else None
 
     def _choose(self, rows: pa.RecordBatch, times: Integers, within_us: int, result: OperatorResult) -> pa.RecordBatch:
-        """Put out the rows that are no duplicates; they are returned as well."""
+        """Put out the rows that are no duplicates, and return them."""
         slots = self._table.lookup(rows)
         kept, chosen = self._table.column(AT), np.empty(len(slots), np.bool_)
         choose_first(slots, times, within_us, self._table.present.array, kept.values, chosen)

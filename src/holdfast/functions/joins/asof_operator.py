@@ -7,7 +7,7 @@
     watermark ──► left rows that it has passed ──► the newest right row each ──► put out, removed
              └──► right rows that it has passed ──► all but the newest of a key removed
 
-The rows kept of a key are its left rows and right rows after the watermark, and the last right row before it.
+Of each key, the operator keeps the left and right rows after the watermark, and the last right row before it.
 """
 
 import numpy as np
@@ -22,10 +22,10 @@ from holdfast.state.physical import Integers, Slots
 
 class AsOfOperator(JoinOperator):
     def _meet(self, sides: tuple[Arrived, ...], heads: Slots) -> None:
-        """No rows meet as they come."""
+        """Do nothing: rows meet only once the watermark has passed them."""
 
     def _keep(self, side: int, arrived: Arrived, heads: Slots, until_us: int | None) -> None:
-        """Keep all rows: those that the watermark has passed meet and leave from the state like the others."""
+        """Keep all rows. Rows that the watermark has passed already meet and leave from the state like the others."""
         kept = self._kept[side]
         kept.add(arrived.rows, arrived.keys, heads, arrived.groups, arrived.times, arrived.matched)
 
@@ -40,7 +40,7 @@ class AsOfOperator(JoinOperator):
         return len(left) + self._replace(right, until_us)
 
     def _meet_newest(self, left: Slots) -> None:
-        """Put out left rows, each with the right row it meets."""
+        """Put out left rows, each with the right row that it meets."""
         kept_left, kept_right, bounds = self._kept[LEFT], self._kept[RIGHT], self._as_of
         heads, groups = np.unique(kept_left.heads_of(left), return_inverse=True)
         at = kept_left.times(left)[AT]
@@ -56,7 +56,7 @@ class AsOfOperator(JoinOperator):
         self._output.alone(LEFT, RowsOfTable(kept_left.table, left[~met]))
 
     def _replace(self, passed: Slots, until_us: int) -> int:
-        """Remove right rows that no left row may meet any more, of the keys of some that the watermark has passed."""
+        """Remove right rows that no left row may meet any more, from the keys of the rows `passed` by the watermark."""
         if not len(passed):
             return 0
         kept, bounds = self._kept[RIGHT], self._as_of
@@ -74,8 +74,8 @@ class AsOfOperator(JoinOperator):
         return int(np.count_nonzero(gone))
 
     def _replaceable(self, passed: Slots) -> tuple[Integers, Slots]:
-        """The right rows of the keys of some that the watermark has passed: these, those before them, and of keys with
-        few rows also those after them."""
+        """Return right rows of the keys of the `passed` rows: these rows, the rows before them and, for keys with few
+        rows, also the rows after them."""
         kept = self._kept[RIGHT]
         heads, of_passed = np.unique(kept.heads_of(passed), return_inverse=True)
         long = kept.is_long(heads)
@@ -97,7 +97,7 @@ class AsOfOperator(JoinOperator):
 
 
 def _newest_of_each(groups: Integers, at: Integers) -> Integers:
-    """The place of each group's newest row, of equal ones the last."""
+    """Return the position of each group's newest row; of equally new rows, the last."""
     order = np.lexsort((at, groups))
     last = np.diff(groups[order], append=-1) != 0
     places: Integers = order[last]

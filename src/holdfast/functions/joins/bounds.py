@@ -1,11 +1,11 @@
-"""When the rows of two streams meet, and how long each of them is kept.
+"""Bounds in time: which rows of two streams meet, and how long each row is kept.
 
     left   ────────────●────────────►  a row is a point in event time
     right  ───────[────●────]───────►  a row meets the points between two times (`meets`)
                              └ leaves
 
-A row *leaves* at the first watermark after which no row that is on time can meet it; with a time to live, at a time of
-the batches. All times are microseconds.
+A row *leaves* at the first watermark after which no row on time can meet it. With a time to live, a row leaves at a
+time of the batches instead. All times are microseconds.
 """
 
 from abc import ABC, abstractmethod
@@ -23,8 +23,8 @@ from holdfast.state.physical import Integers, validity_of
 LEFT, RIGHT = 0, 1
 SIDES = ("left", "right")
 AT, UNTIL, LEAVES = "__at", "__until", "__leaves"
-"""Times of rows: a row's event time, the last time that a right row meets, the time when a row leaves. Event times are
-in a column of the row; the other two are state columns."""
+"""Names of a row's times: its event time; the last time that a right row meets; the time when the row leaves. The event
+time is in a column of the row; the other two are state columns."""
 MINUTE_US = 60_000_000
 NEVER_US = ALL_TIMES_US + 1
 """The time of leaving of a row that stays until another row replaces it."""
@@ -42,7 +42,7 @@ class Bounds(ABC):
     """False if every row is kept for ever."""
 
     def time_column(self, side: int) -> str | None:
-        """The column of a side's rows that holds their event time `AT`; None: the bounds look at none."""
+        """The column of a side's rows that holds their event time `AT`; None: the bounds use no event time."""
         return None
 
     @abstractmethod
@@ -51,17 +51,17 @@ class Bounds(ABC):
 
     @abstractmethod
     def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
-        """All times of rows that came in a batch with that time."""
+        """Return all times of rows that came in a batch whose time is `now_us`."""
 
     def meets(self, times: Times) -> tuple[Integers, Integers] | None:
-        """The first and the last time of the left rows that each right row meets; None: it meets them all."""
+        """Return the first and the last time of the left rows that each right row meets; None: it meets all left
+        rows."""
         return None
 
     def kept_times(self, side: int, times: Times) -> tuple[Integers, Integers, Integers] | None:
-        """Times of the kept rows of a side that rows of the other side may meet, which came with `times`.
-
-        Each row meets kept rows from a first time to a last time, both included, that reach to at least a third. None:
-        it meets all of its key.
+        """Return three times for each row of the other side, which came with `times`: it meets the kept rows of this
+        side from the first time to the second, both included, whose own end is not before the third. None: a row meets
+        all kept rows of its key.
         """
         return None
 
@@ -75,7 +75,7 @@ class Bounds(ABC):
         """The width of a bucket in the index of rows by the time when they leave."""
 
     def late(self, side: int, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
-        """Tell which rows are late, where rows up to the watermark `closed_us` may have left; None: none is."""
+        """Mark the late rows: kept rows up to the watermark `closed_us` may have left already. None: no row is late."""
         return None
 
     def delay_us(self) -> int:
@@ -83,7 +83,7 @@ class Bounds(ABC):
         return 0
 
     def until_us(self, context: BatchContext) -> int | None:
-        """The time up to which rows leave in a batch; None: none does."""
+        """The time up to which rows leave in a batch; None: no row leaves."""
         return context.closes_us if self.by_event_time else context.batch_time_us
 
 
@@ -141,7 +141,7 @@ class Within(EventBounds):
 
 @dataclass(frozen=True)
 class Between(EventBounds):
-    """The left row's time is from the right row's own time to that in its column `end`."""
+    """The left row's time lies between the right row's own time and the time in the right row's column `end`."""
 
     end: str
 
@@ -181,9 +181,10 @@ class Between(EventBounds):
 class AsOf(EventBounds):
     """The left row meets the newest right row that is not after it, and at most `tolerance_us` before; None: any.
 
-    A left row meets once the watermark has passed it, and leaves then. A right row is looked at then too, because its
-    column `LEAVES` holds its own time at first. The newest right row that the watermark has passed replaces it; that
-    row leaves when it is too old for all rows that may come.
+    A left row meets its right row and leaves once the watermark has passed it. A right row's column `LEAVES` holds its
+    own time at first, so the operator looks at the row once the watermark has passed it too. Then the newest right row
+    of the key that the watermark has passed replaces the older ones; it leaves when it is too old for all rows that may
+    still come.
     """
 
     tolerance_us: int | None = None
@@ -216,7 +217,8 @@ class AsOf(EventBounds):
 
 @dataclass(frozen=True)
 class SameWindow(Bounds):
-    """Rows meet where their windows are the same, which is part of their keys; `windows` are the two sides'."""
+    """Rows meet if their windows are the same; the window is part of the keys. `windows` has the windows of the two
+    sides."""
 
     windows: tuple[Window, Window]
 
@@ -259,7 +261,8 @@ class SameWindow(Bounds):
 
 @dataclass(frozen=True)
 class Kept(Bounds):
-    """Rows meet whenever both are there: each for `ttl_us` after it came, by the times of the batches."""
+    """Rows meet if both are there at the same time; each stays for `ttl_us` after it came, by the times of the
+    batches."""
 
     ttl_us: int
     by_event_time = False

@@ -26,7 +26,7 @@ _EVENT_TIME = b"holdfast.event_time"
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """A column of the output: its source on each side; None: it comes from the other side alone."""
+    """A column of the output: its source column on each side; None: the value comes from the other side alone."""
 
     field: pa.Field
     sources: tuple[str | None, str | None]
@@ -103,11 +103,11 @@ class JoinSpec(OperatorSpec):
         return self.how in (("left", "outer", "anti", "asof") if side == LEFT else ("right", "outer"))
 
     def marks(self, side: int) -> bool:
-        """True if the state says of a side's rows whether they met another."""
+        """True if the state marks the rows of a side that met a row of the other side."""
         return self.gives_pairs and self.keeps_alone(side) and not isinstance(self.bounds, AsOf)
 
     def may_lack(self, side: int) -> bool:
-        """True if rows of the output may be without that side."""
+        """True if a row of the output may lack that side."""
         return self.gives_pairs and self.keeps_alone(RIGHT if side == LEFT else LEFT)
 
     # The output.
@@ -219,7 +219,7 @@ class JoinSpec(OperatorSpec):
             if wanted is None or stored is None:
                 continue
             marked = [field.name for field in stored if _EVENT_TIME in (field.metadata or {})]
-            # State that was stored before the mark existed is taken if it has a column of the name.
+            # State stored before the mark existed is accepted if it has a column of that name.
             unmarked = [column for column in stored.names if column == wanted]
             found = next(iter(marked or unmarked), None)
             if found != wanted:

@@ -4,8 +4,9 @@
                                                                  └─► kept, if rows may yet come that meet them
     watermark ──► rows that leave, by the index ──► put out alone where they met no other and the join wants them
 
-All by arrays: sorted left rows of each key, searched for the interval of each right row (`meeting`). A batch costs in
-proportion to its rows and to the kept rows that they may meet: of a key with many rows these are found by their times.
+All of this works on arrays: the left rows of each key are sorted, and each right row searches its interval among them
+(`meeting`). The cost of a batch is in proportion to its rows and to the kept rows that they may meet: if a key has many
+rows, those are found by their times.
 """
 
 from collections.abc import Iterable
@@ -70,7 +71,7 @@ class JoinOperator(Operator):
         until_us = self._bounds.until_us(context)
         left_before = 0 if self._bounds.by_event_time else self._let_leave(until_us)
         on_time = [each for side in (LEFT, RIGHT) for each in self._on_time(side, inputs, context, result)]
-        # Rows of a piece may meet rows of a later piece, so that they stay as if the watermark had not come yet.
+        # Rows of a piece may meet rows of a later piece, so they are kept as if the watermark had not come yet.
         is_whole = fits(on_time, self.room, self.copies_of_a_row)
         stay_until_us = until_us if is_whole else self._bounds.until_us(before(context))
         for piece in in_pieces(on_time, self.room, self.copies_of_a_row):
@@ -132,7 +133,7 @@ class JoinOperator(Operator):
         return Arrived(rows, keys, times, nothing, np.zeros(rows.num_rows, np.bool_))
 
     def _number(self, sides: tuple[Arrived, ...]) -> Slots:
-        """Number the distinct keys of the rows; the slots of their heads."""
+        """Number the distinct keys of the rows; return the slots of their heads."""
         slots = np.concatenate([self._heads.lookup(side.keys) for side in sides])
         if len(self._numbers) < len(self._heads.present):
             self._numbers = np.full(len(self._heads.present), -1, np.int32)
@@ -145,7 +146,7 @@ class JoinOperator(Operator):
     # Meeting.
 
     def _meet(self, sides: tuple[Arrived, ...], heads: Slots) -> None:
-        """Find all pairs with a row that came, and put out the rows that they make."""
+        """Find all pairs in which a row of this batch takes part, and put out the joined rows."""
         left, right = sides
         kept_left, kept_right = self._kept
         points = SortedPoints(_points(left.groups, left.times), len(heads))
@@ -165,7 +166,8 @@ class JoinOperator(Operator):
         return Intervals(groups, *(self._bounds.meets(times) or (nothing, nothing)))
 
     def _kept_with(self, side: int, others: Arrived, heads: Slots) -> tuple[Integers, Slots]:
-        """The kept rows of a side that rows which came on the other side may meet: the index of the key, the slot."""
+        """Return the kept rows of a side that new rows of the other side may meet: the index of each one's key, and its
+        slot."""
         wanted = np.zeros(len(heads), np.bool_)
         wanted[others.groups] = True
         chosen = np.flatnonzero(wanted)
@@ -186,8 +188,8 @@ class JoinOperator(Operator):
         left_slots: Slots | None = None,
         right_slots: Slots | None = None,
     ) -> None:
-        """Note rows that met: kept rows if `slots` are given, otherwise rows that came. `meetings` has the pairs, in
-        pieces."""
+        """Note the rows that met: kept rows if slots are given for their side, otherwise rows of this batch. `meetings`
+        has the pairs, in pieces."""
         left_rows, right_rows = self._rows(LEFT, left, left_slots), self._rows(RIGHT, right, right_slots)
         left_met, right_met = np.zeros(len(left_rows), np.bool_), np.zeros(len(right_rows), np.bool_)
         for pairs in meetings:

@@ -1,14 +1,15 @@
 """The kept rows of a side of a join: a table of rows, found by key and by the time when they leave.
 
-    heads   key → for each side: the first number, the next number, how many rows there are; of keys that have had
+    heads   key → for each side: the first number, the next number, the number of rows; only for keys that have had
             several rows of a side at once
-    rows    (key, number) → the row, those of its times that are no column of the row, whether it met another row
+    rows    (key, number) → the row, its times that are not in a column of the row, whether it met another row
     index   when rows leave → (key, number), in memory (`timing.time_index`)
 
-Numbers of a key are given in order of arrival, from 0 on. A row that leaves out of turn is a gap, looked up in vain;
-once gaps are more than half, the key's rows get new numbers. Many keys only ever have a single row of a side, like a
-click for each impression: that row has the number 0 and needs no head. So where a head counts no rows of a side, the
-row of the number 0 is looked up. Undo, log, restore and eviction are the tables' and need nothing here.
+Numbers of a key are given in order of arrival, from 0 on. A row that leaves before earlier rows makes a gap, which is
+looked up in vain; once more than half of the numbers are gaps, the key's rows get new numbers. Many keys only ever have
+a single row of a side, like a click for each impression: that row has the number 0 and needs no head. So if a head
+counts no rows of a side, the row with the number 0 is looked up. The tables do undo, log, restore and eviction; this
+module adds nothing to that.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,8 +31,8 @@ from holdfast.state.table import StateTable
 NUMBER, MATCHED = "__number", "__matched"
 """State columns: a row's number among those of its key; whether it met a row of the other side."""
 GAPS_MAX = 16
-"""Number of gaps in the numbers of a key's rows up to which the rows are never numbered anew. A higher value: rows are
-numbered anew less often, and a look at a key passes over more numbers without a row."""
+"""Number of gaps in the numbers of a key's rows up to which the rows are never numbered anew. A higher value renumbers
+rows less often, and makes a look-up of a key pass over more numbers without a row."""
 
 
 def head_columns(side: int) -> tuple[str, str, str]:
@@ -40,8 +41,8 @@ def head_columns(side: int) -> tuple[str, str, str]:
 
 
 class KeptRows:
-    """The kept rows of one side. Both sides share `heads`, whose key columns are those of `rows` but the last, maybe by
-    other names."""
+    """The kept rows of one side. Both sides share `heads`. Its key columns are the key columns of `rows` without the
+    last, perhaps by other names."""
 
     def __init__(self, side: int, bounds: Bounds, heads: StateTable, rows: StateTable) -> None:
         self.table = rows
@@ -82,7 +83,8 @@ class KeptRows:
     def meeting(
         self, heads: Slots, groups: Integers, ranges: tuple[Integers, Integers, Integers] | None
     ) -> tuple[Integers, Slots]:
-        """The rows of distinct keys that others may meet, as `of_keys`; of keys with few rows all of them.
+        """Return the rows of distinct keys that other rows may meet, in the form of `of_keys`; all rows of a key with
+        few rows.
 
         `groups`: the index of the key of each of the others. `ranges`: as `Bounds.kept_times` gives them.
         """
@@ -92,7 +94,8 @@ class KeptRows:
         return self._chosen(heads, groups, lambda order, rows: order.meeting(froms[rows], untils[rows], reaching[rows]))
 
     def one_of_each(self, heads: Slots) -> tuple[Integers, Slots]:
-        """A row of each of distinct keys that have any, as `of_keys`: the last that came, if it is still there."""
+        """Return one row of each of the distinct keys that have rows, in the form of `of_keys`: the last that came, if
+        it is still there."""
         following = np.maximum(self._heads.column(self._head_names[1]).values[heads], 1)
         groups = np.arange(len(heads))
         slots = self.table.lookup(self._keyed(self._heads.keys_of(heads), groups, following - 1))
@@ -103,11 +106,11 @@ class KeptRows:
         return np.concatenate([groups[there], others[of_others]]), np.concatenate([slots[there], more[first]])
 
     def newest(self, heads: Slots, groups: Integers, untils: Integers) -> tuple[Integers, Slots]:
-        """The newest rows of distinct keys up to some times, as `meeting`."""
+        """Return the newest rows of distinct keys up to the times `untils`, in the form of `of_keys`."""
         return self._chosen(heads, groups, lambda order, rows: order.newest(untils[rows]))
 
     def is_long(self, heads: Slots) -> BoolArray:
-        """Tell which keys have so many rows that these have an order."""
+        """Mark the keys with so many rows that their rows have a `TimeOrder`."""
         long: BoolArray = self._heads.column(self._head_names[2]).values[heads] >= LONG_KEY
         return long
 
@@ -132,7 +135,7 @@ class KeptRows:
         return np.concatenate([short[of_short], of_long[present]]), np.concatenate([slots, there[present]])
 
     def _orders_of(self, heads: Slots) -> list[TimeOrder]:
-        """The orders of long keys; those that are not there, or out of date, are made."""
+        """Return the orders of long keys; an order that is missing or out of date is made anew."""
         _, following, count = (self._heads.column(name).values[heads] for name in self._head_names)
         orders = []
         for place, name in enumerate(names_of_keys(self._heads.keys_of(heads))):
@@ -148,7 +151,7 @@ class KeptRows:
     def _add_to_orders(
         self, heads: Slots, groups: Integers, numbers: Integers, begins: Integers, added: Integers, times: Times
     ) -> None:
-        """Take rows that came into the orders that are there. `begins`: the first number of each key's rows."""
+        """Add new rows to the orders that exist. `begins`: the number of the first new row of each key."""
         long = np.flatnonzero(self.is_long(heads) & (added > 0))
         if not len(long):
             return
@@ -201,7 +204,8 @@ class KeptRows:
     def add(
         self, rows: pa.RecordBatch, keys: pa.RecordBatch, heads: Slots, groups: Integers, times: Times, matched: Any
     ) -> None:
-        """Keep rows: their `keys`, the slots of all `heads`, and the index of each row's among these.
+        """Keep rows, with their `keys`, the slots of all `heads`, and in `groups` the index of each row's head among
+        these.
 
         `matched`: which rows met others already.
         """
@@ -227,7 +231,7 @@ class KeptRows:
         self._note(key, times)
 
     def _take_numbers(self, heads: Slots, added: Integers) -> Integers:
-        """Take so many numbers for the rows that keys get; return the first number of each key's new rows."""
+        """Take `added` numbers for the new rows of each key; return the first number of each key's new rows."""
         first, following, count = (self._heads.column(name) for name in self._head_names)
         begins, kept = following.values[heads], count.values[heads]
         headless = np.flatnonzero((kept == 0) & (added > 0))
@@ -243,7 +247,7 @@ class KeptRows:
         return begins
 
     def leaving(self, until_us: int) -> Slots:
-        """The rows that leave by then; they are still there."""
+        """Return the rows that leave by `until_us`; they are still in the table."""
         if not self._bounds.rows_leave:
             return np.empty(0, np.int32)
         entries = concatenated(self._index.between(None, until_us + 1), self._entries)
@@ -268,7 +272,7 @@ class KeptRows:
             self._note(self.table.keys_of(slots), self.times(slots))
 
     def remove(self, slots: Slots) -> None:
-        """Let go of distinct rows."""
+        """Remove distinct rows."""
         if not len(slots):
             return
         heads, gone = np.unique(self.heads_of(slots), return_counts=True)
@@ -284,7 +288,7 @@ class KeptRows:
         self._renumber(heads[(left > 0) & (gaps > np.maximum(left, GAPS_MAX))])
 
     def _let_go(self, heads: Slots) -> None:
-        """Clear the entries of keys that have no rows of this side any more."""
+        """Clear this side's columns in the heads of keys that have no rows of this side any more."""
         nothing, valid = np.zeros(len(heads), np.int64), np.ones(len(heads), np.bool_)
         for name in self._head_names:
             self._heads.column(name).scatter(heads, nothing, valid)
@@ -292,7 +296,7 @@ class KeptRows:
         self._heads.present[heads[(counts[0] == 0) & (counts[1] == 0)]] = False
 
     def _renumber(self, heads: Slots) -> None:
-        """Number new rows of each key without gaps, above the numbers of the key's earlier rows."""
+        """Give the rows of each key new numbers without gaps, above all numbers that the key has used."""
         if not len(heads):
             return
         groups, slots = self.of_keys(heads)
@@ -313,13 +317,13 @@ class KeptRows:
         self._note(key, times)
 
     def _note(self, key: pa.RecordBatch, times: Times) -> None:
-        """Take keys of rows into the index."""
+        """Add rows, given by their keys, to the index."""
         leaves = self._bounds.leaves(self._side, times)
         if leaves is not None:
             self._index.add(_that_leave(key.append_column(self._entries.field(LEAVES), pa.array(leaves))))
 
     def _keyed(self, keys: pa.RecordBatch, owners: Integers | None, numbers: Integers) -> pa.RecordBatch:
-        """Keys of rows: key columns, of the owners by index, with the numbers."""
+        """Make keys of rows: the key columns (of `owners`, by index, if given) and the numbers."""
         arrays: list[Any] = keys.columns if owners is None else keys.take(pa.array(owners)).columns
         return pa.RecordBatch.from_arrays([*arrays, pa.array(numbers)], schema=self.table.key_schema)
 
@@ -333,6 +337,6 @@ class KeptRows:
 
 
 def _that_leave(entries: pa.RecordBatch) -> pa.RecordBatch:
-    """Entries of the index without those of rows that leave when they are replaced."""
+    """Return the entries of the index without rows that leave only when they are replaced."""
     stay = values_of(entries.column(LEAVES)) >= NEVER_US
     return entries.filter(pa.array(~stay)) if stay.any() else entries

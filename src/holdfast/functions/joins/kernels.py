@@ -11,8 +11,8 @@ from holdfast.state.compiled import kernel
 def sort_points(groups: Any, points: Any, bounds: Any, order: Any) -> None:
     """Order rows by group, then point, then arrival.
 
-    `bounds[g]` becomes the begin of group g, and `bounds[g + 1]` its end. It is all 0 before, and has an element more
-    than there are groups.
+    `bounds[g]` becomes the begin of group g, and `bounds[g + 1]` its end. The caller passes `bounds` filled with 0, one
+    element longer than the number of groups.
     """
     for i in range(groups.shape[0]):
         bounds[groups[i] + 1] += 1

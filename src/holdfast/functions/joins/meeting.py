@@ -9,7 +9,8 @@ from holdfast.functions.joins import kernels
 from holdfast.state.physical import Integers
 
 PAIRS_MAX = 1 << 17
-"""Pairs that are listed at a time, and whose rows are put together. A higher value makes larger batches of output."""
+"""Number of pairs that are listed, and whose rows are joined, at a time. A higher value makes larger batches of
+output."""
 
 
 class Points(NamedTuple):

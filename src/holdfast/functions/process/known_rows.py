@@ -1,8 +1,8 @@
 """Truncations as deletes: a keyed function that knows the rows of a table, and deletes them when the table is emptied.
 
-This state knows the rows that changes have told since the first start, which began with a snapshot or without. Changes
-pass through as they are. State is a map for each part of the table (`sources.truncations`), from the key to the whole
-row.
+The state knows the rows that changes have brought since the first start, which began with or without a snapshot.
+Changes pass through as they are. State is a map for each part of the table (`sources.truncations`), from the key to the
+whole row.
 """
 
 import itertools
@@ -46,7 +46,7 @@ class KnownRows(BatchFunction):
                 yield pa.record_batch(rows.columns[: len(told)], schema=told)
 
     def _note(self, rows: pa.RecordBatch, parts: Groups) -> None:
-        """Know the rows as they are after these changes."""
+        """Update the known rows to their state after these changes."""
         kinds = rows.column(KIND)
         last = _last_of_each(rows.filter(pc.not_equal(kinds, PREIMAGE)), parts[_mask(pc.not_equal(kinds, PREIMAGE))])
         if last is None:
@@ -62,7 +62,7 @@ class KnownRows(BatchFunction):
             self.known.remove(keys.filter(pa.array(gone)), found[gone])
 
     def _deletes(self, rows: pa.RecordBatch, parts: Groups) -> pa.RecordBatch:
-        """Forget all known rows of these parts, and return their deletes, with the facts of the truncation."""
+        """Forget all known rows of these parts, and return their deletes, with the other columns of the truncation."""
         entries = self.known.items()
         wanted = np.isin(entries.column("group").to_numpy(), parts)
         entries = entries.filter(pa.array(wanted))

@@ -9,7 +9,7 @@ from holdfast.functions.ranking import kernels
 from holdfast.state.physical import Integers, physical_dtype, validity_of, values_of
 
 CANDIDATES_MAX = 64
-"""Greatest rows that are looked for in turn, at most; for more, all rows are sorted."""
+"""Greatest `n` for which the `n` greatest rows are found by a scan; for a greater `n`, all rows are sorted."""
 
 
 def check_top(n: int, by: str) -> None:
@@ -57,7 +57,7 @@ def greatest(values: pa.Array, groups: Integers, n: int, ties: bool, least: bool
 
 
 def _candidates(groups: Integers, ranks: Integers, n: int) -> Integers:
-    """The rows among which the `n` least ranks of each group are; all rows where these may be about as many."""
+    """Return rows that include the `n` least ranks of each group; all rows, if these would be about as many."""
     count = int(groups.max()) + 1 if len(groups) else 0
     if n > CANDIDATES_MAX or count * n * 2 > len(groups):
         return np.arange(len(groups))
@@ -69,7 +69,7 @@ def _candidates(groups: Integers, ranks: Integers, n: int) -> Integers:
 
 
 def _order_keys(values: pa.Array) -> Integers:
-    """int64 numbers in the order of the values; of nulls any."""
+    """Return int64 numbers in the order of the values; a null has any number."""
     kind = values.type
     if pa.types.is_floating(kind):
         floats = values_of(values.cast(pa.float64())) + 0.0  # -0.0 becomes 0.0

@@ -7,9 +7,8 @@ from holdfast.state.compiled import kernel
 
 @kernel
 def keep_best(groups: Any, ranks: Any, counts: Any, best: Any) -> None:
-    """Gather the least ranks of each group, in ascending order, in a row of `best`, of whose width all are looked at.
-
-    `counts` has how many a group has so far.
+    """Gather the least ranks of each group in ascending order, as many as a row of `best` holds. `counts` has the
+    number of ranks that each group has so far.
     """
     n = best.shape[1]
     for i in range(groups.shape[0]):

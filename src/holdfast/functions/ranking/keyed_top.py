@@ -2,8 +2,9 @@
 
     state: key → number of rows;   rows: (key, rank) → the other columns
 
-Output: the key columns, `rank` from 1, the other columns. A batch gives each row that took a rank in it, so later rows
-of the same key and rank replace earlier ones. Of equal rows the first to come wins, also over later batches.
+Output: the key columns, `rank` from 1, the other columns. A batch puts out each row that took a rank in it, and later
+rows of the same key and rank replace earlier ones. Among equal rows the first to come wins, even if the other comes in
+a later batch.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ from holdfast.state.table import StateTable
 
 RANK, SIZE, ROWS = "rank", "__size", "rows"
 LONG_KEY = 512
-"""Stored rows of a key from which on the ranks that change are searched for. A higher value reads more rows in vain."""
+"""Number of stored rows of a key from which on a search finds the first rank that changes. With a higher value, more
+rows are read in vain."""
 PROBES = 64
 """Stored rows of a key that a step of the search compares. More make fewer steps, which read more rows."""
 
@@ -94,7 +96,7 @@ class KeyedTopSpec(OperatorSpec):
 
 
 class KeyedTopCombiner(Combiner):
-    """Sends the `n` greatest rows of each key of the rows that it is given at a time, in their order."""
+    """Sends, of the rows that it gets at a time, the `n` greatest rows of each key, in their order."""
 
     def __init__(self, spec: KeyedTopSpec) -> None:
         self._spec = spec
@@ -158,7 +160,7 @@ class KeyedTopOperator(Operator):
         return self._write(self._of(winners[moved], stored, rows), taken[moved])
 
     def _unmoved(self, distinct: Slots, known: Integers, rows: pa.RecordBatch, groups: Integers) -> Integers:
-        """Count for each key with many stored rows those that are above all rows that came: they keep their ranks."""
+        """Count, for each key with many stored rows, the stored rows above all new rows: they keep their ranks."""
         least, most = np.zeros(len(distinct), np.int64), np.where(known >= LONG_KEY, known, 0)
         if not most.any():
             return least
@@ -181,8 +183,8 @@ class KeyedTopOperator(Operator):
         return greatest(values, groups, 1, False, self._spec.least)
 
     def _stored(self, distinct: Slots, sizes: Integers, begins: Integers) -> tuple[Slots, Integers, Integers]:
-        """Stored rows of these keys, so many from some places on, which count from 0: their slots, the index of the key
-        of each, and their places."""
+        """Return `sizes` stored rows of each key, from the ranks `begins` (counted from 0) on: their slots, the index
+        of the key of each, and their ranks."""
         return self._at(distinct, *spans(sizes, begins))
 
     def _at(self, distinct: Slots, groups: Integers, places: Integers) -> tuple[Slots, Integers, Integers]:

@@ -1,7 +1,7 @@
 """`key_by(…).last(by="at")`: the row of each key with the greatest value of a column; of equal rows the last to come.
 
-A row comes out in each batch that brought a key a greater one. The state has the whole row, so that a job that goes on
-knows it; senders send only the greatest row of each key.
+A batch that brings a key a greater row puts that row out. The state keeps the full row, so that it is known after a
+restart. Senders send only the greatest row of each key.
 """
 
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class LastSpec(OperatorSpec):
 
 
 class LastCombiner(Combiner):
-    """Sends the greatest row of each key of the rows that it is given at a time."""
+    """Sends, of the rows that it gets at a time, the greatest row of each key."""
 
     def __init__(self, spec: LastSpec) -> None:
         self._spec = spec

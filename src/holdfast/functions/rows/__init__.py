@@ -1,4 +1,4 @@
-"""Rows as all operators treat them: as columns, in groups, and aside where they are bad or late.
+"""Handling of rows that all operators share: columns, groups, and rows put aside because they are bad or late.
 
 Files in reading order: `policies` (bad and late rows, as a user declares it), `columns` (between Arrow, NumPy and
 tables), `grouping` with `kernels` (rows of the same key), `pieces` (a part of a batch at a time), `late` and `bad_rows`

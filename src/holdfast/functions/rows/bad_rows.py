@@ -30,9 +30,8 @@ def set_apart(
     context: BatchContext,
     result: OperatorResult,
 ) -> list[tuple[int, pa.RecordBatch]]:
-    """Return the rows in pieces, each with the number of its first row, without those that Python cannot hold.
-
-    Those are bad records.
+    """Return the rows in pieces, each with the number of its first row. Rows that Python objects cannot hold are left
+    out: they are bad records.
     """
     odd = unrepresentable(rows)
     for row, reason in odd.items():

@@ -1,4 +1,4 @@
-"""Calls of a user's function: its rows as named tuples, the key at hand, and how a failure is worded."""
+"""Calls of a user's function: its rows as named tuples, the current key, and the wording of a failure."""
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """The way between Arrow columns, NumPy arrays and a table's columns, as keyed functions need it.
 
-`state.physical` rules which types are fixed-width and how they look; `state.bytes_column` holds strings, bytes,
-decimals and nested values. A table holds everything else as Python objects, `None` or anything where it is null.
+`state.physical` decides which types are fixed-width and how their values look; `state.bytes_column` holds strings,
+bytes, decimals and nested values. A table holds all other values as Python objects; the object of a null may be any.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 AnyArray = np.ndarray[Any, np.dtype[Any]]
 
 NO_MASK: BoolArray = np.zeros(0, dtype=np.bool_)
-"""Instead of a validity array where no value is null; kernels test its length once."""
+"""Takes the place of a validity array if no value is null; kernels test its length once."""
 
 
 def has_kernels(kind: pa.DataType) -> bool:

@@ -1,7 +1,8 @@
 """Expressions over batches of rows: columns that they need, types, values.
 
-An expression of PyArrow (`pc.field("price") < 10_000`) is bound to a schema when it runs; a check on an empty batch
-says at `start()` whether it can be. An expression in Spark's SQL (`holdfast.expressions`) is bound before, and once.
+An expression of PyArrow (`pc.field("price") < 10_000`) is bound to a schema each time that it runs; a check on an empty
+batch shows at `start()` whether it can be bound. An expression in Spark's SQL (`holdfast.expressions`) is bound once,
+at `start()`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +48,8 @@ def types_of(schema: pa.Schema, expressions: Expressions) -> list[pa.DataType]:
 
 
 def needed_columns(schema: pa.Schema, expressions: Sequence[Expression]) -> list[str]:
-    """Return the columns that the expressions read; of PyArrow's those without which they can't be bound."""
+    """Return the columns that the expressions read. An expression of PyArrow reads a column if it can't be bound
+    without it."""
     wanted = {str(place): each for place, each in enumerate(expressions) if isinstance(each, pc.Expression)}
     read = {name for each in expressions if not isinstance(each, pc.Expression) for name in each.reads}
     return [

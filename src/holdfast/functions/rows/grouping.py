@@ -11,7 +11,8 @@ from holdfast.state.table import StateTable
 
 
 def distinct_slots(slots: Slots, capacity: int) -> tuple[Slots, Integers]:
-    """The distinct slots in order of first appearance, and for each row the index of its own; all below `capacity`."""
+    """Return the distinct slots in order of first appearance, and the index of each row's slot among them. All slots
+    are below `capacity`."""
     groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
     count = number_keys(slots, np.full(capacity, -1, np.int32), groups, distinct)
     return distinct[:count], groups
@@ -35,7 +36,8 @@ def ranks(groups: IntArray, count: int) -> IntArray:
 
 
 def spans(sizes: IntArray, starts: IntArray | None = None) -> tuple[IntArray, IntArray]:
-    """Groups and positions of all entries, from position 0 or `starts` on, `sizes` of each group."""
+    """Return the group and the position of all entries: each group has `sizes` entries, from position 0 or `starts`
+    on."""
     groups = np.repeat(np.arange(len(sizes)), sizes)
     positions = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return groups, positions if starts is None else positions + starts[groups]

@@ -1,4 +1,5 @@
-"""Rows that come too late: counted, and dropped or put aside as bad records. None is lost without a word."""
+"""Rows that come too late: they are always counted, and then dropped, put out as a stream, or put aside as bad
+records."""
 
 from collections.abc import Callable, Sequence
 
@@ -31,7 +32,7 @@ class LateRows:
         context: BatchContext,
         result: OperatorResult,
     ) -> list[tuple[int, pa.RecordBatch]]:
-        """The rows that are on time. Combined rows are: senders keep late ones apart."""
+        """Return the rows on time. Combined rows are always on time, because senders never combine late rows."""
         self._count, self._rows = 0, []
         on_time: list[tuple[int, pa.RecordBatch]] = []
         first_row = 0

@@ -17,15 +17,15 @@ Numbered = tuple[int, pa.RecordBatch]
 """Rows with the number of their input."""
 
 KEPT_BYTES = 64
-"""Bytes that a copy of a row takes in state beside its values, about: its place in the index and in times."""
+"""Approximate bytes that a copy of a row takes in state beside its values, in the index and in the order of times."""
 ROWS_PUT_OUT_MAX = 1 << 17
 BYTES_PUT_OUT = 8 << 20
-"""Rows, and bytes of rows, that are put together for the output at a time. Higher values make larger batches of output,
+"""Bounds on the rows, and on the bytes of rows, in a batch of output. Higher values make larger batches of output,
 which take more memory."""
 
 
 def fits(inputs: Iterable[Numbered], room: BatchRoom, copies: int = 1) -> bool:
-    """True if input batches, each of whose rows is kept in so many copies, are a single piece."""
+    """True if the input batches fit a single piece when each row is kept in `copies` copies."""
     return sum(_size(rows, copies) for _, rows in inputs) <= room.piece_bytes
 
 

@@ -3,8 +3,9 @@
     process / on_timers ── register, delete ──► the timers' table, at once
     after the rows: due ones by the index ──► rounds: of each key the earliest ──► on_timers, until nothing is due
 
-A timer is a row without values, as those of functions by row (`timers`), in a table of the same form. The timers of a
-call are undone with its transaction, or by the undo log of the call; the index may then propose timers that are gone.
+A timer is a row without values, as those of functions by row (`timers`), in a table of the same form. Timers of a
+failed call are undone with its transaction or by the call's undo log; the index may then still propose timers that no
+longer exist.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,8 +37,8 @@ from holdfast.watermarks import END_US
 class ArrayTimerService(TimerService):
     """`ctx.timers` of a `BatchFunction`. Timestamps are an array, an Arrow array or a list of datetimes.
 
-    They have an entry for each of the call's distinct keys, or, with `groups`, for each of these. A null registers and
-    deletes nothing.
+    They have an entry for each of the call's distinct keys or, with `groups`, for each index of a key in `groups`. A
+    null neither registers nor deletes a timer.
     """
 
     def __init__(self, change: Callable[[int, Any, Any, bool], None]) -> None:
@@ -61,7 +62,7 @@ class ArrayTimerService(TimerService):
 
 
 class ArrayTimers:
-    """The timers of a subtask. `note` is told of rows of the table before they change."""
+    """The timers of a subtask. `note` is called with rows of the table before they change."""
 
     def __init__(
         self,
@@ -98,7 +99,8 @@ class ArrayTimers:
         self._keys = keys
 
     def due(self, kind: int, until_us: int | None) -> Iterator[tuple[pa.RecordBatch, IntArray]]:
-        """Rounds of distinct keys with the time of their earliest due timer, which is removed; until none is due."""
+        """Yield rounds of distinct keys, each key with the time of its earliest due timer, which is removed; until no
+        timer is due."""
         if until_us is None:
             return
         index = self._indexes[kind]
@@ -148,7 +150,7 @@ class ArrayTimers:
         self._indexes[kind].add(rows.filter(pa.array(new)))
 
     def _checked(self, timestamps: Any, groups: Any) -> tuple[IntArray, IntArray]:
-        """Times in microseconds and the index of each time's key; without nulls."""
+        """Return the times that are not null, in microseconds, and the index of each time's key."""
         assert self._keys is not None
         try:
             array = timestamps if isinstance(timestamps, pa.Array | pa.ChunkedArray) else pa.array(timestamps)
@@ -175,7 +177,7 @@ class ArrayTimers:
 
 
 def _groups_of(keys: pa.RecordBatch) -> IntArray:
-    """A number for each row, the same for equal keys, smaller ones first seen first."""
+    """Return a number for each row: equal keys have equal numbers, in order of first appearance."""
     distinct = StateTable(keys.schema, pa.schema([]), 1)
     distinct.begin(FIRST_BATCH)
     groups: IntArray = distinct.lookup(keys).astype(np.int64)

@@ -1,9 +1,9 @@
-"""Time to live: when a value has expired, judged by the batch's planned time, never by a clock.
+"""Time to live: a value expires by the batch's planned time, never by a clock.
 
-So a batch that is processed again, or a change that is undone, sees the same. A value has expired if it is as old as
-`ttl` or older. A value without a time was written before its state had a time to live: it is not expired, and its time
-begins when it is next met. The times are kept by `cells` and `array_states` in the operator's own table, and by
-`entries` for lists and maps. `sweeping` removes expired values.
+So a batch that is processed again sees the same values. A value has expired if it is as old as `ttl` or older. A value
+without a time was written before its state had a time to live: it is not expired, and its time begins when it is next
+written, or when a round of `sweeping` comes to it. The times are kept by `cells` and `array_states` in the operator's
+own table, and by `entries` for lists and maps. `sweeping` removes expired values.
 """
 
 from dataclasses import dataclass

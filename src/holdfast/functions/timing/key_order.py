@@ -1,11 +1,12 @@
-"""The entries of single keys in order of time, for keys that have very many: found without a look at all of them.
+"""The entries of single keys in order of time, for keys with very many entries: a search need not look at all of them.
 
     a key with few entries      the operator looks at all of them: nothing is kept here
     a key with many             order of times ──► the entries between two times, in a logarithm
 
 The orders are in memory, stored nowhere, and made when they are first needed. The operator that owns the entries adds
-to them, and need not take entries out: those that are gone are looked up in vain, until an order that has more of these
-than others is made anew. After anything but the commit of the last batch all orders are forgotten.
+new entries to the orders, but need not remove entries: removed ones are looked up in vain, until they outnumber the
+others and the order is made anew. All orders are forgotten unless the last event of the table was the commit of the
+last batch.
 """
 
 from collections import OrderedDict
@@ -21,14 +22,16 @@ from holdfast.state.keys import encode_keys
 from holdfast.state.physical import Integers
 
 LONG_KEY = 256
-"""Entries from which on a key has an order. A lower value makes orders for more keys, which take memory; a higher value
-lets a row look at more entries."""
+"""Number of entries from which on a key has an order. A lower value makes orders for more keys, which take memory; with
+a higher value, a row looks at more entries."""
 ORDERS_BYTES_MAX = 64 * 1024 * 1024
 """Memory of a subtask's orders; past it the order that was not used for the longest time is forgotten."""
 LATE_MAX = 4_096
-"""Entries out of turn that wait beside the others. More are merged less often, and searched a little longer."""
+"""Number of entries out of order that wait beside the others. A higher value merges them less often, and makes searches
+a little longer."""
 BLOCK = 256
-"""Entries of which the greatest end is kept, so that entries that end too early are passed over together."""
+"""Number of entries in a block whose greatest end is kept, so that a block that ends too early is skipped as a
+whole."""
 
 
 class _Sorted:
@@ -48,7 +51,7 @@ class _Sorted:
         return self._columns.nbytes
 
     def add(self, entries: Integers) -> None:
-        """Take in entries that are in order among themselves."""
+        """Add entries, which are in order among themselves."""
         stop = self.count + entries.shape[1]
         if stop > self._columns.shape[1]:
             grown = np.empty((3, 2 * stop), np.int64)
@@ -73,7 +76,8 @@ class _Sorted:
         return entries
 
     def meeting(self, froms: Integers, untils: Integers, reaching: Integers) -> list[Integers]:
-        """The entries with a time between two, both included, that end no earlier than `reaching`, by interval."""
+        """Return, for each interval, the entries with a time from `froms` to `untils`, both included, that end no
+        earlier than `reaching`."""
         begins = np.searchsorted(self.times, froms, "left")
         stops = np.searchsorted(self.times, untils, "right")
         return [
@@ -99,7 +103,7 @@ class _Sorted:
 class TimeOrder:
     """The entries of a key by time: each has a number, and perhaps a time to which it reaches.
 
-    `following`: the owner's count of numbers given, by which it notices that it has other entries than these.
+    `following`: the number that the owner gives next, by which the owner sees that the order lacks entries.
     """
 
     def __init__(self, times: Integers, numbers: Integers, ends: Integers | None, following: int) -> None:
@@ -115,7 +119,7 @@ class TimeOrder:
         return self._in_turn.nbytes + self._late.nbytes
 
     def add(self, times: Integers, numbers: Integers, ends: Integers | None, following: int) -> None:
-        """Take in further entries."""
+        """Add further entries."""
         self._add(times, numbers, ends)
         self.following = following
 
@@ -147,7 +151,7 @@ class TimeOrder:
 
 
 def names_of_keys(keys: pa.RecordBatch) -> list[Hashable]:
-    """Return something to find each key's order by: equal for equal keys alone."""
+    """Return a name for each key, by which its order is found: equal for equal keys only."""
     encoded = encode_keys(keys, keys.schema.names)
     if encoded.values is not None:
         return list(encoded.values.tolist())
@@ -164,7 +168,7 @@ OrderKept = TypeVar("OrderKept", bound=_Sized)
 
 
 class OrdersOfKeys(Generic[OrderKept]):
-    """The orders of long keys, the last used ones. `commits` of `begin` is the count of the table with the entries."""
+    """The most recently used orders of long keys. `commits` of `begin` is the commit count of the table of entries."""
 
     def __init__(self) -> None:
         self._orders: OrderedDict[Hashable, OrderKept] = OrderedDict()
@@ -175,7 +179,8 @@ class OrdersOfKeys(Generic[OrderKept]):
         return bool(self._orders)
 
     def begin(self, commits: int | None) -> None:
-        """Begin a batch: orders stay if the batch before was committed, and nothing else has happened."""
+        """Begin a batch. The orders stay only if the batch before was committed, and nothing else happened to the
+        table."""
         if commits is None or commits != (self._commits or 0) + 1:
             self._orders.clear()
             self.memory_bytes = 0

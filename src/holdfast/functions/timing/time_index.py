@@ -1,9 +1,9 @@
-"""Keys of a table in order of a time, so that they are found without a look at the complete table. Never stored.
+"""Keys of a table in order of a time, so that a search need not read the complete table. Never stored.
 
     add ──► buckets of equal width in time, each of a few pieces ──► between(start, stop) ──► drop(stop)
 
-An entry is a key of the table, in Arrow columns, of which one is the time or stands beside the key. An entry may be out
-of date. An entry that is found is therefore a proposal: the caller looks it up in the table.
+An entry is a key of the table in Arrow columns; the time is a column of the key or an additional column. An entry may
+be out of date, so a found entry is only a candidate: the caller looks it up in the table.
 
 `FollowedIndex` follows its table over batches. The entries that a batch added or dropped are brought into the buckets
 when the next batch begins and finds that batch committed. After a restore or a rewind the buckets are made anew from
@@ -24,10 +24,10 @@ from holdfast.state.survey import START
 from holdfast.state.table import StateTable
 
 ENTRIES_PER_BUCKET_MIN, ENTRIES_PER_BUCKET_MAX = 16, 65_536
-"""Entries of a bucket on average below which buckets become wider, and above which they become narrower again. Each
-bucket costs time by itself; wide buckets have more entries that are compared in vain at their edges."""
+"""Average numbers of entries in a bucket below which buckets become wider, and above which they become narrower. Each
+bucket has a fixed cost; a wide bucket has more entries that are compared in vain at its edges."""
 BUCKETS_FREE = 64
-"""Number of buckets up to which few entries in each are no reason for wider buckets."""
+"""Number of buckets up to which buckets are not made wider, however few entries they have."""
 REBUILD_ROWS = 65_536
 """Rows of the table that are looked at together when the buckets are made anew."""
 
@@ -73,7 +73,7 @@ class TimeBuckets:
             self._add_to(int(numbers[start]), entries.take(pa.array(order[start:stop])))
 
     def _has_other_width(self, buckets: int, count: int) -> bool:
-        """Change the width if so many buckets are far too many for so many entries, or far too few."""
+        """Change the width if `buckets` is far too high or far too low for `count` entries."""
         before = self._width_us
         while buckets > max(BUCKETS_FREE, count // ENTRIES_PER_BUCKET_MIN):
             self._width_us *= 4
@@ -84,7 +84,7 @@ class TimeBuckets:
         return self._width_us != before
 
     def _put_anew(self, entries: pa.RecordBatch) -> None:
-        """Put all entries, and these, into buckets of the width of now."""
+        """Put all entries, and `entries` too, into new buckets of the current width."""
         pieces = [piece.to_batch() for number in self._order for piece in self._buckets[number]]
         self._buckets, self._order, self._count, self._bytes = {}, [], 0, 0
         self.add(pa.concat_batches([*pieces, entries]))
@@ -164,8 +164,8 @@ def _within(buckets: TimeBuckets, entries: pa.RecordBatch, start_us: int | None,
 
 @dataclass
 class _Batch:
-    """Changes of the batch in flight that the buckets do not know yet; `commits`: commits of the table when the batch
-    began."""
+    """Changes of the batch in flight, which the buckets do not have yet. `commits`: the table's commit count when the
+    batch began."""
 
     commits: int | None
     added: list[pa.RecordBatch] = field(default_factory=list)
@@ -173,11 +173,11 @@ class _Batch:
 
 
 Entries = Callable[[StateTable], Iterator[pa.RecordBatch]]
-"""All entries of a table, as it is between batches."""
+"""Function that yields all entries of a table, as it is between batches."""
 
 
 def keys_of_table(table: StateTable) -> Iterator[pa.RecordBatch]:
-    """The keys of all rows, outside of a batch's changes."""
+    """Yield the keys of all rows, without the changes of a batch in flight."""
     place = START
     while len(table):
         found = table.survey(place, REBUILD_ROWS, None)
@@ -194,8 +194,8 @@ ColumnValues = Callable[[str], Any]
 def keys_with_times(
     table: StateTable, name: str, times_of: Callable[[pa.RecordBatch, ColumnValues], Integers]
 ) -> Iterator[pa.RecordBatch]:
-    """The keys of all rows, outside of a batch's changes, with a column `name` of times. `times_of` makes the times of
-    some rows' keys and value columns."""
+    """Yield the keys of all rows, without the changes of a batch in flight, with a column `name` of times. `times_of`
+    computes the times of some rows from their keys and value columns."""
     place = START
     while len(table):
         noted: list[Any] = []
@@ -217,8 +217,8 @@ def keys_with_times(
 class FollowedIndex:
     """`TimeBuckets` over the keys of a table. Call `begin` when a batch begins, before anything else.
 
-    `outdated_least`: where rows are deleted long before their time, the number of entries without a row from which on
-    the buckets are made anew, once there are also more of these than rows; None: they wait until they are dropped.
+    `outdated_least`: for tables whose rows are deleted long before their time. The buckets are made anew once the
+    entries without a row reach this number and also outnumber the rows. None: such entries stay until their time comes.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class FollowedIndex:
         self._batch = _Batch(commits)
 
     def add(self, entries: pa.RecordBatch) -> None:
-        """Entries of the batch in flight."""
+        """Add entries of the batch in flight."""
         if entries.num_rows:
             self._in_batch.added.append(entries)
 

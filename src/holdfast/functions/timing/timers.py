@@ -37,14 +37,15 @@ KIND_KEY, TIME_KEY = "__timer_kind", "__timer_time"
 EVENT, PROCESSING = 0, 1
 KINDS = (EVENT, PROCESSING)
 BUCKET_US = 60_000_000
-"""Width of a bucket of timers in microseconds. A higher value has less overhead, but compares more timers in vain."""
+"""Width of a bucket of timers in microseconds. A higher value costs less overhead, but more timers are compared in
+vain."""
 DELETED_LEAST = 65_536
 """Number of deleted timers up to which the index is never built anew, however few timers are left. A higher value takes
 more memory and builds the index anew less often."""
 
 
 def timers_schema(key_schema: pa.Schema) -> TableSchema:
-    """A timer is a key without values."""
+    """Return the schema of the timers' table: a timer is a key without values."""
     keys = pa.schema([*key_schema, pa.field(KIND_KEY, pa.int8()), pa.field(TIME_KEY, pa.int64())])
     return TableSchema(grouped_by(keys, len(key_schema)), pa.schema([]))
 
@@ -189,7 +190,7 @@ class TimerTable:
                     "add .with_watermark(column, delay) right after read(), or use register_processing_time()"
                 )
             if self._firing == (EVENT, END_US):
-                return  # The input is complete and no event time comes any more: those that are left fire once.
+                return  # The input is complete and no event time comes any more: the remaining timers fire once.
         timer = (self._cursor.slot, kind, time_us)
         self._set(timer, wanted)
         if wanted and self._firing is not None and kind == self._firing[0] and time_us <= self._firing[1]:

@@ -1,4 +1,4 @@
-"""Windows of event time, and sessions: aggregates and functions over the rows of each.
+"""Windows of event time, and sessions: aggregates and functions over the rows of each window.
 
 Files in reading order: `declared` (windows as keys), `windowed` (declarations behind a window), `declaring` (from a
 user's arguments to an operator), `sending` (rows on their way), `panes` (rules of panes) with `kernels`, `aggregate`

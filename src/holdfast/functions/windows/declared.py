@@ -35,7 +35,7 @@ class Window:
     slide_us: int
     start_us: int = 0
     behind_us: int = 0
-    """Microseconds by which rows' times may be behind the watermark: they are starts of windows that had to close
+    """Microseconds by which rows may be behind the watermark: their times are starts of windows that had to close
     first."""
 
     @property
@@ -64,7 +64,8 @@ class Window:
         return starts * self.slide_us + self.start_us
 
     def closed_before(self, until_us: int) -> int:
-        """Panes that start below it are in closed windows only, where windows that end by `until_us` are closed."""
+        """Return a time such that all windows of a pane that starts before it are closed, if windows that end by
+        `until_us` are closed."""
         last_start_us = (until_us - self.size_us - self.start_us) // self.slide_us * self.slide_us + self.start_us
         return last_start_us + self.slide_us
 
@@ -74,7 +75,7 @@ class Window:
         return after_us is None or last_end_us + self.start_us + self.size_us > after_us
 
     def next_end(self, pane: int, after_us: int | None) -> int:
-        """The first end of a window with that pane, of those after a time."""
+        """Return the first end of a window that contains this pane and ends after `after_us`."""
         least_us = pane + self.pane_us if after_us is None else max(pane + self.pane_us, after_us + 1)
         return (
             -((self.start_us + self.size_us - least_us) // self.slide_us) * self.slide_us + self.start_us + self.size_us
@@ -88,7 +89,7 @@ class Window:
 
 @dataclass(frozen=True)
 class GivenWindow(Window):
-    """The windows of the operator before: each row names its own by `window_start`, and windows may overlap."""
+    """The windows of the operator before: each row names its window by `window_start`, and windows may overlap."""
 
     names: tuple[str, ...] = (WINDOW_START,)
 
@@ -164,8 +165,8 @@ def window(column: str, size: Duration, slide: Duration | None = None, *, start:
         Time from the start of a window to the start of the next; windows overlap if it is less than `size`. None: they
         follow one another.
     start
-        Shifts all windows, by less than nothing too (`"-1h"`); without it they begin at multiples of `slide` since
-        1970, UTC.
+        Shifts all windows, also by a negative time (`"-1h"`); without it they begin at multiples of `slide` since 1970,
+        UTC.
     """
     size_us = _micros(size, "window(size)")
     slide_us = size_us if slide is None else _micros(slide, "window(slide)")

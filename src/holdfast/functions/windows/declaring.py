@@ -1,5 +1,5 @@
-"""A user's declaration of aggregates or of a function per key, checked, and made into an operator once its input is
-known: only then is it certain whether the key has a window, which also the bounds of an earlier window can be.
+"""A user's declaration of aggregates or of a function by key, checked, and made into an operator once its input is
+known. Only then is it certain whether the key has a window, because the bounds of an earlier window count as one too.
 """
 
 from collections.abc import Mapping

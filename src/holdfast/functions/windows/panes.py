@@ -24,7 +24,8 @@ LONG_AGO_US = -(1 << 62)
 def windows_of(
     window: Window, panes: Integers, after_us: int | None, until_us: int = -LONG_AGO_US
 ) -> tuple[Integers, Integers]:
-    """The windows of panes that end after the first time and not after the second: the pane's index, the start."""
+    """Return the windows of panes that end after `after_us` and not after `until_us`: the index of the pane, and the
+    start of the window."""
     if window.tumbles:
         return np.arange(len(panes)), panes
     after_us = LONG_AGO_US if after_us is None else after_us
@@ -49,8 +50,8 @@ def in_time_pieces(
 ) -> Iterator[TimePiece]:
     """Divide the time in which windows end, so that no piece has more than `pairs_max` pairs of a pane and a window.
 
-    Each window is in a single piece, with all of its panes, in order of time. A piece of a single slide has as many
-    pairs as it has panes.
+    Each window is in a single piece, with all of its panes, in order of time. A piece that spans a single slide has one
+    pair for each pane.
     """
     if not len(panes):
         return
@@ -96,7 +97,7 @@ class PaneOperator(Operator):
         return late_panes(self._window, values_of(rows.column(PANE)), closed_us, self._windowed.lateness_us)
 
     def _next_us(self, until_us: int | None) -> int | None:
-        """The watermark at which there is something to do next."""
+        """Return the next watermark at which there is work."""
         pane = self._index.earliest()
         if pane is None:
             return None
@@ -122,7 +123,7 @@ class PaneOperator(Operator):
         return windows_of(self._window, panes, after_us, until_us)
 
     def _with_bounds(self, keys: pa.RecordBatch) -> list[pa.Array]:
-        """The key columns of the output, from keys with a window's start in place of the pane."""
+        """Return the key columns of the output, made of keys that have a window's start in place of the pane."""
         starts, kind = values_of(keys.column(PANE)), self._windowed.bounds_type
         arrays = dict(zip(keys.schema.names, keys.columns, strict=True))
         arrays[WINDOW_START] = times_array(starts, kind)

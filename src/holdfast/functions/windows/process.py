@@ -3,8 +3,8 @@
     ProcessFunction.process(rows, ctx)                  once a window: its rows, a list of named tuples
     BatchFunction.process(batch, keys, groups, ctx)     of many windows: their rows, their keys, each row's window
 
-`ctx.key`, and `keys`, have the key columns with the window's bounds. A window is seen once, so such a function has
-neither states nor timers.
+`ctx.key` and `keys` have the key columns with the window's bounds. A function sees each window once, so it has neither
+states nor timers.
 """
 
 from collections.abc import Iterable
@@ -168,7 +168,8 @@ class FunctionFinish(WindowFinish):
         context: BatchContext,
         result: OperatorResult,
     ) -> None:
-        """Call the function for some windows; if that fails and may, for each half of them, down to a single window."""
+        """Call the function for some windows. If the call fails, and bad rows are dead letters, call it for each half
+        of the windows, down to a single window."""
         first, stop = windows
         start, end = int(bounds[first]), int(bounds[stop])
         part, own = rows.slice(start, end - start), keys.slice(first, stop - first)

@@ -3,8 +3,8 @@
     rows ──► late ones out ──► rows that open windows need ──► rows (key, pane, position → row), sizes (key, pane)
     watermark ──► windows that end by it ──► their panes' rows, by the index, and those of this batch ──► `WindowFinish`
 
-Rows of windows that close in the batch that brought them are never stored. This is always the case for an operator that
-reads from a window.
+Rows of windows that close in the batch that brought them are never stored. An operator whose input is the output of a
+window never stores rows, for this reason.
 """
 
 from abc import ABC, abstractmethod
@@ -29,8 +29,8 @@ from holdfast.state.table import StateTable
 
 ROWS, SIZE, POSITION = "rows", "__size", "__position"
 ROWS_AT_ONCE_MAX = 1 << 18
-"""Rows of windows that are put together when windows close, a row once for each of its windows. A higher value takes
-more memory."""
+"""Number of rows that are put together when windows close; a row counts once for each of its windows. A higher value
+takes more memory."""
 
 
 def rows_schemas(spec: WindowedSpec) -> dict[str, TableSchema]:
@@ -136,7 +136,8 @@ class WindowRowsOperator(PaneOperator):
         context: BatchContext,
         result: OperatorResult,
     ) -> int:
-        """Finish the windows that end by `until_us`, of stored and `direct` rows; return the number of removed rows."""
+        """Finish the windows that end by `until_us`, from stored rows and the rows `direct` of this batch; return the
+        number of removed rows."""
         removed_before = self._window.closed_before(until_us)
         slots = self._slots_before(removed_before if self._window.tumbles else until_us)
         row_slots = self._row_slots(slots)
@@ -164,7 +165,7 @@ class WindowRowsOperator(PaneOperator):
     def _finish_piece(
         self, rows: pa.RecordBatch, piece: TimePiece, context: BatchContext, result: OperatorResult
     ) -> None:
-        """Finish the windows that a piece of time means."""
+        """Finish the windows that end within a piece of time."""
         owners, starts = self._windows_of(values_of(rows.column(PANE)), piece.after_us, piece.until_us)
         if not len(owners):
             return

@@ -1,7 +1,8 @@
 """Rows on their way to a windowed operator: each gets its pane, late ones stay as they are, the others are combined.
 
-A row is late when all its windows were closed before the batch. The operator says so again by the same rule, and
-decides how to treat it; here late rows only have to stay apart, since combined rows can't be told from each other.
+A row is late when all its windows were closed before the batch. The operator finds late rows again by the same rule,
+and decides how to treat them. Senders only keep late rows apart, since single rows cannot be recognised in a combined
+row.
 """
 
 import numpy as np
@@ -35,7 +36,7 @@ def with_panes(window: Window, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, In
 
 
 class SessionCombiner(Combiner):
-    """Rows of sessions: as they are; where there is no other key, with a column by which they are divided."""
+    """Sends the rows of sessions as they are; if there is no other key, with a column by which they are divided."""
 
     def __init__(self, alone: bool) -> None:
         self._alone = alone

@@ -35,7 +35,8 @@ class SessionAggregates(AggregateSpec):
 
 @dataclass(frozen=True)
 class SessionSpec(WindowedAggregates):
-    """Aggregates by session. A merged session's rows in a sink could not be taken back, so only final rows exist."""
+    """Aggregates by session. There are only final rows, because a row of a session that was merged later could not be
+    taken back from a sink."""
 
     def __post_init__(self) -> None:
         if self.windowing.emit == "changes":

@@ -1,15 +1,15 @@
-"""The open sessions that rows of a batch may meet, found by links from a key's newest session back.
+"""The open sessions that rows of a batch may meet, found by following links back from a key's newest session.
 
     newest ──► session ──► session ──► …     a row in order of time: one or two links
                                ▲
     order in memory ───────────┘             a row far out of order: by its time, once links were followed so far
 
-An order has the starts of a key's open sessions from some session on, and goes further back when a row does. It is in
-memory, stored nowhere, and forgotten with any batch that is not committed (`timing.key_order`).
+An order has the starts of a key's open sessions from some session on, and is extended backwards when a row needs it. It
+is in memory only, and is forgotten if a batch is not committed (`timing.key_order`).
 
-A row meets at most two sessions: of two that begin within the gap after the row the first would reach the second, and
-sessions do not meet. So the last two sessions that begin no later than the row's end may meet it. The session before
-these is found as well, and the session behind, so that links can be written.
+A row meets at most two sessions. If two sessions began within the gap after the row, the first would reach the second,
+but sessions of a key never meet. So only the last two sessions that begin no later than the row's end may meet the row.
+The session before these two and the session behind them are found as well, so that links can be written.
 """
 
 from collections.abc import Hashable
@@ -32,23 +32,25 @@ SESSION = "__session"
 END, BEFORE = "__end", "__before"
 """State columns: the end of a session, and the start of the key's session before it."""
 LINKS_LEAST, LINKS_MOST, KEYS_A_LINK = 4, 64, 8
-"""Links that are followed for a key before it gets an order: between the two numbers, one for so many keys of the
-batch. Links of many keys are followed together, and each order costs by itself: a higher value makes fewer orders."""
+"""Number of links that are followed for a key before it gets an order: one for every `KEYS_A_LINK` keys of the batch,
+but within the two bounds. Links of many keys are followed together, while each order has its own cost. Higher bounds
+make fewer orders."""
 ENTRIES_A_LINK = 1_000
-"""Entries of the index that are searched in the time in which a link is followed, about. Once as much time was spent on
-links, the index is searched."""
+"""Approximate number of index entries that can be searched in the time of following a link. Once following links has
+taken as long as a search of the index would, the index is searched."""
 NOTHING = int(np.iinfo(np.int64).min)
-"""Stands for the start of a session before where there is none."""
+"""Marks that there is no session before."""
 REACH = 3
-"""Sessions that begin no later than a row's end and are looked at: the two that it may meet, and one before."""
+"""Number of sessions to look at that begin no later than a row's end: the two that the row may meet, and the one
+before."""
 
 
 @dataclass(frozen=True)
 class OpenSessions:
     """Open sessions of the keys of a batch: `keys` are indexes of distinct keys.
 
-    `leads`: the sessions before which sessions of the key are left out; no row comes between. `has_newest`: by key,
-    whether its newest session is among these, or it has none.
+    `leads` marks the sessions directly before which other sessions of the key are left out, because no row falls there.
+    `has_newest` marks the keys whose newest session is among these, and the keys without a session.
     """
 
     keys: Integers
@@ -80,11 +82,11 @@ class OrderOfSessions:
         return self._room[: self._count]
 
     def lacks(self, until_us: int) -> bool:
-        """Tell whether sessions before these may meet a row that ends then."""
+        """Return whether sessions before these may meet a row that ends at `until_us`."""
         return self.before != NOTHING and int(np.searchsorted(self.starts, until_us, "right")) < REACH
 
     def extend(self, earlier: Integers, before: int) -> None:
-        """Take in the sessions before these."""
+        """Add the sessions before these."""
         self.before = before
         self._room = np.concatenate([earlier, self.starts])
         self._count = len(self._room)
@@ -97,7 +99,7 @@ class OrderOfSessions:
         return self.starts[places], np.diff(places, prepend=-1) > 1
 
     def replace(self, gone: Integers, come: Integers) -> None:
-        """Let sessions come in place of others."""
+        """Replace the sessions `gone` by the sessions `come`."""
         first = int(np.searchsorted(self.starts, min(each[0] for each in (gone, come) if len(each))))
         tail = self.starts[first:]
         tail = np.delete(tail, np.searchsorted(tail, gone))
@@ -110,7 +112,7 @@ class OrderOfSessions:
         self._room[first : self._count] = tail
 
     def drop(self, until_us: int) -> None:
-        """Forget the sessions that begin by then: they are closed, and so are all before them."""
+        """Forget the sessions that begin by `until_us`: they are closed, and so are all sessions before them."""
         gone = int(np.searchsorted(self.starts, until_us, "right"))
         self._room, self._count = self._room[gone:], self._count - gone
         if gone:
@@ -133,7 +135,8 @@ class _Part(NamedTuple):
 
 
 class _Followed(NamedTuple):
-    """Sessions that links led to; `befores` has for each key that was followed the link of its last, or `NOTHING`."""
+    """Sessions found by links. `befores` has, for each followed key, the link of its earliest found session, or
+    `NOTHING`."""
 
     keys: Integers
     starts: Integers
@@ -165,7 +168,7 @@ class SessionChains:
         return pa.RecordBatch.from_arrays([*arrays, pa.array(starts)], schema=self._state.key_schema)
 
     def meeting(self, keys: pa.RecordBatch, key_slots: Slots, groups: Integers, times: Integers) -> OpenSessions:
-        """The open sessions of distinct keys that rows may meet, and those beside them."""
+        """Return the open sessions of distinct keys that rows may meet, and their neighbours."""
         first_us = np.full(len(key_slots), END_US, np.int64)
         np.minimum.at(first_us, groups, times)
         orders = self._orders_of(keys)
@@ -219,8 +222,8 @@ class SessionChains:
         return {place: (name, order) for place, name in names if (order := self._orders.get(name)) is not None}
 
     def _begins(self, key_slots: Slots, first_us: Integers, orders: Orders) -> tuple[Integers, Integers]:
-        """The keys whose links are followed, and the session from which on: of a key with an order the session before
-        those that it has, where the key's rows may reach so far."""
+        """Return the keys whose links must be followed, and the session to begin with. A key with an order is followed
+        from the session before the order's first, if the key's rows may reach so far back."""
         is_followed = self._newest.present[key_slots]
         starts = self._newest.column(SESSION).values[key_slots]
         for place, (_, order) in orders.items():
@@ -232,7 +235,8 @@ class SessionChains:
     def _followed(self, keys: pa.RecordBatch, owners: Integers, starts: Integers, first_us: Integers) -> _Followed:
         """Follow links back to the first session that ends before the first row of its key.
 
-        A lookup of all keys for each link of the longest chain: rows that come in order of time meet the newest.
+        Each step looks up a link of all keys at once, so there are as many steps as the longest chain has links. Rows
+        in order of time meet the newest session, and need few steps.
         """
         nothing = np.empty(0, np.int64)
         found: list[tuple[Integers, Integers, Slots]] = [(nothing, nothing, np.empty(0, np.int32))]
@@ -259,9 +263,9 @@ class SessionChains:
         return _Followed(columns[0], columns[1], columns[2], befores)
 
     def _search(self, keys: pa.RecordBatch, owners: Integers, untils: Integers, found: list[Any]) -> Integers:
-        """Find all open sessions of some keys that begin no later than some starts, among the entries of the index.
-
-        Return the places of the keys among `owners`: all but those whose hash another one has, too.
+        """Find all open sessions of some keys that begin no later than `untils`, among the entries of the index. Return
+        the positions in `owners` of the keys that were searched: of several keys with the same hash, only one is
+        searched.
         """
         names = self._newest.key_schema.names
         hashes, searched = np.unique(encode_keys(keys.take(pa.array(owners)), names).hashes, return_index=True)
@@ -279,7 +283,7 @@ class SessionChains:
         return searched
 
     def _note_followed(self, keys: pa.RecordBatch, followed: _Followed, orders: Orders, extended: set[int]) -> None:
-        """Take the sessions that were found into the orders of their keys. Keys with many of them get an order."""
+        """Add the found sessions to the orders of their keys. A key with many found sessions gets an order."""
         counts = np.bincount(followed.keys, minlength=keys.num_rows)
         many = min(LINKS_MOST, max(LINKS_LEAST, keys.num_rows // KEYS_A_LINK))
         long = [place for place in np.flatnonzero(counts > many).tolist() if place not in orders]
@@ -306,6 +310,6 @@ class SessionChains:
 
 
 def _by_key(owners: Integers, values: Integers, count: int) -> tuple[Integers, Integers]:
-    """Values in order of their owners, then their own; where those of each owner begin, with the end."""
+    """Return values sorted by owner, then by value; and the positions where each owner's values begin, with the end."""
     order = np.lexsort((values, owners))
     return values[order], np.searchsorted(owners[order], np.arange(count + 1))

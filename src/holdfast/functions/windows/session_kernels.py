@@ -7,7 +7,7 @@ from holdfast.state.compiled import kernel
 
 @kernel
 def join_sessions(order: Any, keys: Any, starts: Any, ends: Any, of: Any, first: Any, last_ends: Any) -> Any:
-    """Join intervals of the same key that meet; `order` sorts them by key, then start. Gives how many sessions.
+    """Join intervals of the same key that meet; `order` sorts them by key, then start. Returns the number of sessions.
 
     `of[i]` becomes the session of interval i, `first[s]` an interval with the session's key and start, `last_ends[s]`
     its end. Sessions are in order of key, then start.

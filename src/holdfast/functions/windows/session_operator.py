@@ -7,7 +7,7 @@
              ──► rows and sessions that meet are joined ──► aggregates
     watermark ──► sessions that end by it, by the index ──► output, removed
 
-Invariants: the sessions of a key do not meet, so they close in order of their starts: a link to a session that is gone
+Invariants: the sessions of a key do not meet, so they close in order of their starts, and a link to a closed session
 ends the chain. The index has an entry for each end that a session ever had, until its time has come. An entry is out of
 date if the session now ends later, or has joined another session.
 """
@@ -88,7 +88,7 @@ class SessionOperator(Operator):
     # Rows.
 
     def _take(self, rows: pa.RecordBatch, context: BatchContext, result: OperatorResult) -> None:
-        """Join the rows with the open sessions of their keys."""
+        """Join rows and the open sessions of their keys to sessions."""
         key_slots, groups = self._distinct_keys(rows)
         keys = self._newest.keys_of(key_slots)
         times = times_of(rows.column(self._spec.window.column))
@@ -116,7 +116,7 @@ class SessionOperator(Operator):
         self._index.add(entries.append_column(END, pa.array(session_ends[changed])))
 
     def _apply(self, rows: pa.RecordBatch, context: BatchContext, result: OperatorResult) -> None:
-        """Take rows, with their sessions, into the aggregates."""
+        """Add rows, which name their sessions, to the aggregates."""
         self._sessions.apply([(0, rows)], context, result)
 
     def _distinct_keys(self, rows: pa.RecordBatch) -> tuple[Slots, Integers]:
@@ -129,7 +129,7 @@ class SessionOperator(Operator):
         return distinct[:count], groups
 
     def _move(self, was: OpenSessions, starts: Integers, context: BatchContext, result: OperatorResult) -> None:
-        """Give sessions that now begin at other `starts` the states that they had; in order of time."""
+        """Move the states of sessions that now begin at other `starts`, in order of time."""
         moved = np.flatnonzero(was.starts != starts)
         if not len(moved):
             return
@@ -154,7 +154,8 @@ class SessionOperator(Operator):
     ) -> None:
         """Write ends and links of sessions, in order of key, then start.
 
-        A session that leads keeps its link, and so does the first of a key if it is not new: older ones may be behind.
+        A session that leads keeps its link, and so does the first session of a key unless it is new, since older
+        sessions may come before it.
         """
         slots = self._state.lookup(self._chains.keyed(keys, owners, starts))
         self._sessions.aggregates.appear(slots[~self._state.present[slots]])  # all of its rows may be bad
@@ -167,7 +168,8 @@ class SessionOperator(Operator):
         self._state.column(BEFORE).scatter(slots[linked], np.where(same, before, 0)[linked], same[linked])
 
     def _note_newest(self, key_slots: Slots, owners: Integers, starts: Integers, has_newest: BoolArray) -> None:
-        """Write the newest sessions of the keys that have theirs among these, which are in order of key, then start."""
+        """Write the newest sessions of the keys whose newest session is among these, which are in order of key, then
+        start."""
         last = np.append(owners[1:] != owners[:-1], True) & has_newest[owners]
         newest = key_slots[owners[last]]
         self._newest.column(SESSION).scatter(newest, starts[last], np.ones(len(newest), np.bool_))
@@ -179,7 +181,7 @@ class SessionOperator(Operator):
     # Closing.
 
     def _close(self, until_us: int, context: BatchContext, result: OperatorResult) -> int:
-        """Put out and remove the sessions that end by then; return their number."""
+        """Put out and remove the sessions that end by `until_us`; return their number."""
         entries = concatenated(self._index.between(None, until_us + 1), self._entries)
         self._index.drop(until_us + 1)
         slots = self._state.lookup(entries.select(self._state.key_schema.names))

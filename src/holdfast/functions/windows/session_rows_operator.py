@@ -2,10 +2,10 @@
 
     state: key, start → end, link, number of rows, place of its rows        rows: key, place, position → row
 
-The place of a session's rows is the start that the session had first, and stays when it begins earlier; null: the
-session's own start. Where sessions join, the rows of the largest stay, and those of the others get positions before and
-behind them, so that a row moves a logarithm of times. A session's rows are in order of the sessions that it was joined
-of, then of arrival.
+The place of a session's rows is the first start of the session. It stays the same if the session later begins earlier;
+null means the session's own start. When sessions join, the rows of the largest stay, and the rows of the others get
+positions before and behind them, so a row moves only a logarithmic number of times. The rows of a joined session are in
+the order of the original sessions, then of arrival.
 """
 
 from dataclasses import dataclass
@@ -156,8 +156,8 @@ class SessionRowsOperator(SessionOperator):
 
 
 def _joining(was: OpenSessions, starts: Integers) -> tuple[Integers, Integers, Integers]:
-    """The sessions that join others or begin earlier: in order of key, then time; the index of each among the sessions
-    that they become, and where those begin in the order."""
+    """Return the sessions that join others or begin earlier, in order of key, then time; the index of the session that
+    each becomes; and the position where each of these begins in that order."""
     order = np.lexsort((was.starts, starts, was.keys))
     begins = np.ones(len(order), np.bool_)
     keys, become = was.keys[order], starts[order]

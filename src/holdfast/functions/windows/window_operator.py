@@ -76,7 +76,7 @@ class WindowOperator(PaneOperator):
         return len(gone)
 
     def _put_out(self, aggregates: AggregateTable, slots: Slots, result: OperatorResult) -> None:
-        """Output of windows, whose keys have, in place of the pane, their start."""
+        """Put out windows, whose keys have the window's start in place of the pane."""
         for piece in aggregates.pieces(slots):
             arrays = [*self._with_bounds(aggregates.table.keys_of(piece)), *aggregates.results(piece)]
             result.output.append(pa.RecordBatch.from_arrays(arrays, schema=self._spec.output_schema))
@@ -84,7 +84,7 @@ class WindowOperator(PaneOperator):
     # Merging panes.
 
     def _pairs_max(self, slots: Slots) -> int:
-        """The number of pairs of a pane and a window to merge together: fewer where the panes keep many values."""
+        """Return the number of pairs of a pane and a window to merge at a time: fewer if the panes keep many values."""
         values = self._panes.aggregates.values_kept(slots)
         return max(1, ROWS_AT_ONCE_MAX * len(slots) // max(1, len(slots), values))
 
@@ -95,7 +95,7 @@ class WindowOperator(PaneOperator):
         return AggregateTable(self._spec.kept.bound, table)
 
     def _put_out_closed(self, slots: Slots, piece: TimePiece, context: BatchContext, result: OperatorResult) -> None:
-        """Output of the windows that a piece of time means, from their panes."""
+        """Put out the windows that end within a piece of time, from their panes."""
         merged = self._new_merged()
         for start in range(0, len(slots), ROWS_AT_ONCE_MAX):
             some = slots[start : start + ROWS_AT_ONCE_MAX]
@@ -123,7 +123,7 @@ class WindowOperator(PaneOperator):
     def _put_out_changed(
         self, touched: Slots, closed_us: int | None, context: BatchContext, result: OperatorResult
     ) -> None:
-        """Output of the open windows that rows of this batch belong to."""
+        """Put out the open windows that rows of this batch belong to."""
         touched = touched[self._table.present[touched]]
         if self._window.tumbles:
             self._put_out(self._panes.aggregates, touched, result)
@@ -137,7 +137,8 @@ class WindowOperator(PaneOperator):
                 self._put_out_whole(windows.slice(start, at_once), context, result)
 
     def _changed_windows(self, slots: Slots, piece: TimePiece) -> pa.RecordBatch:
-        """The windows of panes that a piece of time means, once each: keys, and in place of the pane the start."""
+        """Return each window of the panes that ends within a piece of time once: its keys, with its start in place of
+        the pane."""
         wanted = self._new_merged().table
         rows, starts = self._windows_of(self._panes_at(slots), piece.after_us, piece.until_us)
         place = self._keys.get_field_index(PANE)
@@ -145,7 +146,7 @@ class WindowOperator(PaneOperator):
         return wanted.keys_of(wanted.touched())
 
     def _put_out_whole(self, windows: pa.RecordBatch, context: BatchContext, result: OperatorResult) -> None:
-        """Output of windows, made of all panes that the table has of them."""
+        """Put out windows, made of all their panes in the table."""
         pane_us = self._window.pane_us
         width = self._window.size_us // pane_us
         starts = np.repeat(values_of(windows.column(PANE)), width)

@@ -1,6 +1,7 @@
-"""The autoscaler's rules in a running job: told each committed batch, and whoever looks is told the advice.
+"""The autoscaler's rules in a running job: they follow the committed batches, and give advice to whoever asks.
 
-With `Autoscale(apply=True)` a rescale follows, on a thread of its own, since Spark may let it wait for executors.
+With `Autoscale(apply=True)` a rescale follows the advice, on its own thread, since Spark may keep it waiting for
+executors.
 """
 
 import threading
@@ -24,7 +25,8 @@ IN_BYTES = "file"
 
 
 class Advisor:
-    """Advises on the number of TaskManagers. Told by the conductor's thread, asked by any."""
+    """Advises on the number of TaskManagers. The conductor's thread reports batches; any thread may ask for the
+    advice."""
 
     def __init__(self, job: StartedJob, clock: Clock, rescales: Rescales) -> None:
         settings, self._rescales = job.settings, rescales
@@ -43,7 +45,8 @@ class Advisor:
         return None if advice is None else str(advice)
 
     def committed(self, outcome: BatchOutcome, duration_s: float, lag: Mapping[str, Mapping[str, int]]) -> None:
-        """Take in a committed batch. `lag`: data that was not read, by source and split, in the sources' units."""
+        """Note a committed batch. `lag`: data that was not read yet, by source and split, in the units of the
+        sources."""
         if self._rules is None:
             return
         process_s = min(duration_s, outcome.durations_ms.get("process", 0.0) / 1000)

@@ -1,4 +1,5 @@
-"""The loop around the execution machine: a thread feeds it events and carries out its commands, another does the work.
+"""The loop around the execution machine: one thread feeds it events and carries out its commands, another does the
+work.
 
     any thread ──post──► queue ──► machine ──commands──► `execute`, on the loop's thread, quickly
                            ▲                               │ work: deploy, plan, run, commit, undo, finish
@@ -22,8 +23,8 @@ from holdfast.printable import logger
 log = logger(__name__)
 
 TICK_S = 0.1
-"""Bound in seconds on the delay of the machine's timers; a lower value costs more wake-ups. Losses and answers wait for
-no tick."""
+"""Bound in seconds on the delay of the machine's timers; a lower value costs more wake-ups. Losses and answers do not
+wait for a tick."""
 
 Workload = Callable[[], ev.Event]
 
@@ -52,7 +53,7 @@ class Interruption:
         self._wake.clear()
 
     def nap_until(self, condition: Callable[[], bool], look_every_s: float) -> bool:
-        """Wait for the condition; True once it holds, False if the work is to end first."""
+        """Wait for the condition. Returns True once it holds, False if the work must end before."""
         while not condition():
             if self.is_asked:
                 return False
@@ -61,7 +62,7 @@ class Interruption:
 
 
 class Conductor:
-    """Loop with two threads. It begins with `start` and ends after a command `End`. Facts may come before."""
+    """Loop with two threads. It begins with `start` and ends after a command `End`. Facts may come before `start`."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Conductor:
         self._work.put(work)
 
     def _take(self, event: ev.Event) -> None:
-        """Tell the machine the time before each fact: it knows no other time."""
+        """Tell the machine the time, then the fact: the machine reads no clock."""
         self._loop.tick()
         self._loop.handle(event)
 

@@ -50,7 +50,7 @@ def facts_of(
 def _declared_losses(
     job: StartedJob, clock: Clock, losses: LossLedger, command: StoreAndRecord, before: NumberedRecord | None
 ) -> list[LostRows]:
-    """Return the rows that are lost for good by a record, which may have older parts of missing TaskManagers."""
+    """Return the rows whose loss a record makes final, because it holds older state of missing TaskManagers."""
     absence = command.absence
     number, record = (-1, None) if before is None else before
     loss = LostRows(clock.now(), job.epoch, number, "" if absence is None else absence.reason)
@@ -96,7 +96,7 @@ def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clo
 
 
 def log_restored(job: str, base: CheckpointRecord | None) -> None:
-    """Log the checkpoint from which a job goes on."""
+    """Log the checkpoint from which a job continues."""
     if base is None:
         log.info("%s: there is no checkpoint yet: begins with empty state", job)
     else:
@@ -104,7 +104,7 @@ def log_restored(job: str, base: CheckpointRecord | None) -> None:
 
 
 def log_settings(job: str, base: CheckpointRecord | None, config: CheckpointConfig) -> None:
-    """Log the checkpoint settings that differ from the settings of the base: the settings of this start count."""
+    """Log the checkpoint settings that differ from those of the base. The settings of this start are in force."""
     found = [] if base is None else differences(base.settings, config)
     if found:
         log.info("%s: checkpoint settings differ from those of the last checkpoint: %s", job, ", ".join(found))

@@ -1,7 +1,6 @@
-"""Deployments: they give TaskManagers their subtasks with the state of a checkpoint, and make runners of batches.
-
-A run number is used for a single deployment or attempt at a batch, and never again: calls with an older number are
-refused everywhere. The execution machine gives the numbers. Only the work thread uses this module, except for `cancel`.
+"""Deployments of subtasks, with the state of a checkpoint, to TaskManagers; and runners of batches. Each deployment and
+each attempt at a batch has a run number of its own: calls with an older number are refused everywhere. The execution
+machine gives the numbers. Only the work thread uses this module, except for `cancel`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -86,25 +85,25 @@ class StartedJob:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of the job's storage."""
     declared: CheckpointConfig | None = None
-    """Checkpoint settings of the job's code, if kept updates took the place of some; else those of `settings`."""
+    """Checkpoint settings of the job's code, if kept updates replaced some of them; else those of `settings`."""
     kept: Mapping[str, SettingValue] = field(default_factory=dict)
     """Updates of settings that the record keeps, which `settings` has."""
 
     @cached_property
     def manifests(self) -> ManifestsOfStart:
-        """The manifests of the checkpoint that it goes on from."""
+        """The manifests of the checkpoint from which this start continues."""
         return ManifestsOfStart(self.store)
 
     @property
     def live(self) -> LiveSettings:
-        """The checkpoint settings, as updates change them."""
+        """The checkpoint settings in force, which updates may change."""
         now = self.settings.checkpoint
         return LiveSettings(now if self.declared is None else self.declared, now, self.kept)
 
 
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes that the parts of all TaskManagers may take in a checkpoint's gathered object. A higher value lets more of many
-TaskManagers travel, through the memory of the driver."""
+"""Bytes that the parts of all TaskManagers may take in a checkpoint's gathered object. With a higher value, more parts
+of many TaskManagers pass through the driver's memory."""
 
 
 class Deployer:
@@ -182,15 +181,14 @@ class Deployer:
         self._task_managers.on_all(Step.DEPLOY, f"run {command.run}", deploy)
 
     def _handles(self, base: CheckpointRecord | None) -> list[TableHandle]:
-        """Table handles of the base, without the state that the user gave up: state of earlier starts, not of this
-        start."""
+        """Table handles of the base, without state of earlier starts that the user dropped (`drop_state`)."""
         if base is None:
             return list(self._job.initial)
         manifests = self._job.manifests.take(base.manifests, base.writers())
         return without_dropped(manifests, self._job.settings.drop_state, self._job.epoch)
 
     def undo(self, run: RunNumber) -> None:
-        """Undo the batch in flight; calls of its run change nothing any more. Raises `TaskManagerLost`."""
+        """Undo the batch in flight, whose calls change nothing any more. Raises `TaskManagerLost`."""
         self.cancel(RunNumber(run - 1))
         self._control.run_changed(run)
         call = self._task_managers.on_present if self._drops else self._task_managers.on_all
@@ -212,7 +210,7 @@ class Deployer:
         return layout if not self._holders else replace_layout(layout, task_managers=len(self._holders))
 
     def cancel(self, run: RunNumber) -> None:
-        """End the work on a run. Any thread may call this."""
+        """Cancel the units of a run. Any thread may call this."""
         self._senders.cancel(run)
 
     def runner(self, run: RunNumber, combine: bool, before_commit: Callable[[], None]) -> BatchRunner:
@@ -236,6 +234,7 @@ class Deployer:
 
 
 def _bounded(changelog: ChangelogSettings, task_managers: int) -> ChangelogSettings:
-    """The settings with a share of what all TaskManagers together may send along with acknowledgements."""
+    """Return the settings for one TaskManager: it may send its share of the `GATHERED_BYTES_MAX` that all may send
+    together with acknowledgements."""
     share = GATHERED_BYTES_MAX // max(1, task_managers)
     return replace(changelog, gathered_bytes_max=min(changelog.gathered_bytes_max, share))

@@ -58,7 +58,7 @@ def share_of(
 
 
 def whole_tables(program: Program, handles: list[TableHandle]) -> list[TableHandle]:
-    """Handles of the tables that each subtask reads whole when it opens."""
+    """Handles of the tables that every subtask loads in full when it opens."""
     wanted = {(name, table) for name, operator in program.operators.items() for table in operator.tables_read_whole}
     return [each for each in handles if (each.operator, each.table) in wanted]
 
@@ -66,7 +66,8 @@ def whole_tables(program: Program, handles: list[TableHandle]) -> list[TableHand
 def shared_objects_of(
     subtasks: Sequence[SubtaskDeployment], whole: Iterable[TableHandle], bounds: Mapping[str, GroupBounds]
 ) -> list[str]:
-    """The objects that a place reads for its subtasks and for `whole` tables, if other places have something in them.
+    """Return the objects that a place reads for its subtasks and for the `whole` tables, and that other places read
+    too.
 
     `bounds` are those of all handles of the checkpoint. The key groups of a place are contiguous.
     """

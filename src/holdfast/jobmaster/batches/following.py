@@ -1,13 +1,13 @@
-"""Followers: which process follows which subtasks, how far, and which records stay for it meanwhile. They are standbys
-with state, and TaskManagers that are to gain subtasks by a rescale.
+"""Followers: which process follows the logs of which subtasks, how far it has come, and which records are kept for it
+meanwhile. Followers are standbys with state, and TaskManagers that gain subtasks by a rescale.
 
-    a record is written, or a standby comes ─► HoldNewest ─► follow(order) ─► answered ─► LetGo, and on with the newest
+    a record is written, or a standby comes ─► HoldNewest ─► follow(order) ─► answered ─► LetGo, then the newest again
                                                                  └── no answer for `PIN_S_MAX` ─► LetGo
 
-The record that a standby is taken to is held until the standby answers, is lost, or takes too long: it then finds
-objects gone, and starts anew from the newest checkpoint. So a standby that hangs holds no object for ever. All of it
-happens on others' threads, and nothing here waits. A TaskManager that is to gain subtasks follows just these, whether
-it holds a place or not. Does not own: who takes a place, or gains what (`execution/places.py`).
+The record that a standby restores is held until the standby answers, is lost, or takes too long. A standby that takes
+too long finds objects gone, and starts anew from the newest checkpoint, so a standby that hangs does not hold objects
+for ever. Everything happens on threads of other parts, and no method waits. A TaskManager that gains subtasks follows
+only these, whether it holds a place or not. Does not own: who takes a place, or gains what (`execution/places.py`).
 """
 
 import threading
@@ -40,9 +40,10 @@ PIN_S_MAX = 60.0
 """Seconds for which a record is held for a standby that does not answer. A higher value lets slower standbys finish a
 restore without starting anew, and keeps the objects of a record for longer where a standby hangs."""
 RETRY_S = 1.0
-"""Seconds until a standby that could not follow is asked again. A higher value reads less from a store that fails."""
+"""Seconds until a standby that could not follow is asked again. With a higher value, a store that fails gets fewer
+reads."""
 RECORDS_MAX = 10_000
-"""Records of which the size is known, to say how far a standby is behind. A higher value takes more memory."""
+"""Number of records whose size is remembered, to tell how far a standby is behind. A higher value takes more memory."""
 
 
 Share = tuple[int, ...]
@@ -58,12 +59,12 @@ class _Recorded:
 
 @dataclass
 class _Standby:
-    """A process that follows, as the JobMaster knows it."""
+    """The JobMaster's view of a process that follows."""
 
     places: tuple[int, ...] = ()
     """The places that it was last asked to follow; none for a process that gains subtasks."""
     shares: tuple[Share, ...] = ()
-    """The subtasks of each of these places, or those that it gains."""
+    """The subtasks of each of these places, or the subtasks that the process gains."""
     reached: Mapping[Share, JournalNumber | None] = field(default_factory=dict)
     answer: FollowAnswer | None = None
     under_way: bool = False
@@ -74,7 +75,7 @@ class _Standby:
     trouble: str = ""
 
     def has(self, shares: Sequence[Share], number: JournalNumber) -> bool:
-        """True if it holds these subtasks as of that record, or cannot."""
+        """True if it has the state of these subtasks at that record, or has as much of it as it can hold."""
         left_out = self.answer is not None and bool(self.answer.left_out)
         return self.shares == tuple(shares) and (
             all(self.reached.get(share) == number for share in shares)
@@ -83,7 +84,7 @@ class _Standby:
 
     @property
     def oldest(self) -> JournalNumber | None:
-        """The record that all of it has reached; None: some of it has reached none."""
+        """The oldest record that any of its shares has reached; None if some share has reached no record yet."""
         reached = [self.reached.get(share) for share in self.shares]
         found = [number for number in reached if number is not None]
         return min(found) if found and len(found) == len(reached) else None
@@ -114,9 +115,9 @@ class Following:
         """The subtasks that processes are to gain."""
         self._caught_up: Callable[[JournalNumber], None] = lambda number: None
         self._bytes_read: dict[ProcessId, int] = {}
-        """Bytes that each process has read so far in all."""
+        """Total bytes that each process has read so far."""
         self._bytes_before: dict[ProcessId, int] = {}
-        """Bytes that those who gain subtasks had read before that."""
+        """Bytes that each process which gains subtasks had read before it began to gain them."""
         self._recorded: deque[_Recorded] = deque(maxlen=RECORDS_MAX)
 
     @property
@@ -124,14 +125,14 @@ class Following:
         return self._job.settings.layout.standby_state
 
     def completed(self, stats: CheckpointStats) -> None:
-        """Note a record, and take everybody who follows to it."""
+        """Note a record, and ask all followers to advance to it."""
         now_s = self._clock.monotonic()
         with self._lock:
             self._recorded.append(_Recorded(JournalNumber(stats.number), stats.incremental_bytes, now_s))
         self.look(now_s)
 
     def move(self, gained: Mapping[ProcessId, Share], caught_up: Callable[[JournalNumber], None]) -> None:
-        """Have these processes follow the subtasks that they are to gain, from now on; nobody, if it is empty.
+        """Have these processes follow, from now on, the subtasks that they gain; an empty mapping ends all moves.
 
         `caught_up` is called with each record that all of them have reached, if it is the newest.
         """
@@ -144,23 +145,23 @@ class Following:
                 if (known := self._standbys.get(process)) is not None:
                     known.reached = {}
         for process in [each for each in before if each not in gained]:
-            self._give(process, (), JournalNumber(0), None)  # lets go of all
+            self._give(process, (), JournalNumber(0), None)  # the process drops all that it follows
         self.look(self._clock.monotonic())
 
     def moves_have(self, number: JournalNumber | None) -> bool:
-        """True if all who gain subtasks have them as of that record."""
+        """True if all processes that gain subtasks have their state at that record."""
         with self._lock:
             found = [self._standbys.get(process) for process in self._moves]
             return all(each is not None and each.oldest == number for each in found)
 
     def bytes_moved(self) -> int:
-        """Bytes that those who gain subtasks have read from the store for that."""
+        """Bytes that processes have read from the store for the subtasks that they gain."""
         with self._lock:
             return sum(self._bytes_read[each] - before for each, before in self._bytes_before.items())
 
     @property
     def troubles(self) -> list[str]:
-        """Why subtasks that are to be gained are not followed."""
+        """The reasons why processes do not follow the subtasks that they gain."""
         with self._lock:
             found = [(process, self._standbys.get(process)) for process in self._moves]
             return [f"{process.name}: {each.trouble}" for process, each in found if each is not None and each.trouble]
@@ -199,12 +200,12 @@ class Following:
         return replace(layout, task_managers=self._task_managers.places or layout.task_managers)
 
     def _shares(self, process: ProcessId, places: Sequence[int], layout: Layout) -> tuple[Share, ...]:
-        """The subtasks that a process is to follow: those of places, or those that it gains."""
+        """Return the subtasks that a process should follow: those of its places, or those that it gains."""
         gained = self._moves.get(process)
         return tuple(layout.share(place) for place in places) if gained is None else (gained,)
 
     def views(self) -> dict[ProcessId, FollowerView]:
-        """How far the standbys are."""
+        """Return how far each standby has come."""
         now_s = self._clock.monotonic()
         with self._lock:
             return {process: self._view(each, now_s) for process, each in self._standbys.items() if each.places}
@@ -236,7 +237,7 @@ class Following:
         }
 
     def _drop_lost(self, wanted: Collection[ProcessId]) -> None:
-        """Forget processes that are not to follow any more, or are gone. Their pins end with their calls."""
+        """Forget processes that should not follow any more, or have ended. Their pins end with their calls."""
         for process in [each for each in self._standbys if each not in wanted]:
             if not self._standbys[process].under_way:
                 del self._standbys[process]
@@ -249,7 +250,7 @@ class Following:
         newest: JournalNumber,
         now_s: float,
     ) -> bool:
-        """True if it is to be asked now; it then counts as asked."""
+        """Return True if the process must be asked now, and note that it is being asked."""
         standby = self._standbys.setdefault(process, _Standby())
         if standby.under_way or now_s < standby.not_before_s or standby.has(shares, newest):
             return False

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from holdfast.exchange.hot_keys import KeySample
 
 REMEMBERED = 16_384
-"""Sampled rows of an operator, after which older ones count half. With more, a key that cools down is named longer."""
+"""Number of sampled rows of an operator after which older rows count half. With a higher value, a key that cools down
+is named for longer."""
 SAMPLED_MIN = 1_024
-"""Sampled rows without which no share is told."""
+"""Number of sampled rows below which no share is reported."""
 SHARE_MIN = 0.05
 KEYS_MAX = 5
-"""Keys of an operator that are told."""
+"""Greatest number of keys that are reported for an operator."""
 TRACKED_MAX = 1_000
 """Bound on the keys of an operator that are counted; beyond it those with the fewest rows are forgotten."""
 WARNED_SHARE = 0.25

@@ -1,4 +1,4 @@
-"""Running of units until the splits that fail stand alone; the rules are in `execution.isolation`."""
+"""Isolation of failing splits: units run again in smaller parts. The rules are in `execution.isolation`."""
 
 import math
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from holdfast.settings import RegionConfig
 log = logger(__name__)
 
 ENDS: dict[type[Exception], UnitEnd] = {SenderLost: UnitEnd.DIED, SenderHung: UnitEnd.HUNG}
-"""How a unit failed, by its error; any other error was raised."""
+"""The way in which a unit failed, by its error; any other error was raised by the unit itself."""
 
 ISOLATED = (Reaction.LEAVE, Reaction.RETRY)
-"""Errors that may come from a split. After all others the whole batch is undone, or the query ends."""
+"""Reactions to errors that may come from a split. After any other error, the batch is undone or the query ends."""
 
 
 Run = Callable[[list[Unit]], list[UnitResult]]
@@ -47,8 +47,8 @@ class Isolator:
         self._max_failed_ratio = config.max_failed_ratio
 
     def run(self, plan: Plan, units: list[Unit], run: Run) -> Isolated:
-        """Run units, and those of failed splits again in parts. Without failures, or past the limits, nothing is
-        isolated."""
+        """Run units, and run units with failed splits again in parts. Without failures, or beyond the limits, nothing
+        is isolated."""
         results = self._each(units, run)
         if not self._may_be_a_split(results):
             return Isolated(results)
@@ -69,7 +69,7 @@ class Isolator:
         return Isolated(found)
 
     def _each(self, units: list[Unit], run: Run) -> list[UnitResult]:
-        """Run units. Where they fail together, as the tasks of a Spark job do, each runs by itself."""
+        """Run units. If they fail together, as tasks of a Spark job do, run each of them singly."""
         try:
             return run(units)
         except Exception as error:
@@ -82,7 +82,7 @@ class Isolator:
 
     @staticmethod
     def _may_be_a_split(results: list[UnitResult]) -> bool:
-        """True if units failed, and not all of them for want of a store."""
+        """True if units failed, and not all of them because the store was unreachable."""
         failures = [result.failure for result in results if result.failure is not None]
         is_outage = len(failures) == len(results) and all(isinstance(each.error(), StorageError) for each in failures)
         return bool(failures) and not is_outage
@@ -106,7 +106,7 @@ class Isolator:
         return UnitFailure(failure.message, ENDS.get(type(failure.error()), UnitEnd.RAISED), split)
 
     def _are_too_many(self, failed: int, plan: Plan) -> bool:
-        """True if more of the job's regions fail or stand than may."""
+        """True if more of the job's regions fail or are stopped than the limits allow."""
         regions = sum(len(self._program.sources[name].positions_of_splits(plan.to[name])) for name in self._regions)
         if failed + plan.standing <= math.floor(self._max_failed_ratio * regions):
             return False
@@ -129,6 +129,6 @@ class Isolator:
 
 
 def _again(first: Unit, named: SplitUnit) -> Unit:
-    """Make a unit of those reads of a first unit that belong to the splits."""
+    """Make a unit of the reads in `first` that belong to the splits in `named`."""
     splits = {split for _, split in named.splits}
     return Unit(named.unit, named.leg, reads=[read for read in first.reads if read.split in splits])

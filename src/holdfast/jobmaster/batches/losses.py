@@ -1,4 +1,5 @@
-"""Account of what a job loses while it goes on without a TaskManager (`on_loss="drop"`). No I/O. Thread-safe.
+"""Account of the rows that a job loses while it continues without a TaskManager (`on_loss="drop"`). No I/O.
+Thread-safe.
 
     batch committed ──► rows taken and dropped, by subtask ──a checkpoint of everybody covers the batch──► forgotten
                             │              │ a checkpoint has an older part of its subtasks
@@ -11,8 +12,8 @@
                             ▼
                         not lost after all: everything after c is processed again
 
-The parts of a loss that is declared from checkpoint to checkpoint, and ends with a replacement, are told as one loss.
-Invariant: rows that went to a subtask = rows in its state + rows that a loss names.
+A loss that several checkpoints declare in parts, until a replacement joins, is reported as a single loss. Invariant:
+rows sent to a subtask = rows in its state + rows that a loss names.
 """
 
 import threading
@@ -38,21 +39,21 @@ class CommittedRows:
 
 
 class LossLedger:
-    """The batches since the newest checkpoint, the losses of the present outage that records say, and the losses that
-    no checkpoint has made final."""
+    """The batches since the newest checkpoint, the losses of the current outage that records declare, and the losses
+    that no checkpoint has made final yet."""
 
     def __init__(self) -> None:
         self.holders: Sequence[int] = ()
-        """The TaskManager of each place, as deployed last."""
+        """The TaskManager of each place in the last deployment."""
         self._lock = threading.Lock()
         self._batches: deque[CommittedRows] = deque()
         self._position: Position | None = None
         self._declared: dict[tuple[int, ...], LostRows] = {}
         """Final losses of subtasks that are still missing, by subtasks."""
         self._declaring: tuple[BatchNumber, LostRows] | None = None
-        """The loss that a record says whose outcome is not known yet, and the batch of that record."""
+        """The loss declared by a record that may not be written yet, and the batch of that record."""
         self._open: list[tuple[LostRows | None, LostRows]] = []
-        """Losses that are not final, each after the part of it that is."""
+        """Losses that are not final, as pairs: the part of the loss that is final, if any, and the loss."""
 
     def committed(self, rows: CommittedRows, position: Position) -> None:
         with self._lock:
@@ -62,9 +63,8 @@ class LossLedger:
     def declared(
         self, batch: BatchNumber, subtasks: Collection[int], begins: Position | None, ends: Position, loss: LostRows
     ) -> list[LostRows]:
-        """Return the losses that a record after that batch makes final, which has an older part of `subtasks`.
-
-        `begins`, `ends`: positions of the record before it, and its own. `loss`: time and cause.
+        """Return the losses that a record after `batch` makes final, because it has older state of `subtasks`. `begins`
+        and `ends` are the positions of the record before it and of the record itself. `loss` has time and cause.
         """
         with self._lock:
             lost = [each for each in self._batches if each.batch <= batch]
@@ -77,9 +77,9 @@ class LossLedger:
             return [*final, self._declaring[1]]
 
     def joined(self, subtasks: Collection[int], base: int, begins: Position | None, loss: LostRows) -> LostRows:
-        """Note that subtasks go on from the state after batch `base`, at which position `begins` stands.
+        """Note that subtasks continue from the state after batch `base`, whose position is `begins`.
 
-        Returns `loss` with the rows that are lost by that, those included that records say already.
+        Returns `loss` with the rows lost thereby, including rows that records have declared as lost already.
         """
         with self._lock:
             lost = [each for each in self._batches if each.batch > base]
@@ -112,7 +112,7 @@ class LossLedger:
 
     @property
     def not_final(self) -> tuple[LostRows, ...]:
-        """The losses of which a return to the newest checkpoint would repair a part."""
+        """The losses that a return to the newest checkpoint would repair at least in part."""
         with self._lock:
             return tuple(self._shown())
 
@@ -154,7 +154,7 @@ def _sum(rows: list[SubtaskRows], subtasks: Collection[int]) -> dict[str, int]:
 
 
 def _without(batch: CommittedRows, subtasks: Collection[int]) -> CommittedRows:
-    """The rows of a batch except rows of subtasks whose loss is told: they are not told twice."""
+    """Return the rows of a batch without the rows of subtasks whose loss is reported already."""
 
     def others(rows: SubtaskRows) -> SubtaskRows:
         return Counter({key: count for key, count in rows.items() if key[1] not in subtasks})
@@ -165,7 +165,7 @@ def _without(batch: CommittedRows, subtasks: Collection[int]) -> CommittedRows:
 def _ranges(
     begins: Position | None, ends: Position | None
 ) -> dict[str, dict[str, tuple[SplitPosition, SplitPosition]]]:
-    """The positions from which and up to which rows are among the lost, by source and split."""
+    """Return the positions between which the lost rows lie, by source and split."""
     if ends is None:
         return {}
     started: Mapping[str, Mapping[str, SplitPosition]] = {} if begins is None else begins.offsets

@@ -3,8 +3,8 @@
 Positions move here only when a batch is committed (`committed`), and back when the job is restored. A batch's time is
 wall-clock time that never goes back, also over restarts. Its watermarks come from the rows of batches committed before,
 and from splits that have become idle since. A batch without rows is planned for due timers and windows, and for expired
-state that is to be removed. After a restore it is planned anyway if an operator may have timers or expired state, since
-only the restored state knows.
+state that is to be removed. After a restore, a batch is planned in any case if an operator may have timers or expired
+state, since only the restored state shows that.
 
 The limits of a batch are shared among sources in proportion to their remaining rows, so that sources with rows of the
 same period end together. Sources whose event time is far ahead of the others' wait (`BatchLimits.skew_us_max`).
@@ -36,9 +36,9 @@ from holdfast.watermarks import Watermarks
 NONE_FAILED: Mapping[SplitName, str] = {}
 
 LOOK_SHARE = 10
-"""A pause between two looks at a source lasts this many times the shorter of the last two looks; none follows the first
-look. So a source that is always slow takes a tenth of the time, and a single look that was held up, by a broker or by
-a driver that was suspended, delays nothing. A higher value saves work and finds data later."""
+"""The pause between two looks at a source lasts this many times the shorter of the last two looks; there is no pause
+after the first look. So looks at a source that is always slow take a tenth of the time, and a single look that was held
+up (by a broker, or because the driver was suspended) delays nothing. A higher value saves work and finds data later."""
 LOOK_PAUSE_S_MAX = 60.0
 """Bound in seconds on the pause between two looks at a source, however long a look takes."""
 
@@ -47,8 +47,8 @@ LOOK_PAUSE_S_MAX = 60.0
 class BatchLimits:
     """Bounds of a batch, over all sources.
 
-    `skew_us_max`: a source whose event time is further ahead of the slowest source that has rows is not read.
-    `duration_s`: batches get the rows that are expected to take this long, and never more than `rows_max`.
+    `skew_us_max`: a source whose event time is further ahead than this of the slowest source with rows is not read.
+    `duration_s`: a batch gets as many rows as are expected to take this long, but never more than `rows_max`.
     """
 
     rows_max: int
@@ -58,7 +58,7 @@ class BatchLimits:
 
 
 class _Look:
-    """Result of the last look at a source. `monotonic` is the machine's clock: it measures work."""
+    """Result of the last look at a source. `monotonic` is the machine's clock, since it measures work."""
 
     def __init__(self, enumerator: Enumerator, monotonic: Callable[[], float]) -> None:
         self._enumerator = enumerator
@@ -105,7 +105,8 @@ class Planner:
         self._watermarks = watermarks or Watermarks({}, {})
         self._timed = timed
         self._boundaries: OnWatermark | None = None
-        """The trigger of checkpoints if it goes by the watermark: a batch without rows then tells of an hour's end."""
+        """The trigger of checkpoints if it depends on the watermark: then a batch without rows reports that, for
+        example, an hour has ended."""
         self._timers: Mapping[str, list[Timers]] | None = None
         """Remaining timers of each subtask after the last batch, by operator; None: not known."""
         self._initial: AllOffsets = {}
@@ -114,11 +115,11 @@ class Planner:
         self._begun = False
         """True once the batch without rows that fixes those positions is planned."""
         self._completed: Mapping[str, Mapping[str, SplitPosition]] | None = None
-        """Positions that sources were last told of."""
+        """The positions of the last checkpoint that was reported to the sources."""
         self.offsets: AllOffsets = {}
 
     def go_by(self, trigger: CheckpointTrigger) -> None:
-        """Note the trigger of checkpoints. Any thread may call this."""
+        """Set the trigger of checkpoints. Any thread may call this."""
         self._boundaries = trigger if isinstance(trigger, OnWatermark) else None
 
     def begin(self, base: Position | None) -> None:
@@ -159,19 +160,19 @@ class Planner:
             self._batch_time_us = max(self._batch_time_us, base.batch_time_us)
 
     def begin_looks(self) -> list[Callable[[], bool]]:
-        """Have every source look for all that is there now; see `Enumerator.begin_look`."""
+        """Have every source look for all data available now; see `Enumerator.begin_look`."""
         return [enumerator.begin_look() for enumerator in self._enumerators.values()]
 
     def latest(self, fresh: bool = False) -> AllOffsets:
-        """Ends of the available data of every source, as of the last look; `fresh`: as of now."""
+        """Ends of every source's available data, found by the last look; with `fresh`, by a look now."""
         return {name: look.latest(fresh) for name, look in self._looks.items()}
 
     def next(self, until: AllOffsets, to_end: bool = False, drain: bool = False) -> Plan | None:
         """Plan the next batch, not past `until`; None if there is nothing to do.
 
-        With `to_end` only batches advance the time of timers, so that none is waited for. With `drain` the input is
-        declared complete after its last row, once: that batch closes all windows and fires all event-time timers. If a
-        source was asked for its first position, the first batch has no rows: it fixes the answer, and the next batch
+        With `to_end`, only batches advance the time of timers, so that no timer is waited for. With `drain` the input
+        is declared complete after its last row, once: that batch closes all windows and fires all event-time timers. If
+        a source was asked for its first position, the first batch has no rows: it fixes the answer, and the next batch
         waits until a checkpoint has recorded it (`awaits_record`).
         """
         if self.awaits_record:
@@ -195,11 +196,11 @@ class Planner:
         return self._planned(plans, self.offsets, drained)
 
     def ask_again(self) -> Plan:
-        """Plan a batch without rows, to ask again those who refused a cut at the last boundary."""
+        """Plan a batch without rows, after which those who refused a cut at the last boundary are asked again."""
         return self._planned(self._stays(self._enumerators), self.offsets)
 
     def _stays(self, sources: Iterable[str]) -> dict[str, SourcePlan]:
-        """Make empty plans for sources; each answers if a cut may be taken at its position."""
+        """Make empty plans for sources; each plan says whether the source allows a cut at its position."""
         plans = {}
         for name in sources:
             place = self.offsets[name]
@@ -209,12 +210,12 @@ class Planner:
 
     @property
     def awaits_record(self) -> bool:
-        """True if a checkpoint is to be taken before the next batch."""
+        """True if a checkpoint must be taken before the next batch."""
         return self._begun and bool(self._unrecorded)
 
     @property
     def awaits_splits(self) -> bool:
-        """True if splits that failed are to be tried again."""
+        """True if failed splits will be tried again."""
         return self._regional is not None and self._regional.is_waiting
 
     def _planned(self, plans: Mapping[str, SourcePlan], start: AllOffsets, drained: bool = False) -> Plan:
@@ -239,7 +240,7 @@ class Planner:
         return group_reads(reads, self._senders) if self._regional is None else self._regional.grouped(source, reads)
 
     def _plans_within(self, until: AllOffsets) -> dict[str, SourcePlan]:
-        """Plan the next input of each source, in which splits that are behind take no longer than others."""
+        """Plan the next input of each source, so that splits that are behind take no longer than the others."""
         plans = self._source_plans(until)
         closer = None if self._regional is None else self._regional.closer_ends(plans, until)
         return plans if closer is None else self._source_plans(closer)
@@ -302,7 +303,7 @@ class Planner:
         return False
 
     def _passes_boundary(self, now_us: int) -> bool:
-        """True if the rows so far end an interval of event time for which a checkpoint is to be taken."""
+        """True if the rows so far end an interval of event time after which a checkpoint must be taken."""
         boundaries = self._boundaries
         if boundaries is None:
             return False
@@ -328,9 +329,8 @@ class Planner:
         timers: Mapping[str, list[Timers]],
         failed: Mapping[SplitName, str] = NONE_FAILED,
     ) -> Position:
-        """Go on from the end of a committed batch, with its event times and its remaining timers.
-
-        `failed`: splits that `plan` tried to read and does not move, with the reasons.
+        """Continue from the end of a committed batch, with its event times and its remaining timers. `failed`: splits
+        that `plan` tried to read but could not advance, with the reasons.
         """
         if self._regional is not None:
             self._regional.committed(plan, failed, self._monotonic())
@@ -354,7 +354,7 @@ class Planner:
             self._sizer.observe(rows, duration_s)
 
     def completed(self, position: Position) -> None:
-        """Note that a checkpoint at that position was recorded; a newer source is not in it."""
+        """Note that a checkpoint at that position was recorded. It does not have sources that were added later."""
         if self._regional is not None:
             self._regional.checkpoint_completed(position.offsets)
         if position.offsets == self._completed:

@@ -1,5 +1,5 @@
-"""Progress of a running query, for users: PySpark's progress keys as plain dicts, checkpoint figures, metrics. The
-JobMaster's threads write; any thread reads. Metrics are combined when they are read.
+"""Progress of a running query, for users: PySpark's progress keys as plain dicts, checkpoint figures, metrics. Threads
+of the JobMaster write it; any thread may read it. Metrics are combined when they are read.
 """
 
 import threading
@@ -28,12 +28,12 @@ log = logger(__name__)
 
 RECENT_MAX = 100
 BAD_REASONS_MAX = 100
-"""Reasons of bad rows that are counted apart; a higher value shows more of a query whose rows are bad in many ways."""
+"""Number of reasons of bad rows that are counted separately; a higher value shows more reasons."""
 FIGURES_MAX = 100_000
-"""Batches whose time and number of rows are kept: 16 bytes each, and two numbers."""
+"""Number of batches whose time and number of rows are kept. Each takes 16 bytes and two number objects."""
 CHECKPOINTS_MAX = 5_000
-"""Checkpoints whose figures are kept, without those of each TaskManager, with which a checkpoint of twelve subtasks
-takes 11 KB: with a checkpoint a second, 40 MB an hour. A higher value takes some 700 bytes each."""
+"""Number of checkpoints whose figures are kept, each with some 700 bytes. The figures of each TaskManager are left out:
+with them, a checkpoint of twelve subtasks would take 11 KB, which is 40 MB an hour at a checkpoint a second."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Lag = dict[str, dict[str, int]]
@@ -76,7 +76,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A batch's progress, the watermarks of its operators, and the metrics reported by its end."""
+    """A batch's progress, the watermarks of its operators, and the metrics at its end."""
 
     watermarks: Mapping[str, int]
     progress: dict[str, Any]
@@ -207,7 +207,7 @@ class Progress:
             self._counted["numberOfCompletedCheckpoints"] += 1
 
     def not_completed(self, stats: CheckpointStats) -> None:
-        """A trigger came to nothing, or was refused and waits."""
+        """Note a trigger that did not lead to a checkpoint, or was refused and waits."""
         is_refused = stats.outcome == Outcome.REFUSED.value
         with self._lock:
             self._outcomes.append(stats)
@@ -221,7 +221,7 @@ class Progress:
             return list(self._outcomes)
 
     def restarted(self, reason: str, task_managers: Collection[int], batch: BatchNumber) -> None:
-        """Note a return to the checkpoint after a batch; these TaskManagers hold the state from then on."""
+        """Note a return to the checkpoint after `batch`; `task_managers` hold the state from then on."""
         self._task_managers.go_back(batch)
         self._task_managers.keep_gauges_of(task_managers)
         with self._lock:
@@ -288,7 +288,7 @@ class Progress:
             return tuple(self._bad_reasons.most_common())
 
     def hot_keys(self) -> dict[str, tuple[tuple[str, float], ...]]:
-        """Keys that many of an operator's rows have, by operator, each with its share of the rows."""
+        """The most frequent keys of each operator's rows, each with its share of the rows."""
         with self._lock:
             return self._hot_keys.shares()
 

@@ -1,7 +1,7 @@
 """Planning around splits that are behind because they failed; the rules are in `execution.failing`.
 
 retry, skip ──any thread──► requests ──► the next plan
-a plan: splits that wait or are parked stay; the others that are behind are units of their own, of a bounded size,
+a plan: waiting and parked splits do not advance; others that are behind get units of their own, of a bounded size,
         so that neither their failures nor their backlog delay the other splits
 """
 
@@ -25,9 +25,11 @@ log = logger(__name__)
 AllOffsets = dict[str, Offsets]
 
 UNITS_ALONE_MAX = 64
-"""Units for splits that are behind. A higher value keeps more of them apart, and gives more, smaller files."""
+"""Number of units for splits that are behind. With a higher value, more of these splits have a unit of their own, and
+there are more and smaller files."""
 CATCH_UP_ROWS_MIN = 1_000
-"""Rows that a split which is behind may read at least. A higher value catches up sooner, in longer batches."""
+"""Least number of rows that a split which is behind may read in a batch. With a higher value, it catches up sooner, in
+longer batches."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,12 @@ class RegionalPlanning:
         self._senders = senders
         self._requests: deque[SplitRequest] = deque()
         self._skipped: dict[SplitName, set[int]] = {}
-        """Positions of rows that are put aside as soon as they are read, until a checkpoint is behind them: a batch
-        that passed them may be undone."""
+        """Positions of rows that are put aside when they are read. An entry stays until a checkpoint has passed the
+        row, since a batch that passed it may be undone."""
         self._latest: AllOffsets = {}
         self._offsets: AllOffsets = {}
         self.behind: Behind = {}
-        """Splits that are behind, as the next record has them. Replaced as a whole."""
+        """Splits that are behind, in the form for the next record. Always replaced, never changed in place."""
 
     # --- requests and views of other threads --------------------------------------------------------------------------
 
@@ -107,7 +109,7 @@ class RegionalPlanning:
                     self._skipped[source, split] = set(each.skipped)
 
     def begin_plan(self, offsets: AllOffsets, latest: AllOffsets, now_s: float) -> AllOffsets:
-        """Carry out requests, and return ends that leave splits where they are that wait, or are parked."""
+        """Carry out requests, and return ends at which waiting and parked splits do not advance."""
         self._latest = latest
         while self._requests:
             request = self._requests.popleft()
@@ -120,7 +122,8 @@ class RegionalPlanning:
         return without(self._failing.parked(), offsets, ends)
 
     def closer_ends(self, plans: Mapping[str, SourcePlan], ends: AllOffsets) -> AllOffsets | None:
-        """Return ends at which splits that are behind take no longer than the others; None if they do not anyway."""
+        """Return ends at which splits that are behind take no longer than the others; None if `ends` are such
+        already."""
         names = self._failing.names
         if not names:
             return None
@@ -164,11 +167,11 @@ class RegionalPlanning:
         self._failing.check(failed, self._offsets)
 
     def standing(self, reads: Mapping[str, list[list[SplitRead]]]) -> int:
-        """Number of splits that stand and are not among these reads."""
+        """Number of splits that are stopped and are not among these reads."""
         return self._failing.standing(_tried(reads)) if self._failing.names else 0
 
     def committed(self, plan: Plan, failed: Mapping[SplitName, str], now_s: float) -> None:
-        """Take in a committed batch and the splits that it did not move."""
+        """Note a committed batch, and the splits that it did not advance."""
         if not (failed or self._failing.names):
             self._offsets = plan.to
             return
@@ -188,7 +191,7 @@ class RegionalPlanning:
         return {each for each in self._skipped.get(name, ()) if not isinstance(position, int) or each >= position}
 
     def now_at(self, offsets: AllOffsets) -> None:
-        """Note where the splits stand."""
+        """Note the current positions of the splits."""
         self._offsets = offsets
         behind = self._failing.behind()
         for source, split in self._skipped:
@@ -215,7 +218,7 @@ class RegionalPlanning:
 
 
 def without(held: Iterable[SplitName], offsets: AllOffsets, ends: AllOffsets) -> AllOffsets:
-    """Return ends that leave some splits where they are."""
+    """Return ends at which the `held` splits do not advance."""
     found, copied = dict(ends), set()
     for source, split in held:
         if source not in copied:

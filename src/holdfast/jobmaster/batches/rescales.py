@@ -1,6 +1,6 @@
-"""Rescales of a running job: what a user asks for, what the execution machine orders, and the way to a hand-over.
+"""Rescales of a running job: the user's request, the orders of the execution machine, and the hand-over.
 
-    Query.rescale ─► slots ─► RescaleAsked ─► FollowMoves: a checkpoint, then those who gain subtasks follow
+    Query.rescale ─► slots ─► RescaleAsked ─► FollowMoves: a checkpoint, then gaining TaskManagers follow
                                               HandOver: at a batch boundary, a checkpoint of all, which they reach
                                               EndMoves: the new layout is recorded, for later starts
 
@@ -34,12 +34,13 @@ from holdfast.settings import OnLoss
 log = logger(__name__)
 
 HAND_OVER_S_MAX = 10.0
-"""Bound in seconds on a pause of batches in which all that is committed is recorded, and reached by those who gain
-subtasks; then batches go on, and it is tried again. A higher value lets more state be stored and read in the pause."""
+"""Bound in seconds on the pause of batches in which everything committed is recorded, and the TaskManagers that gain
+subtasks catch up with the record. If they do not, batches continue, and the hand-over is tried again later. A higher
+value lets more state be stored and read in the pause."""
 
 
 class Rescale:
-    """A rescale that `Query.rescale` began; the query goes on meanwhile. Thread-safe.
+    """A rescale that `Query.rescale` began; the query continues meanwhile. Thread-safe.
 
     `task_managers`: the number that was asked for. `before`: the number at the call. `bytes_moved`: the bytes of state
     that were read so far.
@@ -56,12 +57,12 @@ class Rescale:
 
     @property
     def is_done(self) -> bool:
-        """True once it has ended, well or not."""
+        """True once it has succeeded or failed."""
         return self._ended.is_set()
 
     @property
     def error(self) -> str | None:
-        """Why the job still has the layout of before; None while it goes on, and if it succeeded."""
+        """The reason why the job still has the old layout; None if the rescale is under way or has succeeded."""
         return self._error
 
     @property
@@ -71,7 +72,7 @@ class Rescale:
 
     @property
     def progress(self) -> str:
-        """How far it is, in words."""
+        """The progress of the rescale, in words."""
         way = f"from {self.before} to {self.task_managers} TaskManagers"
         moved = f"{self.bytes_moved:,} bytes of state read"
         if not self.is_done:
@@ -84,9 +85,9 @@ class Rescale:
         Raises
         ------
         RescaleFailed
-            The job still has the layout of before.
+            The job still has the old layout.
         TimeoutError
-            It goes on after that time.
+            The rescale is still under way after `timeout` seconds.
         """
         if not self._ended.wait(timeout):
             raise TimeoutError(f"the rescale goes on after {timeout:g} s: {self.progress}")
@@ -97,7 +98,7 @@ class Rescale:
         return f"<Rescale {self.progress}>"
 
     def now(self, step: str) -> None:
-        """Note the step that it is at."""
+        """Note the current step."""
         self._step = step
 
     def end(self, error: str | None) -> None:
@@ -108,7 +109,7 @@ class Rescale:
 
 
 class Rescales:
-    """The rescale that is under way, if any. `begin` comes from any thread, `hand_over` from the work thread."""
+    """The rescale that is under way, if any. Any thread calls `begin`; the work thread calls `hand_over`."""
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class Rescales:
 
     @property
     def text(self) -> str | None:
-        """How far the rescale is that is under way, or why the last one failed."""
+        """The progress of the rescale under way, or the reason why the last rescale failed."""
         newest = self.newest
         return None if newest is None or (newest.is_done and newest.error is None) else newest.progress
 
@@ -166,9 +167,9 @@ class Rescales:
         return made
 
     def leave(self, process: ProcessId) -> None:
-        """Have another TaskManager take the place of a TaskManager whose machine is to go."""
+        """Have another TaskManager take the place of one whose machine is about to be removed."""
         if self._job.settings.on_loss is OnLoss.DROP:
-            return  # others have to keep their places, so it is lost as any other is
+            return  # no other TaskManager may take its place, so it is lost like any other
         self._control.request_checkpoint()
         self._tell(moves.Leaving(process, self._job.settings.layout.parallelism))
 
@@ -193,7 +194,7 @@ class Rescales:
             raise SettingsError(f"{asked}: a rescale is under way, {self.newest.progress}; wait for its end")
 
     def follow(self, command: moves.FollowMoves) -> None:
-        """Have those who gain subtasks follow them, from a checkpoint on."""
+        """Have the TaskManagers that gain subtasks follow them, from a checkpoint on."""
         self._now("moving state")
         moves = gained(command.before, command.after, self._job.settings.layout.parallelism)
         processes = {
@@ -214,7 +215,7 @@ class Rescales:
             caught_up(None)
 
     def hand_over(self) -> ev.Event:
-        """Record all that is committed, and have those who gain subtasks reach the record."""
+        """Record everything committed, and have the TaskManagers that gain subtasks catch up with the record."""
         self._now("handing over")
         until_s = self._clock.monotonic() + HAND_OVER_S_MAX
         recorded = self._control.request_checkpoint()
@@ -236,7 +237,7 @@ class Rescales:
         return moves.HandedOver(record.batch if record is not None and is_own else NO_BATCH)
 
     def _await(self, condition: Callable[[], bool], until_s: float) -> bool:
-        """Wait for the condition; False if it takes too long, the work is to end, or a source refuses a cut here."""
+        """Wait for the condition. Returns False if it takes too long, the work must end, or a cut is refused here."""
         while not condition():
             refused = not self._control.checkpoint_under_way and self._control.refused_by
             if self._interruption.is_asked or refused or self._clock.monotonic() > until_s:
@@ -251,7 +252,7 @@ class Rescales:
         return moves.NotHandedOver(reason)
 
     def end(self, command: moves.EndMoves) -> None:
-        """Record the new layout, or give back what only the new one needed."""
+        """Record the new layout, or give back the slots that only the new layout needed."""
         made, name = self.newest, self._job.settings.name
         if command.away:
             self._end_away(name, command.error)
@@ -268,7 +269,7 @@ class Rescales:
             self._cluster.resize(command.task_managers + self._standby)
 
     def _end_away(self, name: str, error: str | None) -> None:
-        """End a move away from machines that are to go."""
+        """End a move away from machines that are about to be removed."""
         if error is None:
             log.info("%s: no state is on machines that are to go", name)
         else:

@@ -4,7 +4,7 @@
     level n     units pull from operators  → operators of level n + 1, sinks
     commit      once every operator has processed and everything is staged
 
-This module does not retry: an error leaves the batch uncommitted, and the execution machine has it undone on the
+This module does not retry: an error leaves the batch uncommitted, and the execution machine orders its undo on the
 TaskManagers.
 """
 
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 @dataclass
 class BatchOutcome:
-    """Results of a batch so far; `committables` per sink in unit order. A failed batch's committables are to be
+    """Results of a batch so far; `committables` by sink, in unit order. The committables of a failed batch must be
     dropped."""
 
     rows_in: int = 0
@@ -68,9 +68,9 @@ class BatchOutcome:
     rows_by_sink: dict[str, int] = field(default_factory=dict)
     committables: dict[str, list[bytes]] = field(default_factory=dict)
     superseded: dict[str, list[bytes]] = field(default_factory=dict)
-    """Committables of units that ran again without a failed split, by sink; to be dropped in any case."""
+    """Committables of units that ran again without a failed split, by sink. They are always dropped."""
     failed_splits: dict[SplitName, str] = field(default_factory=dict)
-    """Splits that the batch leaves where they are, with the reasons."""
+    """Splits that the batch did not advance, with the reasons."""
     durations_ms: dict[str, float] = field(default_factory=dict)
     event_times: dict[str, dict[str, int]] = field(default_factory=dict)
     """Newest event time of each split, by watermark."""
@@ -81,13 +81,13 @@ class BatchOutcome:
     refusals: list[Refusal] = field(default_factory=list)
     """Operators that refuse a cut after this batch."""
     sent: SubtaskRows = field(default_factory=Counter)
-    """Rows on their way to each subtask, in a job that may drop rows."""
+    """Rows sent to each subtask and not processed yet, in a job that may drop rows."""
     taken: SubtaskRows = field(default_factory=Counter)
     """Rows that each subtask processed, in a job that may drop rows."""
     dropped: SubtaskRows = field(default_factory=Counter)
     """Rows for subtasks that were missing."""
     broadcast: bool = False
-    """True if rows were sent to broadcast states, also where some of them were dropped."""
+    """True if rows were sent to broadcast states, even if some of them were dropped."""
     committing: bool = False
     """True once some TaskManagers may have committed: an error then leads to a restart from a checkpoint instead of an
     undo."""
@@ -118,7 +118,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True)
 class BatchRunner:
-    """Runs batches under a run number and a set of TaskManagers; made anew after every change of either."""
+    """Runs batches under a run number on a set of TaskManagers. Each change of either makes a new runner."""
 
     job_id: str
     epoch: Epoch
@@ -132,9 +132,9 @@ class BatchRunner:
     combine: bool
     """True if senders may combine rows."""
     before_commit: Callable[[], None]
-    """Waits for everything that must precede a commit; raises if there is to be no commit."""
+    """Waits for everything that must precede a commit; raises if the batch must not be committed."""
     drop: bool = False
-    """True: the batch goes on without TaskManagers that are gone, and drops the rows for their subtasks."""
+    """True: the batch continues without lost TaskManagers, and drops the rows for their subtasks."""
     regions: RegionConfig | None = None
     """Limits within which splits may fail alone; None: each failure fails the batch."""
 
@@ -169,7 +169,8 @@ class BatchRunner:
         outcome.took("commit", self.clock.monotonic() - started_s)
 
     def _on_all(self, step: Step, about: str, call: Callable[[int, TaskManagerGateway], T]) -> dict[int, T]:
-        """Call everybody who holds a place; where the batch may go on without them, those who are there."""
+        """Call all TaskManagers that hold a place; if the batch may continue without lost ones, only those that
+        serve."""
         if self.drop:
             return self.task_managers.on_present(step, about, call)
         return dict(self.task_managers.on_all(step, about, lambda index, gateway: (index, call(index, gateway))))
@@ -185,7 +186,7 @@ class BatchRunner:
     def _run_level(
         self, plan: Plan, level: int, units: list[Unit], arrived: dict[int, list[SentUnit]], outcome: BatchOutcome
     ) -> None:
-        """Run the units. Streams that they sent wait in `arrived` for the level of their operator."""
+        """Run the units. Rows that they sent are noted in `arrived` until the level of their operator."""
         if not units:
             return
         failpoints.hit("jobmaster.level.before")
@@ -242,7 +243,7 @@ class BatchRunner:
     ) -> list[UnitResult]:
         """Give up TaskManagers that units could not reach, and leave out units that pulled from a lost TaskManager.
 
-        The output of a subtask in a batch counts as a whole or not at all.
+        The output of a subtask in a batch counts in full or not at all.
         """
         owners = {unit.unit: self.routes.owners[unit.subtasks[0]] for unit in units if unit.subtasks}
         for result in results:
@@ -341,7 +342,8 @@ class BatchRunner:
         return units
 
     def _pulled_together(self, outputs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-        """Outputs that a unit may pull together: in a job that drops rows, those of a single TaskManager."""
+        """Group the outputs that a unit may pull together: in a job that drops rows, the outputs of a single
+        TaskManager."""
         if not self.drop:
             return [outputs]
         by_owner: dict[int, list[tuple[int, int]]] = {}
@@ -350,7 +352,7 @@ class BatchRunner:
         return list(by_owner.values())
 
     def _count_dropped(self, level: int, subtasks: list[SubtaskResult], outcome: BatchOutcome) -> None:
-        """Rows that were sent to subtasks which did not process the level are dropped."""
+        """Count as dropped the rows that were sent to subtasks which did not process the level."""
         taken = {(each.operator, each.subtask): each.rows_in for each in subtasks}
         outcome.taken.update(taken)
         for key in [key for key in outcome.sent if self.program.operator_levels[key[0]] == level]:
@@ -373,7 +375,7 @@ def _of(operators: Iterable[str], times: Mapping[str, int]) -> dict[str, int]:
 
 
 def _outputs(origin: OperatorOrigin, results: list[SubtaskResult]) -> list[tuple[int, int]]:
-    """The subtasks of an operator that put rows out for an origin, and how many."""
+    """Return the subtasks of an operator that put out rows for an origin, each with its number of rows."""
     found = [
         (result.subtask, result.late_out.get(origin.output, 0) if origin.output else result.rows_out)
         for result in results

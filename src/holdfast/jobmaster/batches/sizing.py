@@ -10,19 +10,21 @@ from collections import deque
 from dataclasses import dataclass
 
 REMEMBERED_MAX = 20
-"""Batches from which the fixed part is told apart from the slope; more of them follow a change more slowly."""
+"""Number of batches from which the fixed part and the slope are estimated. With a higher value, the model follows a
+change more slowly."""
 GROWTH_MAX = 2.0
-"""Most by which a batch may have more rows than any of the batches remembered: the model knows nothing beyond them, so
-a batch overshoots the target at most by this factor."""
+"""Greatest factor by which a batch may have more rows than the largest remembered batch. The model knows nothing about
+larger batches, so a batch overshoots the target at most by this factor."""
 SPREAD_MIN = 1.5
 """Least ratio of the largest to the smallest remembered batch that shows how the duration depends on the rows."""
 ROWS_FIRST = 10_000
-"""Rows of the first batch, of which nothing is known yet."""
+"""Rows of the first batch, for which there is no model yet."""
 SURPRISE = 1.5
-"""Ratio of a duration to the expected duration, or the reverse, from which the cost of a row has changed: earlier
-batches then say nothing any more. A lower value forgets them for mere noise."""
+"""Ratio of a duration to the expected duration, or the reverse, from which on the cost of a row counts as changed, so
+that earlier batches are forgotten. A lower value forgets them because of mere noise."""
 EASING = 0.5
-"""Share of the way by which the slope follows a batch that was faster than expected; slower ones count at once."""
+"""Share of the difference by which the slope follows a batch that was faster than expected. A slower batch counts in
+full at once."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class BatchSizer:
         return max(1, min(self._rows_max, int(min(wanted, GROWTH_MAX * known))))
 
     def observe(self, rows: int, duration_s: float) -> None:
-        """Correct the model by a committed batch. A batch without rows tells nothing of rows, and is passed over."""
+        """Correct the model by a committed batch. A batch without rows says nothing about rows, and is ignored."""
         if rows < 1:
             return
         expected_s = self._fixed_s + self._slope_s * rows
@@ -65,7 +67,8 @@ class BatchSizer:
         self._slope_s = seen_s if is_slower else self._slope_s + EASING * (seen_s - self._slope_s)
 
     def _estimated_fixed_s(self) -> float:
-        """The fixed part by least squares over the remembered batches; the last estimate if they are too much alike."""
+        """Estimate the fixed part by least squares over the remembered batches; keep the last estimate if the batches
+        are too similar in size."""
         sizes = [each.rows for each in self._measured]
         if max(sizes) < SPREAD_MIN * min(sizes):
             return self._fixed_s

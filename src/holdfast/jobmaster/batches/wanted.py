@@ -1,4 +1,4 @@
-"""Wishes that the batch loop serves: the end of a query, everything available, news and a final checkpoint.
+"""Requests that the batch loop serves: the end of a query, all available data, news for sources, a final checkpoint.
 
 `QueryEnd` and `Waiters` serve threads that wait for the end of a query, or until all data available at their call is
 processed and published. `SourceNews` tells sources of checkpoints. `FinalCheckpoint` ends `available_now`.
@@ -50,7 +50,7 @@ class QueryEnd:
     def log_error(self, job: str, error: Exception, *, told: bool) -> None:
         """Log the error a query ends with, before `set`.
 
-        Threads that wait get the error as an exception and show it. If none waits, the user sees only this line.
+        Threads that wait get the error as an exception and show it. If no thread waits, the user sees only this line.
         """
         with self._lock:
             told = told or self._waiting > 0
@@ -63,7 +63,8 @@ class QueryEnd:
 class _Waiter:
     promise: "Future[None]" = field(default_factory=Future)
     looks: list[Callable[[], bool]] | None = None
-    """Answers of the sources, each of which tells if it has found all that was there; None: not asked yet."""
+    """One function for each source, which returns True once the source has found all data that was there; None: not
+    asked yet."""
     until: AllOffsets | None = None
     checkpoint: "Future[JournalNumber | None] | None" = None
 
@@ -96,8 +97,8 @@ class Waiters:
             return bool(self._waiting)
 
     def serve(self, look: Callable[[bool], AllOffsets]) -> AllOffsets:
-        """Serve requests and return the result of `look`. It looks anew (True) if all that was there at a request has
-        been found since the last call."""
+        """Serve requests, and return the result of `look`. It is called with True, for a new look, if a request's
+        sources have found all their data since the last call."""
         with self._lock:
             waiting = list(self._waiting)
         found = [waiter for waiter in waiting if waiter.until is None and self._has_found(waiter)]
@@ -138,7 +139,7 @@ class Waiters:
 
 
 class SourceNews:
-    """Passes news of checkpoints to sources: on the batch loop's thread, which owns the enumerators, and at the end.
+    """Passes news of checkpoints to sources on the batch loop's thread, which owns the enumerators, and at the end.
 
     Any thread calls `completed`, the batch loop `tell`; `end` is called once after the loop has ended.
     """
@@ -154,14 +155,13 @@ class SourceNews:
         self._newest: Position | None = None
 
     def completed(self, position: Position) -> None:
-        """Note that a checkpoint at that position was recorded; `tell` follows, unless a newer checkpoint comes
-        first."""
+        """Note that a checkpoint at that position was recorded; the next `tell` passes on the newest such position."""
         with self._lock:
             self._newest = position
 
     def tell(self) -> None:
-        """Tell the news, and request the checkpoint that planning waits for, under any policy; request it again after a
-        failure."""
+        """Pass on the news. If planning waits for a checkpoint, request it, whatever the trigger is, and request it
+        again after a failure."""
         with self._lock:
             newest, self._newest = self._newest, None
         if newest is not None:
@@ -170,7 +170,7 @@ class SourceNews:
             self._requested = self._request_checkpoint()
 
     def end(self, newest: Position | None) -> None:
-        """Tell of the newest record, since the next start may come late or never. An error is only logged."""
+        """Tell sources of the newest record, since the next start may come late or never. An error is only logged."""
         if newest is None:
             return
         try:

@@ -1,7 +1,7 @@
 """The work of a JobMaster, with a method for each kind: deploy, plan, run a batch, commit it, undo it, finish.
 
-Each method may take long, returns the event of its outcome, and raises nothing. The execution machine decides which
-method is next. This module owns the positions; only the work thread calls it.
+Each method may take long, returns its outcome as an event, and raises nothing. The execution machine decides which
+method comes next. This module owns the positions; only the work thread calls it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -46,7 +46,7 @@ log = logger(__name__)
 
 
 class WorkQueue:
-    """Tasks of the work thread. `interruption` ends its waiting."""
+    """The tasks of the work thread. `interruption` ends a wait of the thread."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class WorkQueue:
         self._outcome = BatchOutcome()
         self._runner: BatchRunner | None = None
         self._committed = NO_BATCH
-        """The last committed batch of this start that changed anything; -1: none did."""
+        """The last committed batch of this start that changed anything; -1 if there is none."""
 
     def _cause(self, error: Exception) -> Exception:
         """Replace an error by `SessionStopped` if the Spark session was stopped, since that is its cause."""
@@ -97,7 +97,8 @@ class WorkQueue:
         return error
 
     def _outage(self, step: str, error: Exception) -> tuple[Exception, ev.Outage | None]:
-        """Decide if the step failed because of an outage; the error says so if the outage took too long."""
+        """Decide if the step failed because of an outage; if the outage has taken too long, the returned error says
+        so."""
         if not errors.is_outage(error) or reactions.to_batch(error) is not Reaction.RETRY:
             self._outages.failed_otherwise(step)
             return error, None
@@ -147,7 +148,8 @@ class WorkQueue:
     def _joined(
         self, live: Mapping[int, Incarnation], failover: Failover, joining: Collection[int], base: RestartCheckpoint
     ) -> None:
-        """Report the rows that are lost because replacements begin from the base while the others went on."""
+        """Report the rows that are lost because replacements begin from the base while the other TaskManagers
+        continued."""
         number = -1 if base.number is None else base.number
         loss = LostRows(self._clock.now(), self._control.history.epoch, number, str(failover))
         batch = base.batch_in(loss.epoch)
@@ -189,7 +191,8 @@ class WorkQueue:
         return ev.Interrupted()
 
     def _nap_s(self, due_in_s: float, idle_s: float) -> float:
-        """Time to the next look. Who begins to wait, and a checkpoint that ends, wake the work thread before."""
+        """Return the time to the next look. A caller who begins to wait, and a checkpoint that ends, wake the work
+        thread before."""
         if due_in_s <= 0:
             return idle_s
         is_quiet = not self._waiters.somebody_waits() and not self._control.checkpoint_under_way
@@ -270,8 +273,8 @@ class WorkQueue:
         return ev.BatchCommitted(command.run, command.batch, outcome.broadcast)
 
     def _before_commit(self) -> None:
-        """Wait before a commit, without a changelog, until the cut is done everywhere: it captures the tables as they
-        are."""
+        """In a job without a changelog, wait before a commit until the cut is done everywhere, since the cut captures
+        the tables as they are."""
         if self._settings.changelog.enabled:
             return
         cut = self._control.begin_commit()
@@ -298,7 +301,7 @@ class WorkQueue:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self) -> ev.Event:
-        """Wait for publication, for `available_now`, after everything is processed and recorded."""
+        """Wait until everything is published, for `available_now`, after everything is processed and recorded."""
         try:
             is_published = self._until_holds(self._control.published)
             done = is_published and self._until_holds(self._control.request_close().done)

@@ -2,11 +2,11 @@
 
     Cut ──► a call for each TaskManager ──answered──► watched until the checkpoint completes or is given up
               ├─ failed: Declined
-              └─ no answer within QUICK_S: the execution machine knows, and ends the process after `cut_timeout`
+              └─ no answer within QUICK_S: reported to the execution machine; it ends the process after `cut_timeout`
 
 Calls to an incarnation go out in order, beside the calls of batches. News (completed, given up) may be lost: the next
-checkpoint's news repeats it. News that hangs would hold up the next cut, so it has the cut's limit. Methods are called
-on the control thread, but for `under_way`.
+checkpoint's news repeats it. News that hangs would hold up the next cut, so it has the cut's time limit. All methods
+except `under_way` are called on the control thread.
 """
 
 from collections.abc import Callable
@@ -35,8 +35,8 @@ from holdfast.protocol.taskmanager import Acknowledgement, TaskManagerGateway
 log = logger(__name__)
 
 LAST_NEWS_S_MAX = 1.0
-"""Bound in seconds on the wait of a query's end for calls under way; a TaskManager that misses the news of the last
-checkpoint ends with the query anyway."""
+"""Bound in seconds for which the end of a query waits for calls under way. A TaskManager that misses the news of the
+last checkpoint ends with the query anyway."""
 
 
 @dataclass
@@ -48,11 +48,11 @@ class _Calls:
     began_s: float
     asked: Round
     are_reported: bool = False
-    """True once the execution machine knows of those that take long."""
+    """True once the calls that take long were reported to the execution machine."""
 
 
 class CheckpointCalls:
-    """Tells TaskManagers of checkpoints. `post` takes what they decline."""
+    """Makes the calls of checkpoints to TaskManagers. `post` takes the events of declined checkpoints."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class CheckpointCalls:
         self._under_way: list[_Calls] = []
         """Calls of which some may have no answer yet, oldest first."""
         self.run = RunNumber(0)
-        """The run whose calls TaskManagers take."""
+        """The run number whose calls TaskManagers accept."""
 
     @property
     def under_way(self) -> bool:
@@ -102,7 +102,7 @@ class CheckpointCalls:
         if error is None:
             watch.answered(process.number, self._clock.monotonic())
             return
-        # The end of a TaskManager is a loss, which has a budget of its own, and no failure of checkpoints.
+        # The end of a TaskManager is a loss, which has a budget of its own; it is no failure of a checkpoint.
         soft = isinstance(error, TaskManagerLost)
         declined = events.Declined(
             checkpoint_id, process.number, process.incarnation, str(error), soft, is_outage(error)
@@ -136,7 +136,7 @@ class CheckpointCalls:
             watch.acknowledged(ack)
 
     def take_parts(self, command: events.StoreAndRecord) -> dict[int, CarriedPart]:
-        """Take out the parts that came with the acknowledgements of a checkpoint, by TaskManager."""
+        """Take out the parts that came with the acknowledgements of a checkpoint, keyed by TaskManager."""
         watch = self._watched.get(command.checkpoint_id)
         return {} if watch is None else watch.take_parts(command.carried_parts)
 

@@ -1,12 +1,12 @@
-"""The control loop: a thread feeds events to the coordinator and starts the commands that it answers.
+"""The control loop: a thread feeds events to the coordinator and starts the commands that the coordinator returns.
 
     batch loop ─┐                         ┌─► records   (a thread: `recorder`)
     TaskManagers├─► queue ─► coordinator ─┼─► deletions (a thread: `disposer`)
     clock ──────┘     ▲                   ├─► publication (a thread for each sink), gathering (a thread: `gatherer`)
                       └─── outcomes ◄─────┴─► calls to TaskManagers (`checkpoint_calls`)
 
-The rules are in `checkpoint/`, slow work goes to `side_threads`, those who wait are in `promises`. The loop never waits
-for a batch, and no batch waits for the loop.
+The rules are in `checkpoint/`, slow work goes to `side_threads`, and `promises` has the callers who wait. The loop
+never waits for a batch, and no batch waits for the loop.
 """
 
 import math
@@ -58,7 +58,7 @@ from holdfast.uploads.hedged_store import COMMITTABLES, DriverUploads
 log = logger(__name__)
 
 TICK_S = 0.2
-"""Bound in seconds on the delay of the coordinator's timers, but for its trigger. A lower value costs more wake-ups."""
+"""Bound in seconds on the delay of the coordinator's timers, except its trigger. A lower value costs more wake-ups."""
 Requested = events.ConfigChanged | events.TriggerRequested | events.CloseRequested | SavepointRequested | HoldNewest
 
 
@@ -74,11 +74,11 @@ class Listener(Protocol):
         ...
 
     def planning(self, paused_by: frozenset[str]) -> None:
-        """No further batch is to be planned while `paused_by` names anybody."""
+        """Plan no further batch while `paused_by` is not empty."""
         ...
 
     def died(self, dead: list[Incarnation], outstanding: Outstanding) -> None:
-        """Nobody may own objects of these incarnations."""
+        """These incarnations have ended; their objects may have no owner any more."""
         ...
 
     def tick(self, now_s: float, outstanding: Callable[[], Outstanding]) -> None: ...
@@ -116,11 +116,11 @@ class Control:
         self._calls = CheckpointCalls(task_managers, clock, facts.epoch, self.post)
         self._paused: set[str] = set()
         self.backlog: Mapping[str, int] = {}
-        """Groups that each sink has still to publish, as of the last tick; for display only."""
+        """Groups that each sink has not published yet, at the last tick; for display only."""
         self.refused_by: tuple[Refusal, ...] = ()
         """Refusals that make a checkpoint wait for a later batch boundary; empty if no checkpoint waits."""
         self._next_due_s: float | None = None
-        """When the trigger comes due by the wall clock, as of the last event."""
+        """The time of the wall clock at which the trigger comes due, as the last event left it."""
         self._closing = threading.Event()
         self._facts = facts
         self._finishing = [sink for sink, publisher in publishers.items() if publisher.awaited_us is not None]
@@ -158,15 +158,15 @@ class Control:
         return self._request(events.TriggerRequested(uuid.uuid4().hex))
 
     def request_close(self) -> "Future[JournalNumber | None]":
-        """Request a last record before the job ends, if it prevents output from being published again. The future fails
-        with `CheckpointFailed`."""
+        """Request a last record before the job ends, if such a record keeps output from being published again. The
+        future fails with `CheckpointFailed`."""
         return self._request(events.CloseRequested(uuid.uuid4().hex))
 
     def change_settings(
         self, config: CheckpointConfig, kept: Mapping[str, SettingValue]
     ) -> "Future[JournalNumber | None]":
-        """Go by other settings from now on; the future is kept once the newest record, if there is any, has those that
-        are `kept`."""
+        """Use other settings from now on. The future is resolved once the newest record, if there is one, has the
+        `kept` settings."""
         return self._request(events.ConfigChanged(config, kept, uuid.uuid4().hex))
 
     def request_savepoint(self) -> "Future[JournalNumber | None]":
@@ -184,8 +184,7 @@ class Control:
     def pause_planning(self, who: str) -> "Future[None]":
         """Plan no further batch until `resume_planning`, or the query ends.
 
-        `who` differs from call to call. The promise is kept once no batch is under way; it fails with
-        `CheckpointFailed`.
+        Each call has another `who`. The promise is kept once no batch is under way; it fails with `CheckpointFailed`.
         """
         promise = self._promises.standstill(who)
         self._loop.call(partial(self._pause, who, self._paused.add))
@@ -194,11 +193,11 @@ class Control:
         return promise
 
     def resume_planning(self, who: str) -> None:
-        """Plan batches again, unless others want a pause, too."""
+        """Plan batches again, unless another caller still pauses planning."""
         self._loop.call(partial(self._pause, who, self._paused.discard))
 
     def stands_still(self, paused_by: frozenset[str]) -> None:
-        """Note that planning is paused and no batch is under way; earlier commits were noted before."""
+        """Note that planning is paused and no batch is under way. All earlier commits were noted before."""
         if paused_by:
             self._loop.call(partial(self._promises.stands_still, paused_by))
 
@@ -258,8 +257,8 @@ class Control:
         self._sides.ask(Side.RECORDS, self._recorder.check_not_fenced).result()
 
     def deployed(self, run: RunNumber, live: Mapping[int, Incarnation]) -> None:
-        """Note that everything is deployed under `run`. Objects of dead incarnations are looked for, in case nobody
-        owns them."""
+        """Note that everything is deployed under `run`, and look for objects of dead incarnations that have no
+        owner."""
         self._calls.run = run
 
         def note() -> None:
@@ -269,7 +268,7 @@ class Control:
         self._loop.call(note)
 
     def run_changed(self, run: RunNumber) -> None:
-        """Note that TaskManagers take calls of that run from now on; checkpoints are not affected."""
+        """Note that TaskManagers accept calls of that run from now on. Checkpoints are not affected."""
         self._calls.run = run
 
     def drop_staged(self, sink: str, committables: list[bytes]) -> None:
@@ -309,7 +308,8 @@ class Control:
         return self._calls.under_way
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
-        """Take an acknowledgement from a TaskManager; returns once the fact is queued. False: it is wanted whole."""
+        """Take an acknowledgement from a TaskManager; returns once the fact is queued. False: the TaskManager must send
+        it again in full."""
         failpoints.hit("jobmaster.acknowledged")
         objects = self._names.of(acknowledgement)
         if objects is None:
@@ -381,7 +381,7 @@ class Control:
             self._sides.submit(Side.DELETIONS, self.history.save)
 
     def _look_at_dead(self) -> None:
-        """Have objects looked for of those that have ended, and that the coordinator does not count on any more."""
+        """Look for objects of ended incarnations that the coordinator does not count on any more."""
         dead = self._task_managers.take_dead(self._coordinator.live)
         if dead:
             self._listener.died(dead, self._coordinator.outstanding())
@@ -399,7 +399,7 @@ class Control:
             self._promises.published()
 
     def _note_outage(self, fact: Event | Command) -> None:
-        """Note outages of steps that the coordinator tries again by its own rules; other steps note theirs
+        """Note outages of the steps that the coordinator repeats by its own rules; other steps note their outages
         themselves."""
         try:
             match fact:

@@ -1,4 +1,4 @@
-"""The checkpoints that a start found, as facts for the coordinator: each with all objects that it names."""
+"""The checkpoints that a start found, as facts for the coordinator: each record with all objects that it names."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ log = logger(__name__)
 
 
 Load = Callable[[Sequence[str], Collection[str]], list[Manifest]]
-"""Loads the manifests of these references, which jobs with these ids may have written."""
+"""Function that loads the manifests of some references; jobs with the given ids may have written them."""
 
 
 def found_records(store: ObjectStore, taken: TakenOver, load_base: Load) -> BaseRecord | None:

@@ -1,4 +1,5 @@
-"""Objects of a checkpoint besides its record: parts that came with acknowledgements, and committables, put together.
+"""Objects of a checkpoint besides its record: parts that came with acknowledgements, and committables, joined in few
+objects.
 
     parts of TaskManagers ─┐
     small committables ────┴─► one gathered object ─┐
@@ -6,9 +7,9 @@
 
     object := header of a changelog object, [logs, manifest] of each TaskManager, [committables] of each sink
 
-Drawn in docs/reference/format/manifest.md. Invariants: every attempt at an object has a name of its own, so that an
-attempt that lost is deleted under its own name; if one of the objects cannot be stored, `Unstored` names the others,
-which the registry deletes. Called by the records' thread alone.
+Drawn in docs/reference/format/manifest.md. Invariants: every attempt to store an object uses a new name, so that a
+superfluous attempt is deleted under its own name. If one of the objects cannot be stored, `Unstored` names the others,
+which the registry deletes. Only the thread of records calls this module.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +24,8 @@ from holdfast.storage import names
 from holdfast.uploads.hedged_store import COMMITTABLES, GATHERED, LOOKS, DriverUploads
 
 ALONE_BYTES_MIN = 1024 * 1024
-"""Bytes of a sink's committables from which they get an object of their own. A higher value makes fewer requests; logs
-in the same object keep it in the store for longer than the committables need."""
+"""Bytes of a sink's committables from which on they get an object of their own. A higher value makes fewer requests,
+but an object that holds logs too stays in the store for longer than the committables are needed."""
 
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class StoredObjects(NamedTuple):
 
 
 class Unstored(Exception):
-    """Some object of a checkpoint could not be stored; `stored` names those that were."""
+    """Some object of a checkpoint could not be stored; `stored` names the objects that were stored."""
 
     def __init__(self, error: StorageError, stored: frozenset[str]) -> None:
         super().__init__(described(error))
@@ -107,7 +108,7 @@ class GatheredObjects:
                 found[self._scheduler.result(future)] = made
             except StorageError as error:
                 errors.append(error)
-        self._puts.take_repeats(found)  # nobody else asks for them
+        self._puts.take_repeats(found)  # no other caller takes these repeated attempts
         if errors:
             raise Unstored(errors[0], frozenset(found))
         manifests = {each: ref for name, made in found.items() for each, ref in made.manifests(name).items()}

@@ -4,7 +4,7 @@
 
 Each epoch writes an object of its own, so that a JobMaster that was replaced overwrites nothing. It begins with the
 entries of the newest object that it finds, and deletes the older ones. History is for people: if it cannot be read or
-written, the log says so, and nothing else follows.
+written, that is logged and has no other effect.
 """
 
 import threading
@@ -36,7 +36,7 @@ LOSSES_SHOWN_MAX = 100
 SAVEPOINTS_SHOWN_MAX = 20
 """Newest savepoints that the history keeps. A higher value makes its object larger."""
 SAVE_EVERY_S = 10.0
-"""A history that has new entries is written at most so often."""
+"""Least time in seconds between two writes of the history."""
 
 
 class History:
@@ -56,8 +56,8 @@ class History:
         self._older: list[str] = []
 
     def load(self, recorded: Iterable[LostRows] = ()) -> None:
-        """Go on from the history that earlier epochs wrote. `recorded`: losses that the newest record says, which a
-        crash may have kept out of the history."""
+        """Continue the history that earlier epochs wrote. `recorded`: losses that the newest record declares; a crash
+        may have prevented their entries in the history."""
         self._load()
         recorded = list(recorded)
         if recorded:
@@ -115,7 +115,7 @@ class History:
             self._is_changed, self._next_s = True, float("-inf")
 
     def is_due(self) -> bool:
-        """True if the history is to be saved now; asked for once each time."""
+        """True if the history must be saved now; the next True comes only after `SAVE_EVERY_S`."""
         now_s = self._clock.monotonic()
         if not self._is_changed or now_s < self._next_s:
             return False
@@ -123,8 +123,8 @@ class History:
         return True
 
     def save(self, ended: bool = False) -> None:
-        """Write the new entries; if that fails, with the next entries or at the end. `ended`: the epoch ends in
-        order."""
+        """Write the new entries. If that fails, they are written with the next entries or at the end. `ended`: the
+        epoch ends in good order."""
         with self._lock:
             entries, losses, savepoints = list(self._entries), list(self._losses), list(self._savepoints)
             changed, self._is_changed = self._is_changed or ended, False

@@ -22,7 +22,8 @@ from holdfast.watermarks import END_US
 NumberedRecord = tuple[JournalNumber, CheckpointRecord]
 """A record with its number."""
 DIGEST_DIGITS = 16
-"""Hexadecimal digits of a description's digest. More digits make equal digests of different descriptions rarer."""
+"""Number of hexadecimal digits in the digest of a description. More digits make equal digests of different descriptions
+rarer."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class JobFacts:
     sink_watermarks: Mapping[str, SinkWatermark] = field(default_factory=dict)
     parts: dict[str, PartIdentity] = field(default_factory=dict)
     given_up: tuple[str, ...] = ()
-    """Names whose stored state this start gave up."""
+    """Names whose stored state this start dropped."""
     origins: tuple[JobId, ...] = ()
     """Ids of the jobs from whose savepoints this job began."""
     reading: Callable[[int], ClockReading | None] = lambda _: None
@@ -51,7 +52,7 @@ class JobFacts:
     def watermark_us(self, sink: str, position: Position) -> int | None:
         """Return the time up to which a sink's rows are complete at a position; None if there is none yet.
 
-        That is the watermark of the rows, unless splits that are behind hold it back.
+        It is the watermark of the rows, unless splits that are behind hold it back.
         """
         declared = self.sink_watermarks.get(sink)
         keys = () if declared is None else declared.keys
@@ -106,8 +107,8 @@ class JobFacts:
         )
 
     def again(self, record: CheckpointRecord, command: RecordAgain) -> CheckpointRecord:
-        """Make a record of the same checkpoint, perhaps of an older epoch, with the settings that hold now and the
-        output that is not published."""
+        """Make a new record of the same checkpoint, which may be of an older epoch, with the settings in force now and
+        the output that is not published yet."""
         return msgspec.structs.replace(
             record,
             epoch=self.epoch,

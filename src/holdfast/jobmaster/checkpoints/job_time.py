@@ -1,8 +1,8 @@
-"""The time of a job: the wall clock, as far as the passing of time bears it out.
+"""The time of a job: the wall clock, as long as it agrees with the time that has passed.
 
     time passed by the elapsed clock ──► expected ──┐
     wall clock ─────────────────────────────────────┴──► within some seconds: followed
-                                                         a jump: time goes on as expected, and says so
+                                                         a jump: time continues as expected, with a warning
 
 The time of a batch is recorded and never goes back, and by it state expires, timers fire and windows close. A wall
 clock that is wrong for a moment would therefore do lasting harm. Within a process, and from a checkpoint to a later
@@ -24,16 +24,16 @@ from holdfast.printable import logger
 log = logger(__name__)
 
 STEP_S_MAX = 10.0
-"""Bound in seconds on the difference between the wall clock and the time that has passed which is followed: clocks are
-set by a few seconds now and then. A higher value lets wrong clocks expire more state."""
+"""Bound in seconds up to which a difference between the wall clock and the time that has passed is followed, since
+clocks are set by a few seconds now and then. With a higher value, a wrong clock can expire more state."""
 ROOM_RATIO = 0.1
-"""Seconds by which the wall clock may run ahead again, for each second that passes. A higher value follows a clock that
-is set forward more often."""
+"""Seconds by which the wall clock may run further ahead for each second that passes. With a higher value, a clock may
+be set forward more often."""
 SLOW_RATIO = 0.5
 """Pace of the time while the wall clock is a few seconds behind. A higher value lets it catch up later."""
 AHEAD_S_MAX = 7 * 86_400.0
-"""Bound in seconds on the wall clock's distance past the checkpoint of a start where it is not known how much time has
-passed. A higher value takes longer pauses, and worse clocks, for true."""
+"""Bound in seconds on how far the wall clock may be past the checkpoint at a start that does not know how much time has
+passed. A higher value accepts longer pauses, and worse clocks."""
 
 
 class JobTime:
@@ -50,11 +50,12 @@ class JobTime:
         self._lock = threading.Lock()
         self._elapsed_s, wall_s = self._elapsed(), clock.now()
         self._time_s = wall_s
-        """The time, but for the bound below."""
+        """The time, before the lower bound `_floor_s` is applied."""
         self._floor_s = 0.0 if base is None else base.batch_time_us / 1e6
-        """Time of the checkpoint, before which the time is never."""
+        """Time of the checkpoint, a lower bound of the time."""
         self._offset_s = 0.0
-        """Seconds by which the time is ahead of the wall clock since that jumped; 0.0: it follows the wall clock."""
+        """Seconds by which the time is ahead of the wall clock since the wall clock jumped; 0.0: the time follows the
+        wall clock."""
         self._room_s = STEP_S_MAX
         """Seconds by which the wall clock may run ahead now."""
         if base is not None and not takes_wall:
@@ -63,7 +64,7 @@ class JobTime:
             log.warning("%s: %s", job, self._standing())
 
     def _go_on(self, base: CheckpointRecord, wall_s: float) -> None:
-        """Go on from the time of a checkpoint."""
+        """Continue from the time of a checkpoint."""
         if base.clock is not None and self._name and base.clock.clock == self._name:
             expected_s = self._floor_s + max(0.0, self._elapsed_s - base.clock.elapsed_us / 1e6)
             is_likely = abs(wall_s - expected_s) <= STEP_S_MAX
@@ -84,7 +85,7 @@ class JobTime:
         return self._clock.monotonic()
 
     def reading(self, time_us: int) -> ClockReading | None:
-        """Return the reading of the elapsed clock at a time of the job; None if it means nothing to later starts."""
+        """Return the reading of the elapsed clock at a time of the job; None if later starts could not compare it."""
         now_s = self.now()
         with self._lock:
             elapsed_s = self._elapsed_s
@@ -92,7 +93,7 @@ class JobTime:
 
     @property
     def message(self) -> str:
-        """Explain how the time differs from the wall clock; empty if it follows it."""
+        """Explain how the time differs from the wall clock; empty if the time follows the wall clock."""
         self.now()
         with self._lock:
             if self._floor_s - self._time_s > STEP_S_MAX:

@@ -1,12 +1,13 @@
-"""Patience of a running query while its store or a disk is away: it waits, visibly, for a limited time, and then ends.
+"""Waiting of a running query while its store or a disk is unreachable: it waits visibly, for a limited time, then it
+ends.
 
     a step fails for lack of store, disk or service ──► failing ──tried again after a pause──► answered: forgotten
                                                   └── for longer than `outage_timeout`: the query ends
 
-The layers below try again for moments only (`RetryingStore`, the uploader), wherever they run: in tasks, in
-TaskManagers, in the driver. Longer outages reach the JobMaster as the failure of a step: planning, a batch, a restore,
-a checkpoint, a record, a publication. Each kind of step has a clock of its own, since a store may serve reads and
-refuse writes. This module alone decides how long a running query waits.
+The layers below (`RetryingStore`, the uploader) retry only for moments, wherever they run: in tasks, in TaskManagers,
+in the driver. Longer outages reach the JobMaster as the failure of a step: planning, a batch, a restore, a checkpoint,
+a record, a publication. Each kind of step has a clock of its own, since a store may serve reads and refuse writes. This
+module alone decides how long a running query waits.
 """
 
 import threading
@@ -26,8 +27,8 @@ CHECKPOINTS, RECORDS = "a checkpoint", "a checkpoint's record"
 """Steps that may wait, besides publication to each sink."""
 PAUSE_S_MIN = 0.1
 PAUSE_S_MAX = 5.0
-"""Bounds in seconds on the pause between two attempts at a step. Between them the pause is a quarter of the time for
-which the step has been failing."""
+"""Bounds in seconds on the pause between two attempts at a step. Within these bounds, the pause is a quarter of the
+time for which the step has been failing."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Outages:
         self._lock = threading.Lock()
         self._failing: dict[str, Failing] = {}
         self._loss: tuple[ProcessId, str] | None = None
-        """The newest loss of a TaskManager, if no step has failed for an outage since, and no batch was committed."""
+        """The newest loss of a TaskManager; None once a step has failed because of an outage since, or a batch was
+        committed."""
 
     def failed(self, step: str, reason: str) -> float:
         """Note that a step failed for lack of store, disk or service.
@@ -80,7 +82,8 @@ class Outages:
         return min(PAUSE_S_MAX, max(PAUSE_S_MIN, (now_s - since_s) / 4))
 
     def ride_out(self, step: str, error: Exception, wait: Callable[[float], None]) -> None:
-        """Wait before the step is tried again. Raises `error` if it is no outage; otherwise raises as `failed` does."""
+        """Wait before the next attempt at the step. Raises `error` if it is no outage; otherwise raises as `failed`
+        does."""
         if not is_outage(error):
             raise error
         wait(self.failed(step, str(error)))
@@ -102,7 +105,7 @@ class Outages:
             self._failing.pop(step, None)
 
     def note_loss(self, event: Event) -> None:
-        """Note the loss of a TaskManager, or its reason if that was told later; do nothing for other events.
+        """Note the loss of a TaskManager, or its reason if that becomes known later; ignore other events.
 
         `message` names the loss until a step fails again or a batch is committed.
         """

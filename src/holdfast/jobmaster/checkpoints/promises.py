@@ -1,5 +1,5 @@
-"""Promises of the control loop: to those who asked for checkpoints or wait for publication or for the batch under way,
-and to a failover that waits for its base.
+"""Promises of the control loop to callers that asked for a checkpoint, wait for publication or for the end of the
+current batch, and to a failover that waits for its base.
 
 Any thread makes a promise; the control thread keeps it. Promises that are open when the query ends fail.
 """
@@ -23,9 +23,7 @@ class RestartCheckpoint(NamedTuple):
     record: CheckpointRecord | None
 
     def batch_in(self, epoch: Epoch) -> BatchNumber:
-        """Return its last batch as the JobMaster of that epoch counts; -1 if it was recorded before that epoch.
-
-        Each epoch numbers its batches anew, so that numbers of two epochs do not compare.
+        """Return its last batch in the numbering of that epoch; -1 if it was recorded before that epoch.
         """
         return self.record.batch if self.record is not None and self.record.epoch == epoch else NO_BATCH
 

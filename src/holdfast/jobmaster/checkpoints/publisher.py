@@ -22,7 +22,7 @@ from holdfast.storage.store import ObjectStore
 log = logger(__name__)
 
 NEVER_TAKEN = ("File name too long", "KeyTooLong")
-"""Messages of file systems and object stores about a name that they will never accept."""
+"""Parts of the error messages of file systems and object stores about a name that they never accept."""
 
 
 class Publisher:
@@ -66,7 +66,7 @@ class Publisher:
 
     @property
     def awaited_us(self) -> int | None:
-        """The watermark at which the sink has more to finish; None: it has nothing left to finish."""
+        """The watermark at which the sink next has output to finish; None: it has nothing left to finish."""
         return self._sink.awaited_us
 
     @property
@@ -90,7 +90,8 @@ class Publisher:
         self._store.delete(gathered)
 
     def sweep(self, gone: Gone, named: list[bytes]) -> None:
-        """Delete staged files at the sink's own target that are `gone` and that no committable in `named` needs."""
+        """Delete staged files at the sink's own target whose writers are `gone` and that no committable in `named`
+        needs."""
         self._sink.sweep(gone, named, self._context)
 
     def _load(self, name: str) -> tuple[Expanded, PublishContext]:

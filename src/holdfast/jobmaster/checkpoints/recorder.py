@@ -1,11 +1,11 @@
-"""Records, as the coordinator orders: stores committables, appends to the journal, expires.
+"""Records: stores committables, appends to the journal and expires records, as the coordinator orders.
 
     StoreAndRecord ──► parts, committables stored ──┬─► record put ──► RecordWritten
     RecordAgain ──────────────────│─────────────────┘       └── another epoch's is there: Superseded
                                   └── failed: RecordFailed
 
-Invariants: only the journal's thread makes calls, except for `record` and `found`. While a record's outcome is not
-known, it is asked for again, and nothing else is written or deleted. Answers are events; the coordinator decides.
+Invariants: only the journal's thread makes calls, except for `record` and `found`. While it is unknown whether a record
+was written, the module asks again, and writes and deletes nothing else. Answers are events; the coordinator decides.
 """
 
 import math
@@ -41,8 +41,8 @@ LOOK_AT_RECORD_S = 10.0
 
 
 LOOK_AT_JOURNAL_S = 3.0
-"""Seconds without a record after which a JobMaster looks if another has taken over. A higher value costs fewer requests
-of a job at rest, which notices a second driver later."""
+"""Seconds without a record after which a JobMaster looks if another has taken over. With a higher value, a job at rest
+makes fewer requests and notices a second driver later."""
 
 
 class Recorder:
@@ -65,7 +65,7 @@ class Recorder:
         self._looked_s = float("-inf")
         self._next_look_s = clock.monotonic() + LOOK_AT_JOURNAL_S
         self._has_job = False
-        """True if the last look found the job's own object, which nobody writes again."""
+        """True if the last look found the object of the job itself, which is never written again."""
         self._journal = journal
         self._store = store
         self._facts = facts
@@ -96,7 +96,7 @@ class Recorder:
 
     @property
     def newest_number(self) -> JournalNumber | None:
-        """Number of that record."""
+        """Number of the newest record; None if there is none."""
         return max(dict(self._records), default=None)
 
     @property
@@ -109,8 +109,8 @@ class Recorder:
         self._journal.check()
 
     def look_is_due(self) -> bool:
-        """True if nothing has shown for `LOOK_AT_JOURNAL_S` whose the journal is; then not again before `look` was
-        called. The control thread asks."""
+        """True if for `LOOK_AT_JOURNAL_S` no call has shown who owns the journal; the next True comes only after `look`
+        was called. The control thread asks."""
         now_s = self._clock.monotonic()
         if now_s < self._next_look_s:
             return False
@@ -118,13 +118,13 @@ class Recorder:
         return True
 
     def look(self) -> None:
-        """Find out if another JobMaster has taken over from a job at rest, which writes no record."""
+        """Find out if another JobMaster has taken over, while this job is at rest and writes no record."""
         self.check_ownership()
         if not self._journal.fenced:
             self._next_look_s = self._clock.monotonic() + LOOK_AT_JOURNAL_S
 
     def check_ownership(self) -> None:
-        """Find out if another JobMaster has taken over, when no record is due that would show it."""
+        """Find out if another JobMaster has taken over, at a time when no record is due that would show it."""
         try:
             self._journal.check()
         except Fenced as error:
@@ -139,7 +139,8 @@ class Recorder:
         self._failed(error)
 
     def store_and_record(self, command: events.StoreAndRecord, parts: Mapping[int, CarriedPart]) -> None:
-        """Store the parts that came with acknowledgements, and committables; then the record that names them."""
+        """Store the parts that came with acknowledgements, and the committables; then write the record that names
+        them."""
         checkpoint_id = command.checkpoint_id
         committables = {sink: self._committables(sink, command) for sink in command.committables}
         looked = self._begin_looks()
@@ -176,8 +177,8 @@ class Recorder:
         )
 
     def _begin_looks(self) -> list[Callable[[], tuple[str, bool]]]:
-        """Begin to look for the job's object and its newest record, every `LOOK_AT_RECORD_S` at most, beside what the
-        checkpoint stores."""
+        """Begin to look for the job's object and its newest record, at most every `LOOK_AT_RECORD_S`, while the
+        checkpoint's objects are being stored."""
         now_s = self._clock.monotonic()
         if now_s - self._looked_s < LOOK_AT_RECORD_S:
             return []
@@ -191,8 +192,8 @@ class Recorder:
     def _gone(self, looked: Sequence[tuple[str, bool]]) -> ObjectNotFound | None:
         """The error if the job's object or its newest record is gone.
 
-        A store whose folder or bucket was emptied takes puts as before, and checkpoints would refer to state that is
-        no longer there.
+        A store whose folder or bucket was emptied still accepts puts, and checkpoints would refer to state that is no
+        longer there.
         """
         if not looked:
             return None
@@ -233,8 +234,8 @@ class Recorder:
     def _append(self, record: CheckpointRecord) -> JournalNumber:
         """Append a record and wait until its outcome is known.
 
-        Raises `StorageError` if this JobMaster is closed first, or the store is away for too long. Nothing is written
-        or deleted any more then, and the next takeover finds out the outcome.
+        Raises `StorageError` if this JobMaster is closed first, or the store is unreachable for too long. Then nothing
+        more is written or deleted, and the next takeover finds out the outcome.
         """
         while True:
             try:
@@ -270,7 +271,7 @@ class Recorder:
 
 
 class Gatherer:
-    """Stores committables that take too much memory, as the coordinator orders: they become a single object.
+    """Stores committables that take too much memory as a single object, as the coordinator orders.
 
     `post` takes the outcome of each command. A thread of its own makes the calls, so that neither records nor deletions
     delay them.

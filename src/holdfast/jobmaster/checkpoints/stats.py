@@ -1,7 +1,8 @@
 """Outcome of each trigger: durations and sizes of its checkpoint, or the reason why there is none.
 
-No clocks of different machines are compared: the start delay is the JobMaster's wait for the answer to its `cut`, minus
-the synchronous part that the TaskManager measured. Control thread only, but for `Watch.answered`.
+Clocks of different machines are never compared: the start delay is the JobMaster's wait for the answer to its `cut`,
+minus the synchronous part that the TaskManager measured. Only the control thread calls this module, except
+`Watch.answered`.
 """
 
 from collections.abc import Iterable
@@ -18,9 +19,9 @@ from holdfast.protocol.taskmanager import Acknowledgement
 
 NONE_BEHIND: Behind = {}
 PARKED_SHOWN_MAX = 100
-"""Parked splits that an entry of the history lists."""
+"""Bound on the parked splits that an entry of the history lists."""
 PARKED_NAMED_MAX = 3
-"""Parked splits that its reason names."""
+"""Bound on the parked splits that the reason of an entry names."""
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Watch:
         self._answered_s[task_manager] = now_s - self.started_s
 
     def acknowledged(self, ack: Acknowledgement) -> None:
-        """Note that a TaskManager's part is stored, or came along; a repetition changes nothing."""
+        """Note that a TaskManager's part is stored, or came with the acknowledgement; a repetition changes nothing."""
         if ack.part:
             self._parts[ack.task_manager, ack.incarnation] = CarriedPart(ack.part, ack.manifest_start)
             ack = replace(ack, part=b"")
@@ -115,7 +116,7 @@ class Watch:
 
 
 def _left_out(failing: int, parked: list[str]) -> str:
-    """Say which splits a completed checkpoint leaves where they were; empty if there are none."""
+    """Say which splits a completed checkpoint did not advance; empty if there are none."""
     found = [f"{len(parked)} parked splits: {', '.join(parked[:PARKED_NAMED_MAX])}"] if parked else []
     found += [f"{failing} failing splits"] if failing else []
     return f"without {' and '.join(found)}" if found else ""

@@ -1,10 +1,10 @@
-"""The loop around pure rules: a thread tells them each fact, in order, and carries out the commands that they answer.
+"""The loop around pure rules: a thread passes them each fact, in order, and carries out the commands that they return.
 
     any thread ──post──► queue ──► rules ──commands──► `execute`, on the loop's thread, quickly
     clock ──────tick────►  ▲                               │
                            └────── outcomes, as facts ◄────┘
 
-Facts may come before `start`: they wait in the queue. The loop outlives errors of its steps; `failed` takes each.
+Facts may come before `start`: they wait in the queue. The loop survives errors of its steps; `failed` takes each error.
 """
 
 import queue
@@ -20,12 +20,13 @@ from holdfast.printable import logger
 log = logger(__name__)
 
 RESTING_AFTER_S = 1.0
-"""Seconds without a fact after which a loop rests: its timers are all far from due by then, or bound long waits."""
+"""Seconds without a fact after which a loop is at rest: by then its timers are all far from due, or bound long
+waits."""
 RESTING_TICK_S = 0.3
 """Bound in seconds on the delay of a resting loop's timers. A lower value costs a quiet job more wake-ups; facts wake a
 loop at once in any case."""
 DUE_S_MIN = 0.01
-"""Least wait in seconds for a timer that the rules name: it comes due by a clock that may stand still."""
+"""Least wait in seconds for a timer that the rules name, since the timer's clock may stand still."""
 CLOSE_S_MAX = 10.0
 """Bound in seconds on the wait for the step under way when the loop ends."""
 
@@ -77,9 +78,8 @@ class RuleLoop(Generic[EventT, CommandT]):
         tick: Callable[[float], None],
         due_in_s: Callable[[], float] = lambda: float("inf"),
     ) -> None:
-        """Begin. On the loop's thread are called: `take` with each fact, `tick` with the monotonic time now and then.
-
-        `take` and `tick` call `handle`. `due_in_s`: time until a timer that comes due by the wall clock.
+        """Begin. The loop's thread calls `take` with each fact, and `tick` with the monotonic time now and then; both
+        call `handle`. `due_in_s` returns the time until the next timer that goes by the wall clock.
         """
         self._execute, self._take, self._on_tick, self._due_in_s = execute, take, tick, due_in_s
         self._thread.start()
@@ -90,7 +90,7 @@ class RuleLoop(Generic[EventT, CommandT]):
         self._facts.put(None)
 
     def close(self) -> bool:
-        """End the loop. Returns whether it had begun and has ended: no step is under way any more."""
+        """End the loop. Returns True if it had begun and has ended, so that no step is under way any more."""
         self.stop()
         if self._thread.is_alive():
             self._thread.join(CLOSE_S_MAX)
@@ -101,7 +101,7 @@ class RuleLoop(Generic[EventT, CommandT]):
         return self._thread.ident is not None
 
     def guarded(self, step: Callable[[], None]) -> None:
-        """Do a step so that its thread outlives an error of it."""
+        """Do a step; its thread survives an error of the step."""
         try:
             step()
         except Exception as error:

@@ -27,7 +27,7 @@ class SideThreads:
             self._threads[side].submit(self._guarded, lambda: work(*arguments))
 
     def ask(self, side: Side, work: Callable[[], None]) -> "Future[None]":
-        """Have work done whose caller waits for it, and for its error."""
+        """Have work done; the caller can wait for its end, and gets its error."""
         return self._threads[side].submit(work)
 
     def stop(self) -> None:

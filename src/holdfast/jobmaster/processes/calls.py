@@ -1,8 +1,8 @@
-"""Calls to other processes: rounds of calls, threads that make them, and reports to the execution machine, which knows
-how long each may take.
+"""Calls to other processes: rounds of calls, threads that make them, and reports to the execution machine, which
+decides how long each call may take.
 
-A round is one object for all of its calls. A future for each call would be some twenty objects, and with many
-TaskManagers those of a few checkpoints would have Python's garbage collector look through the whole heap.
+A round is a single object for all its calls. A future for each call would be some twenty objects; with many
+TaskManagers, the futures of a few checkpoints would make Python's garbage collector scan the complete heap.
 """
 
 import itertools
@@ -55,7 +55,7 @@ class Round:
             return list(self._unanswered)
 
     def settle(self, process: ProcessId, result: Any = None, error: Exception | None = None) -> None:
-        """Take a process's answer, unless it has one already."""
+        """Take a process's answer, unless there is one already."""
         with self._lock:
             if process not in self._unanswered:
                 return
@@ -74,7 +74,7 @@ class Round:
             self.done.set_result(None)
 
     def when_answered(self, process: ProcessId, listener: Callable[[], None]) -> None:
-        """Call `listener` once the process has answered: at once, if it has."""
+        """Call `listener` once the process has answered; at once, if it has answered already."""
         with self._lock:
             if process in self._unanswered:
                 self._listeners.append((process, listener))
@@ -91,7 +91,7 @@ class CallReporter:
         self._numbers = itertools.count(1)
 
     def pending(self, asked: Round, step: Step, about: str, began_s: float) -> None:
-        """Report the calls of a round that began some time ago and have no answer yet."""
+        """Report the calls of a round, begun at `began_s`, that have no answer yet."""
         for process in asked.unanswered:
             number = next(self._numbers)
             self._tell(events.CallBegan(number, step, about, began_s, process))
@@ -109,7 +109,7 @@ class CallReporter:
 
 
 class CallThread:
-    """A thread that makes calls in turn. A call that never returns keeps this thread, and nobody else.
+    """A thread that makes calls in turn. A call that never returns blocks only this thread.
 
     `make(round, callee)` makes a call of a round; it raises nothing.
     """

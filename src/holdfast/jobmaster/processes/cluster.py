@@ -27,23 +27,23 @@ class LevelRun(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ProcessStarter:
-    """Start of a TaskManager or a sender. `ended` is called with the reason when the process is over, from any thread;
-    only the first call counts."""
+    """Start of a TaskManager or a sender. The cluster calls `ended` with the reason once the process has ended, from
+    any thread; only the first call counts."""
 
     process: ProcessId
     ended: Callable[[ProcessId, str], None]
     explained: Callable[[ProcessId, str], None] = lambda process, reason: None
-    """Takes a better reason for an end that was told before the cluster knew why."""
+    """Takes a better reason for an end that was reported before the cluster knew the reason."""
     leaving: Callable[[ProcessId, str], None] = lambda process, reason: None
-    """Called with the reason if the process works on, but the machine below it is to go."""
+    """Called with the reason if the process still works, but its machine is about to be removed."""
 
 
 class Cluster(Protocol):
     """Host of a job's processes. All calls may be made from any thread."""
 
     senders: int
-    """Most units of a level that run side by side: the number of long-running senders, or the slots that TaskManagers
-    leave."""
+    """Greatest number of units of a level that run side by side: the number of long-running senders, or the slots that
+    TaskManagers leave free."""
 
     @property
     def residents(self) -> int:
@@ -54,12 +54,13 @@ class Cluster(Protocol):
     """True if processes send heartbeats; otherwise silence means nothing."""
 
     def residents_that_fit(self) -> int:
-        """Number of senders that can stay now beside all TaskManagers: fewer than `residents` while executors are
-        missing."""
+        """Number of long-running senders for which there is room now beside all TaskManagers: fewer than `residents`
+        while executors are missing."""
         ...
 
     def resize(self, processes: int) -> None:
-        """Hold slots for so many TaskManagers, standbys included. Raises `JobRefused` if there are too few slots."""
+        """Hold slots for this number of TaskManagers, standbys included. Raises `JobRefused` if there are too few
+        slots."""
         ...
 
     def check(self) -> None:
@@ -71,7 +72,8 @@ class Cluster(Protocol):
         ...
 
     def end(self, process: ProcessId) -> None:
-        """Cancel the host of that process if it still runs; the process's `ended` is called before or after."""
+        """Cancel the Spark job that hosts the process, if it still runs; the process's `ended` is called before or
+        after."""
         ...
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
@@ -83,7 +85,7 @@ class Cluster(Protocol):
         ...
 
     def run_level(self, run: LevelRun) -> list[UnitResult]:
-        """Work off units as a short job. Blocks; results in unit order.
+        """Run units as a short Spark job. Blocks; returns the results in unit order.
 
         Raises only if the cluster itself fails, for example because of a lost executor.
         """

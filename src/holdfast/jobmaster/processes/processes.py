@@ -1,10 +1,8 @@
-"""The long-running processes of a role, TaskManagers or senders: those started, those that serve, those that have
-ended.
+"""The long-running processes of a role (TaskManagers or senders): the started, the serving and the ended ones.
 
-Each start has an incarnation number of its own. A process is dead when the cluster says so: its Spark job has ended,
-or its connection broke. A missing heartbeat is a long backstop only, since a user's function may hold the interpreter
-for a while.
-This module starts and notices; it does not decide about losses.
+Each start has an incarnation number of its own. A process is dead when the cluster says so: its Spark job has ended, or
+its connection broke. A missing heartbeat is only a last resort after a long time, since a user's function may hold the
+interpreter's lock for a while. This module starts and notices; it does not decide about losses.
 """
 
 import threading
@@ -37,8 +35,8 @@ class Serving(Generic[G]):
 
 
 class Processes(Generic[G]):
-    """Processes of a role. Thread-safe. `lost(process, reason)` is called once for each incarnation that ends
-    unasked."""
+    """Processes of a role. Thread-safe. `lost(process, reason)` is called once for each incarnation that ends without
+    having been asked to."""
 
     def __init__(
         self,
@@ -64,7 +62,7 @@ class Processes(Generic[G]):
         self._dead: list[ProcessId] = []
         self._reasons: dict[int, str] = {}
         self._leaving: dict[ProcessId, str] = {}
-        """Processes whose machine is to go, and why."""
+        """Processes whose machine is about to be removed, with the reasons."""
         self._stopping = False
 
     def start(self, process: ProcessId) -> None:
@@ -77,8 +75,8 @@ class Processes(Generic[G]):
         self._cluster.start(ProcessStarter(process, self._on_end, self._explained, self._on_leaving))
 
     def register(self, registration: Registration) -> bool:
-        """Register a process. True for the first process of the incarnation started last, however often; False: the
-        process must end itself."""
+        """Register a process. True for the first process that registers with the newest incarnation, even if it
+        registers again; False: the process must end itself."""
         process = registration.process
         with self._changed:
             if self._started.get(process.number) != process:
@@ -100,7 +98,7 @@ class Processes(Generic[G]):
         """Hook for each process that has registered, called without the lock."""
 
     def heartbeat(self, process: ProcessId) -> bool:
-        """True if that process is still wanted."""
+        """Note a sign of life of a process; return True if the process is still wanted."""
         with self._changed:
             wanted = self._started.get(process.number) == process and not self._stopping
             if wanted:
@@ -157,15 +155,15 @@ class Processes(Generic[G]):
         self._now_leaves(process, reason)
 
     def _now_leaves(self, process: ProcessId, reason: str) -> None:
-        """Hook for each process whose machine is to go, called without the lock."""
+        """Hook for each process whose machine is about to be removed, called without the lock."""
 
     def leaving(self) -> dict[ProcessId, str]:
-        """The processes that serve on machines that are to go, and why these are."""
+        """The serving processes on machines that are about to be removed, with the reasons."""
         with self._changed:
             return dict(self._leaving)
 
     def _explained(self, process: ProcessId, reason: str) -> None:
-        """Take the reason of an end that was told before the reason was known."""
+        """Take the reason of an end that was reported before its reason was known."""
         log.info("%s had ended: %s", process, reason)
 
     def addresses(self) -> list[tuple[ProcessId, str]]:

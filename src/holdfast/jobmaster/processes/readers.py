@@ -1,11 +1,12 @@
-"""Threads that read the answers of senders: few while answers come soon, more while they do not.
+"""Threads that read the answers of senders: few threads while answers come soon, more while they do not.
 
     Give ──begin──► the call is under way ──► queue of answers ──► a reader takes an answer, and reads it to its end
-                                                                    └─ nothing was taken for a look: more readers
+                                                                    └─ no answer was taken between two looks: more
 
-A thread for each sender would cost the driver more than the orders: with hundreds of senders most of its time would be
-switches between threads. A call that is under way is received by Flight whether somebody reads it or not, so a few
-find answers that are there already. If units take long, each answer that comes soon has its own reader.
+A thread for each sender would cost the driver more than the orders: with hundreds of senders, it would spend most of
+its time on switches between threads. Flight receives the answer to a call even if no thread reads it yet, so a few
+readers mostly find answers that are there already. If units take long, readers are added until waiting answers are read
+at once.
 """
 
 import queue
@@ -13,9 +14,9 @@ import threading
 from collections.abc import Callable
 
 READERS_MIN = 4
-"""Readers that stay. More begin calls side by side; fewer switch less."""
+"""Number of readers that never end. More readers begin more calls side by side; fewer switch less."""
 IDLE_S_MAX = 10.0
-"""A reader beyond `READERS_MIN` ends after so many seconds without an answer."""
+"""Seconds without an answer after which a reader beyond `READERS_MIN` ends."""
 
 Reading = Callable[[], None]
 """Reads an answer to its end."""
@@ -43,7 +44,8 @@ class Readers:
                 self._start()
 
     def look(self) -> None:
-        """Start as many readers again where answers wait and none was taken since the last look."""
+        """If answers wait and no answer was taken since the last look, double the number of readers, within the
+        bounds."""
         with self._lock:
             stands_still = self._taken == self._taken_at_look and not self._answers.empty()
             self._taken_at_look = self._taken
@@ -53,7 +55,7 @@ class Readers:
                 self._start()
 
     def close(self) -> None:
-        """Read nothing further; an answer that is being read is left to itself."""
+        """Read no further answer; a reader that is reading an answer finishes by itself."""
         with self._lock:
             self._closed = True
             for _ in range(self._count):

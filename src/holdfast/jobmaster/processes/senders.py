@@ -2,8 +2,8 @@
 
     run_level ──► rules (`execution.units`) ──Give──► a call ──► a reader of its answer ──UnitReported──► rules …
 
-This module talks to senders and waits. The rules assign units and count reports; the execution machine decides when a
-sender is started again. Code shared with TaskManagers (incarnations, registrations, heartbeats, ends) is in
+This module calls senders and waits for them. The rules assign units and count reports; the execution machine decides
+when a sender is started again. Code shared with TaskManagers (incarnations, registrations, heartbeats, ends) is in
 `processes`.
 """
 
@@ -39,8 +39,8 @@ from holdfast.storage.copying import CopiedObject, CopyOrder
 log = logger(__name__)
 
 BROKEN_S_MAX = 0.3
-"""Seconds that the cluster may take to say why a sender has ended, after its answer broke off. A higher value gives the
-units of a sender that is out of reach later to another."""
+"""Seconds for which the cluster may take to report why a sender has ended, after its answer broke off. With a higher
+value, the units of an unreachable sender go to another sender later."""
 
 
 @dataclass
@@ -54,10 +54,10 @@ class _Level:
     look_s: float
     """Time of the next look at the senders at work."""
     at_work: tuple[ProcessId, ...] = ()
-    """The senders at work, as the machine was told."""
+    """The senders that were last reported to the machine as being at work."""
     results: dict[int, UnitResult] = field(default_factory=dict)
     in_spark: list[Unit] = field(default_factory=list)
-    """Units that no sender works off."""
+    """Units that senders cannot run, and a short Spark job must."""
     done: bool = False
     failure: Exception | None = None
 
@@ -88,14 +88,14 @@ class Senders(Processes[SenderGateway]):
         self._level: _Level | None = None
         self._cancelled_run = 0
         self._excused: set[ProcessId] = set()
-        """Senders whose loss is the failure of a unit, or that of their machine, of which a notice has come."""
+        """Senders whose loss does not count: a unit caused it, or their machine was announced to be removed."""
         self._readers = Readers(count)
         self._orders: deque[tuple[ProcessId, SenderGateway, Order]] = deque()
         """Orders that are given and whose calls have not begun."""
 
     @property
     def side_by_side(self) -> int:
-        """The most units of a level that are worked off at the same time."""
+        """The greatest number of units of a level that run at the same time."""
         return self._cluster.senders
 
     # --- levels -------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Senders(Processes[SenderGateway]):
     # --- reports of senders -------------------------------------------------------------------------------------------
 
     def _answer(self, sender: ProcessId, order: Order, answer: Iterator[UnitResult]) -> None:
-        """Take the reports of an order, each as it comes. With the last report the order is over."""
+        """Take the reports of an order as they come. The last report ends the order."""
         missing = {unit.unit for unit in order.units}
         try:
             for result in answer:
@@ -198,7 +198,8 @@ class Senders(Processes[SenderGateway]):
                 self._tell(rules.AnswerEnded(sender, order.attempt))
 
     def _broke(self, sender: ProcessId, attempt: int, reason: str) -> None:
-        """Take an answer that broke off, mostly since the sender has died: a moment later the cluster says why."""
+        """Take an answer that broke off. Mostly the sender has died, and the cluster reports the reason a moment
+        later."""
         with self._changed:
             has_ended = self._changed.wait_for(lambda: self._started.get(sender.number) != sender, BROKEN_S_MAX)
         if not has_ended:
@@ -235,7 +236,8 @@ class Senders(Processes[SenderGateway]):
         self._readers.look()
 
     def _tell_who_is_at_work(self) -> None:
-        """Tell the machine who works on a level that takes long, so that the log names who hangs."""
+        """Tell the machine which senders work on a level that takes long, so that the log can name a sender that
+        hangs."""
         with self._lock:
             level, now_s = self._level, self._clock.monotonic()
             if level is None or now_s < level.look_s:
@@ -246,8 +248,8 @@ class Senders(Processes[SenderGateway]):
                 self._tell_machine(events.AtWork(level.at_work))
 
     def make_room(self, task_managers_missing: bool) -> None:
-        """Give slots up for another query that wants them, or for a TaskManager that has none while executors are
-        missing; take them again once each has."""
+        """End senders to free slots for another query that wants them, or for a TaskManager without a slot while
+        executors are missing; start them again once each of these has its slots."""
         allowed = self._cluster.residents
         if self._units.count > allowed:
             log.info("%d of %d senders stay, since another query needs slots", allowed, self._units.count)
@@ -309,7 +311,7 @@ class Senders(Processes[SenderGateway]):
             self._readers.read(self._begin_orders)
 
     def _begin_orders(self) -> None:
-        """Begin the calls of orders that are given, until none is left; their answers are read later.
+        """Begin the calls of all given orders; readers read their answers later.
 
         Several readers do so side by side, since the call to a sender that hangs does not return.
         """

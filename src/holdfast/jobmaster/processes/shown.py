@@ -1,4 +1,4 @@
-"""The processes and the dead letters of a job as people are shown them."""
+"""The processes and the dead letters of a job, in the form that people see."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def dead_letters_of(program: Program) -> str | None:
 
 
 def restoring_now(task_managers: TaskManagers) -> Restoring | None:
-    """Add up the restores that go on; None if there is none, or none has taken long enough to tell."""
+    """Add up the restores under way; None if there is none, or none has taken long enough to be reported."""
     restores = task_managers.restores()
     if not restores:
         return None

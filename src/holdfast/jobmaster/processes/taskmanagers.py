@@ -23,8 +23,8 @@ from holdfast.protocol.taskmanager import ExchangeRoute, RestoreProgress, TaskMa
 from holdfast.storage.copying import CopiedObject, CopyOrder
 
 REPLACED_S = 5.0
-"""Seconds that a TaskManager which replaces another on a machine that is to go may take to start, before a sender gives
-its slot up for it. A higher value spares senders where Python starts slowly, and moves the state later."""
+"""Seconds that the replacement for a TaskManager on a departing machine may take to start, before a sender gives up its
+slot for it. A higher value keeps more senders if Python starts slowly, and moves the state later."""
 QUICK_S = 1.0
 """Seconds within which an answered call is not reported: most calls take milliseconds."""
 
@@ -33,7 +33,7 @@ GatewayCall = Callable[[int, TaskManagerGateway], T]
 
 
 class Lane(Enum):
-    """Calls of a lane to an incarnation go out in turn; the lanes do not wait for each other."""
+    """Lane of calls: the calls of a lane to an incarnation go out in turn, and lanes do not wait for each other."""
 
     BATCHES = "batches"
     CHECKPOINTS = "checkpoints"
@@ -65,7 +65,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         self._deployed: Mapping[int, int] = {}
         self._needed = needed
         self.leave: Callable[[ProcessId], None] = lambda process: None
-        """Called for each TaskManager whose machine is to go."""
+        """Called for each TaskManager whose machine is about to be removed."""
         self._restores: dict[ProcessId, RestoreProgress] = {}
 
     # --- facts --------------------------------------------------------------------------------------------------------
@@ -97,7 +97,8 @@ class TaskManagers(Processes[TaskManagerGateway]):
         self._tell(events.LossExplained(process, reason))
 
     def restoring(self, progress: RestoreProgress) -> bool:
-        """Note how far a TaskManager's restore is, until it ends. False: the TaskManager is not a current one."""
+        """Note the progress of a TaskManager's restore, until it ends. False: the TaskManager is not a current
+        incarnation."""
         process = progress.process
         with self._changed:
             self._restores.pop(process, None)
@@ -109,7 +110,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
             return True
 
     def restores(self) -> list[RestoreProgress]:
-        """Restores that go on, of those TaskManagers that have told how far they are."""
+        """The restores under way, of the TaskManagers that have reported progress."""
         with self._changed:
             return list(self._restores.values())
 
@@ -155,14 +156,16 @@ class TaskManagers(Processes[TaskManagerGateway]):
 
     @property
     def missing(self) -> bool:
-        """True if a place has no TaskManager that serves, or waits for one that is not on a machine that is to go."""
+        """True if a place has no serving TaskManager, or if a replacement for one on a departing machine does not
+        start."""
         with self._changed:
             waiting = [number for number in self._started if number not in self._serving] if self._leaving else []
             late_s = self._clock.monotonic() - REPLACED_S
             return len(self._serving) < self._needed or any(self._heard_s[number] < late_s for number in waiting)
 
     def take_dead(self, live: Collection[Incarnation]) -> list[Incarnation]:
-        """Incarnations that ended since the last call. Those that the caller still takes for `live` come next time."""
+        """Return the incarnations that ended since the last call. Those that the caller still counts as `live` are
+        returned by a later call."""
         with self._changed:
             dead = [process.incarnation for process in self._dead if process.incarnation not in live]
             self._dead = [process for process in self._dead if process.incarnation in live]
@@ -188,7 +191,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         self._deployed, self._needed = live, len(live)
 
     def on_all(self, step: Step, about: str, call: GatewayCall[T]) -> list[T]:
-        """Call all that hold places side by side, wait for every answer, raise the first error.
+        """Call all TaskManagers that hold places side by side, wait for every answer, and raise the first error.
 
         The end of a TaskManager counts as its answer, even if the call succeeded.
         """
@@ -200,7 +203,8 @@ class TaskManagers(Processes[TaskManagerGateway]):
         return [asked.results[each] for each in processes]
 
     def on_present(self, step: Step, about: str, call: GatewayCall[T]) -> dict[int, T]:
-        """Call all that hold places and serve; the answers by number. Who does not answer is given up and left out.
+        """Call all TaskManagers that hold places and serve; return the answers by number. A TaskManager that ends
+        before it answers is given up and left out.
 
         Raises the first error other than `TaskManagerLost`.
         """
@@ -217,7 +221,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         return {each.number: asked.results[each] for each in processes if each in asked.results}
 
     def left_out(self, task_manager: int, reason: str) -> None:
-        """Give up a TaskManager that somebody could not reach: nothing that it still does counts."""
+        """Give up a TaskManager that another process could not reach: its work does not count any more."""
         with self._changed:
             found = self._serving.get(task_manager)
         if found is not None and self._holds_place(found.process):
@@ -227,7 +231,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         return self._deployed.get(process.number) == process.incarnation
 
     def _ask(self, processes: Sequence[ProcessId], step: Step, about: str, call: GatewayCall[T]) -> Round:
-        """Call them side by side, and wait for every answer."""
+        """Call processes side by side, and wait for every answer."""
         began_s = self._clock.monotonic()
         asked = self.begin(Round(processes, call), Lane.BATCHES)
         wait_for([asked.done], QUICK_S)

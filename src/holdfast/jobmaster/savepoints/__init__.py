@@ -1,4 +1,4 @@
-"""Savepoints: `savepoints` writes them, `copying` has processes copy the objects, `progress` tells how far they are.
+"""Savepoints: `savepoints` writes them, `copying` has processes copy the objects, `progress` reports their progress.
 
 Files in reading order: `savepoints`, `copying`, `progress`.
 """

@@ -4,8 +4,8 @@
                 ▲                          │
                 └──── the process ended ◄──┘
 
-A portion whose process ends is given to whichever process asks next, and is copied from the beginning: an object is
-written whole, so a second copy of it changes nothing. `Portions` holds the rules and is pure; `SpreadCopy` waits.
+If a process ends, its portion goes to the process that asks next, and is copied from the beginning. A put writes a
+complete object, so a second copy of it changes nothing. `Portions` holds the rules and is pure; `SpreadCopy` waits.
 """
 
 import threading
@@ -21,7 +21,8 @@ from holdfast.storage.copying import COPIES_MAX, CopiedObject, CopyOrder
 OBJECTS_A_PORTION = COPIES_MAX
 """Objects that a process is given at once. More of them save calls, and are copied again if the process ends."""
 COPIER_LOSSES_MAX = 5
-"""Processes that may end over a portion; the next ends the copy with the last cause. A higher value tries longer."""
+"""Number of processes that may end while they copy the same portion; one more ends the copy with its error. A higher
+value tries for longer."""
 LOOK_AGAIN_S = 0.2
 """Seconds between two looks for the successor of a process that has ended."""
 
@@ -55,7 +56,7 @@ class Portions:
         return self.failure is not None or not (self._waiting or self._under_way)
 
     def take(self) -> NamePortion | None:
-        """Give out a portion; None if none waits, although a portion that is under way may come back."""
+        """Give out a portion; None if none waits. A portion that is under way may still come back later."""
         if not self._waiting or self.failure is not None:
             return None
         portion = self._waiting.popleft()
@@ -82,8 +83,8 @@ class Portions:
 class SpreadCopy:
     """A copy under way.
 
-    `ended` says that the query has ended, and with it the processes. `discard` is called after a copy that failed, once
-    no process writes any more.
+    `ended` returns True once the query, and with it its processes, has ended. `discard` is called after a copy that
+    failed, once no process writes any more.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ class SpreadCopy:
     def run(self, timeout_s: float | None = None) -> list[CopiedObject]:
         """Copy everything; return sizes and checksums in the order of the names.
 
-        After a time-out or an interrupt, processes end the portions that they are copying, and nobody waits for that.
+        After a time-out or an interrupt, processes still finish the portions that they are copying, and `run` does not
+        wait for that.
 
         Raises
         ------
@@ -144,7 +146,7 @@ class SpreadCopy:
                 self._discard()
 
     def _give_up(self, error: Exception) -> None:
-        """End the copy before its processes do; the last process at work discards it."""
+        """End the copy before its processes have finished; the last process at work discards the copies."""
         with self._changed:
             discards = self._working == 0 and self._portions.failure is None
             self._portions.failed(error)

@@ -1,4 +1,4 @@
-"""The progress of a savepoint that is being written: how far it is, how long it may still take, and its outcome."""
+"""The progress of a savepoint that is being written, the time that is left for it, and its outcome."""
 
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class SavepointProgress:
-    """A savepoint under way. `timeout_s`: seconds from now until it has to be written; None: there is no limit."""
+    """A savepoint under way. `timeout_s`: seconds from now within which it must be written; None: there is no limit."""
 
     def __init__(self, url: str, epoch: Epoch, clock: Clock, timeout_s: float | None) -> None:
         self._url = url
@@ -60,7 +60,7 @@ class SavepointProgress:
         self._checkpoint, self._total = checkpoint, total
 
     def copied(self, objects: int, size_bytes: int) -> None:
-        """Note the objects and bytes copied so far; a line in the log tells them now and then."""
+        """Note the objects and bytes copied so far, and log them now and then."""
         self._objects, self._size_bytes = objects, size_bytes
         if self._clock.monotonic() - self._said_s >= LOG_EVERY_S:
             self._said_s = self._clock.monotonic()

@@ -8,7 +8,8 @@
                                                          └── an error, a time-out ──► what was copied is deleted
 
 All names are relative to the folder, so it can be moved and copied as a whole. A folder without the object `savepoint`
-is no savepoint: its writing did not end. The driver reads manifests, to find the names, and writes `savepoint`.
+is no savepoint: its writing did not finish. The driver only reads the manifests, to find the names, and writes the
+object `savepoint`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,8 +93,8 @@ def open_target(url: str, storage_options: Mapping[str, str]) -> SavepointTarget
 class SavepointWriter:
     """Takes savepoints of a running query. Thread-safe.
 
-    `copiers`: the processes that copy, in order of preference; the first that has any is used. Where none has, the job
-    has no state, and the driver copies the few objects of sources.
+    `copiers`: groups of processes that can copy, in order of preference; the first group that is not empty copies. If
+    all are empty, the job has no state, and the driver copies the few objects of sources.
     """
 
     def __init__(
@@ -130,9 +131,9 @@ class SavepointWriter:
     ) -> Savepoint:
         """Plan no further batch, publish everything, copy the last checkpoint, and stop.
 
-        The batch under way is awaited: were it committed after the checkpoint, its output could be published here, and
-        again by a job that begins from the savepoint. After an error the query plans batches again, as if nobody had
-        asked.
+        The method waits for the batch under way. If that batch were committed after the checkpoint, its output could be
+        published here, and again by a job that begins from the savepoint. After an error, the query plans batches
+        again.
         """
         target = self._opened(url, storage_options)
         with self._noted(target, timeout_s) as progress:
@@ -170,7 +171,7 @@ class SavepointWriter:
     def _write(
         self, target: SavepointTarget, number: JournalNumber, record: CheckpointRecord, progress: SavepointProgress
     ) -> Savepoint:
-        """Copy a checkpoint that nobody deletes meanwhile. Without the last put the folder is not a savepoint."""
+        """Copy a checkpoint that is held meanwhile. The last put makes the folder a savepoint."""
         wanted = sorted(objects_of(partial(load_manifests, self._job.store), record))
         progress.begin_copies(number, len(wanted))
         objects = self._copy(target, wanted, progress)

@@ -4,13 +4,14 @@
                the job then starts as from any storage, under a job id of its own
     claim      the storage from which the savepoint was taken: it goes back to the savepoint's record
 
-The caller says how objects are copied: Spark tasks copy them (`spark.savepoint_copies`), and the driver reads none. A
-job without Spark has a single process, which copies.
+The caller decides how objects are copied. With Spark, tasks copy them (`spark.savepoint_copies`), and the driver reads
+none. A job without Spark has a single process, which copies them itself.
 
 Invariants
 - The savepoint is only read. Every object is checked against its checksum while it is copied.
 - A storage begins from a savepoint once. Later starts with the same savepoint go on from their newest checkpoint.
-- A record is numbered as the savepoint's, so that the epoch of the start lies above all epochs in the objects' names.
+- The record has the number of the savepoint's record, so that the epoch of the start is above all epochs in the names
+  of objects.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +49,7 @@ class OpenedSavepoint:
 
     @property
     def record(self) -> CheckpointRecord:
-        """The record as the job's own journal has it."""
+        """The savepoint's record in the form for the job's own journal."""
         record, writer = self.stored.record, self.stored.job.job_id
         origins = record.origins if self.mode == CLAIM else list(dict.fromkeys([*record.origins, writer]))
         job = writer if self.mode == CLAIM else None
@@ -64,9 +65,8 @@ class OpenedSavepoint:
 
 
 CopyBack = Callable[[OpenedSavepoint, ObjectStore], None]
-"""Copies the savepoint's objects into a storage; those that are still there are as they were. May be repeated.
-
-Raises `StorageError` or `CorruptObject` if an object cannot be copied, or is not as it was in the savepoint.
+"""Function that copies the savepoint's objects into a storage, and may be repeated; objects that are already there do
+not change. Raises `StorageError` or `CorruptObject` if an object cannot be copied, or differs from the savepoint's.
 """
 
 

@@ -51,7 +51,7 @@ def chosen(
     sinks: Collection[str],
     publish_again: bool,
 ) -> CheckpointRecord:
-    """Return the checkpoint to go back to, with the output that the newest checkpoint has still to publish; pure.
+    """Return the checkpoint to go back to, with the output that the newest checkpoint has not published yet; pure.
 
     Raises
     ------
@@ -76,7 +76,8 @@ def agreed(
     sinks: Collection[str],
     publish_again: bool,
 ) -> CheckpointRecord:
-    """Return the record with the newest record's kept settings, and the output that it has still to publish; pure.
+    """Return the record, with the kept settings of the newest record and the output that the newest record has not
+    published yet; pure.
 
     Raises `JobRefused` if output would be published again without the user's consent.
     """
@@ -91,7 +92,7 @@ def agreed(
 
 
 def go_back(store: ObjectStore, taken: TakenOver, record: CheckpointRecord, wanted: int | str) -> TakenOver:
-    """Put the chosen checkpoint again, above the takeover; the job goes on from there.
+    """Put the chosen checkpoint again, above the takeover; the job continues from there.
 
     Raises
     ------

@@ -56,13 +56,13 @@ def check_names(program: Program, storage: str) -> None:
 
 
 def without_dropped_output(base: CheckpointRecord, program: Program) -> CheckpointRecord:
-    """Remove from a record the groups of sinks that the job no longer has: the user gave their output up."""
+    """Remove from a record the groups of sinks that the job no longer has, because the user dropped their output."""
     kept = program.all_sinks
     return msgspec.structs.replace(base, groups={sink: refs for sink, refs in base.groups.items() if sink in kept})
 
 
 def check_dropped(base: CheckpointRecord | None, program: Program, drop_state: Collection[str]) -> None:
-    """Check that each name in `drop_state` is of this job, or of the stored one. Raises `JobRefused`."""
+    """Check that each name in `drop_state` exists in this job or in the stored job. Raises `JobRefused`."""
     known = {*program.sources, *program.operators, *program.all_sinks}
     if base is not None:
         known |= {*base.operators, *base.offsets, *base.groups, *base.parts, *base.given_up}

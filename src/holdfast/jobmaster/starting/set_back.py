@@ -3,9 +3,9 @@
     storage    … C(3)                      the newest checkpoint, and so the highest number that was ever published
     target     1  2  3  4  5  6            6: refused, since rows would be published again under the numbers 4 to 6
 
-Numbers of records only grow, and a group is published under the number of a record. A target that knows a higher number
-than the newest checkpoint, and an object of an epoch above the whole journal, therefore show that records are gone.
-With `publish_again` the job goes on all the same, under numbers above all that were seen.
+Numbers of records only grow, and a group is published under the number of a record. So records are missing if a target
+knows a higher number than the newest checkpoint, or if there is an object of an epoch above all records of the journal.
+With `publish_again` the job continues all the same, under numbers above all numbers that were seen.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,8 +25,8 @@ from holdfast.storage.store import ObjectStore
 log = logger(__name__)
 
 PASSED_OVER_MAX = 10_000
-"""Numbers that a start passes over to get above those that targets know. Each takes a request to the store: a higher
-value lets older copies go on, and lets their start take longer (minutes at this value)."""
+"""Bound on the numbers that a start passes over to get above the numbers that targets know. Each takes a request to the
+store. With a higher value, jobs on older copies can continue, but their start takes longer (minutes at this value)."""
 
 
 def last_numbers(sinks: Iterable[tuple[Sink, SinkContext]], *, first_start: bool) -> dict[str, int]:
@@ -49,8 +49,8 @@ def last_numbers(sinks: Iterable[tuple[Sink, SinkContext]], *, first_start: bool
 
 
 def epochs_above(store: ObjectStore, listed: Listed) -> JournalNumber:
-    """The highest epoch that stored a part of a checkpoint though the journal has no record so high; 0 if there is
-    none."""
+    """Return the highest epoch that stored a part of a checkpoint although the journal has no record with so high a
+    number; 0 if there is none."""
     above = names.checkpoint_folders(Epoch(max(listed.numbers, default=0) + 1))
     found = [info for first in above for info in store.list(f"{first.partition('/')[0]}/", after=first)]
     return JournalNumber(max((names.epoch_of(info.name) or 0 for info in found), default=0))
@@ -92,7 +92,7 @@ def check_not_set_back(
 def pass_over(store: ObjectStore, highest: JournalNumber) -> None:
     """Fill the journal with takeovers up to a number, so that the takeover which counts has a higher number.
 
-    Whoever else writes at a number meanwhile has passed it over, too. Raises `StorageError`.
+    A number at which another driver writes meanwhile is passed over too. Raises `StorageError`.
     """
     number = rules.number_for_put(list_journal(store).numbers)
     while number <= highest:

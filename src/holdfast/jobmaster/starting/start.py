@@ -3,8 +3,8 @@
     open the job ─► check old state against new code ─► prepare sinks ─┬─► take over ─► check again ─► JobMaster
     check the cluster, in a thread of its own ─────────────────────────┘
 
-Steps before the takeover do not disturb an older JobMaster on the same storage. A driver in waiting does them once when
-it begins to wait, and again when it takes over.
+The steps before the takeover do not disturb an older JobMaster on the same storage. A driver in waiting does these
+steps when it begins to wait, and again when it takes over.
 """
 
 from collections.abc import Callable, Mapping
@@ -95,7 +95,7 @@ def task_manager_settings(
 ) -> TaskManagerSettings:
     """Settings of all TaskManagers of a start; `process` is filled in when a TaskManager is started.
 
-    `port_range` is the job's, where `config` gives none.
+    `port_range` is the job's range, used if `config` has none.
     """
     return TaskManagerSettings(
         job_id=place.job.job_id,
@@ -177,7 +177,7 @@ class Checked(NamedTuple):
 
 
 class Overtaken(HoldfastError):
-    """The epoch that a driver in waiting was to take over from is not the newest, or its leader is alive."""
+    """The epoch from which a driver in waiting wanted to take over is not the newest, or its leader is alive."""
 
 
 def check_start(start: Start, job: StoredJob) -> Checked:
@@ -214,7 +214,7 @@ def warm_processes(start: Start, job: StoredJob) -> WarmProcesses | None:
 
 
 def start_job(start: Start, job: StoredJob) -> JobMaster:
-    """Start the job; raise the error that keeps it from running, having changed no state."""
+    """Start the job. An error that keeps it from running is raised before any state has changed."""
     settings = start.settings
     checked = check_start(start, job)
     if start.savepoint is not None and checked.is_new:
@@ -243,7 +243,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
 
 
 def _live_settings(start: Start, base: CheckpointRecord | None) -> LiveSettings:
-    """The checkpoint settings of this start: the declared ones, and over them those that were kept."""
+    """Return the checkpoint settings of this start: the declared settings, overridden by the kept updates."""
     settings = start.settings
     return settings_at_start(
         settings.checkpoint,
@@ -343,7 +343,7 @@ def _make_cluster(start: Start, job: StoredJob, epoch: Epoch, master: JobMasterG
 
 
 def _gone_back(start: Start, taken: TakenOver, base: CheckpointRecord) -> TakenOver:
-    """Put the chosen checkpoint again above the takeover, unless the job goes on from the newest checkpoint."""
+    """Put the chosen checkpoint again above the takeover, unless the job continues from the newest checkpoint."""
     savepoint, newest = start.savepoint, taken.base
     if savepoint is None:
         wanted = start.settings.start_from
@@ -356,7 +356,7 @@ def _gone_back(start: Start, taken: TakenOver, base: CheckpointRecord) -> TakenO
 
 
 def _initial_rows(start: Start, job: StoredJob, base: CheckpointRecord | None) -> list[InitialRows]:
-    """Check the state from which a new job begins. A job that has a checkpoint goes on from that instead."""
+    """Check the state from which a new job begins. A job with a checkpoint continues from the checkpoint instead."""
     if base is not None and start.initial_state:
         log.info("%s: initial_state is passed over, since the job goes on from a checkpoint", start.settings.name)
         return []
@@ -372,7 +372,8 @@ def _initial_rows(start: Start, job: StoredJob, base: CheckpointRecord | None) -
 
 
 def _chosen(start: Start, number: JournalNumber | None, newest: CheckpointRecord | None) -> CheckpointRecord | None:
-    """The checkpoint that the job goes on from: the newest, unless a retained checkpoint or savepoint is named."""
+    """Return the checkpoint from which the job continues: the newest, unless the user names a retained checkpoint or a
+    savepoint."""
     settings, savepoint = start.settings, start.savepoint
     if savepoint is not None:
         if number is None or newest is None:
@@ -407,7 +408,7 @@ def _newest_checkpoint(store: ObjectStore) -> tuple[JournalNumber | None, Checkp
 
 
 def recorded_task_managers(store: ObjectStore, declared: int, forget: bool) -> int:
-    """The number of TaskManagers that a start begins with: as its code declares, unless a rescale is in the record."""
+    """Return the number of TaskManagers of a start: the number in its code, unless the record has a rescale."""
     newest = None if forget else _newest_checkpoint(store)[1]
     return declared if newest is None else task_managers_of(newest.kept, declared)
 

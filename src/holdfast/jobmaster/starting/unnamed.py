@@ -1,7 +1,8 @@
-"""Comparison of sources, operators and sinks without a name of their own with those that the storage knows. Pure.
+"""Comparison of unnamed sources, operators and sinks with the parts that the storage knows. Pure.
 
-Such a name is a kind and a number in the order of declaration, so another order, or a part more or less, would give
-state and positions to another part. A part may change by itself as long as no other part of its kind can be meant.
+The made-up name of an unnamed part is its kind and its number in the order of declaration. So another order, or a part
+more or less, would give state and positions to another part. A part may change as long as its name cannot mean another
+part of its kind.
 """
 
 from collections.abc import Collection, Mapping
@@ -47,7 +48,7 @@ def check_unnamed(
 
 
 def _moved(before: PartsByName, now: PartsByName, drop_state: Collection[str]) -> list[str]:
-    """Names that may mean another part than before."""
+    """Return the names that may mean another part than before."""
     kept = [name for name in now if name in before and name not in drop_state]
     changed = [name for name in kept if _facts(now[name]) != _facts(before[name])]
     alone = len(changed) == 1 and before.keys() == now.keys()
@@ -57,9 +58,8 @@ def _moved(before: PartsByName, now: PartsByName, drop_state: Collection[str]) -
 
 
 def _exchanged(name: str, before: PartsByName, now: PartsByName) -> bool:
-    """True if an operator has other settings than before, and they, or those that it had, are now another's.
-
-    Settings by themselves may change, and some differ from start to start: a time, or a random number.
+    """True if an operator's settings changed, and another operator had the new settings before or has the old settings
+    now. A mere change of settings is allowed: some differ from start to start, such as a time or a random number.
     """
     mine, mine_before = (_whole(parts[name]) for parts in (now, before))
     if mine == mine_before or not (_settings(now[name]) and _settings(before[name])):
@@ -74,7 +74,7 @@ def _facts(part: PartIdentity) -> tuple[object, ...]:
 
 
 def _settings(part: PartIdentity) -> str:
-    """The digest of an operator's settings; empty where the record that has it is of an earlier release."""
+    """The digest of an operator's settings; empty if the record was written by an earlier release."""
     return part.digest.partition("-")[2]
 
 
@@ -83,7 +83,7 @@ def _whole(part: PartIdentity) -> tuple[object, ...]:
 
 
 def _same_place(before: PartIdentity, now: PartIdentity, drop_state: Collection[str]) -> bool:
-    """True if an operator has the keys and inputs that it had, apart from inputs that are given up."""
+    """True if an operator has the same keys and inputs as before, apart from dropped inputs."""
     if before.role != "operator":
         return True
     given_up = not set(before.inputs).isdisjoint(drop_state)
@@ -109,7 +109,7 @@ def _refusal(
 
 
 def _owner(part: PartIdentity, before: PartsByName) -> str | None:
-    """The name under which the storage has that part; None if there is no such name, or several."""
+    """Return the name under which the storage knows that part; None if there is no such name, or several."""
     found = [name for name, each in before.items() if _whole(each) == _whole(part)]
     found = found or [name for name, each in before.items() if _facts(each) == _facts(part)]
     found = found or [name for name, each in before.items() if (each.keys, each.inputs) == (part.keys, part.inputs)]

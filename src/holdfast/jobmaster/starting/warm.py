@@ -4,10 +4,10 @@
           │ lead(master)
           ▼
     StartProcess of the execution machine ─► a process of that number and incarnation is there: its registration goes
-    to the JobMaster, and its end from now on. Otherwise the cluster starts it as ever.
+      to the JobMaster, and so does its end from now on. Otherwise the cluster starts a new process.
 
-No process knows its epoch before it is deployed. The first incarnations of a start are numbered by the same rules in
-every start. A process that ends while it waits is started anew by the takeover.
+A process does not know its epoch before it is deployed. Every start numbers its first incarnations by the same rules,
+so warm processes fit. If a process ends while it waits, the takeover starts a new one.
 """
 
 import threading
@@ -37,7 +37,8 @@ class WarmProcesses:
         endpoint: Endpoint,
         make_cluster: Callable[[str, JobMasterGateway], Cluster],
     ) -> None:
-        """Start the processes. `make_cluster` takes the address to which they register, and what they call there."""
+        """Start the processes. `make_cluster` takes the address at which they register, and the gateway that they call
+        there."""
         self._lock = threading.Lock()
         self._master: JobMasterGateway | None = None
         self._registered: dict[ProcessId, Registration] = {}
@@ -66,7 +67,7 @@ class WarmProcesses:
         return len(self._waiting)
 
     def lead(self, master: JobMasterGateway) -> Cluster:
-        """Return the cluster for a JobMaster, which gets the processes as it starts them."""
+        """Return the cluster for a JobMaster, which takes over a warm process whenever it starts one."""
         with self._lock:
             self._master = master
         return cast(Cluster, _WarmCluster(self._cluster, self))
@@ -118,7 +119,7 @@ class WarmProcesses:
     # --- calls of the processes ---------------------------------------------------------------------------------------
 
     def _master_of(self, process: ProcessId) -> JobMasterGateway | None:
-        """The JobMaster, if the process is not one that waits."""
+        """Return the JobMaster, unless the process still waits."""
         with self._lock:
             return None if process in self._waiting else self._master
 
@@ -143,7 +144,7 @@ class WarmProcesses:
 
 
 class _WarmCluster:
-    """A cluster that starts only those processes that are not there yet; all else goes to the cluster itself."""
+    """A cluster that starts only the processes that are not warm; all other calls go to the cluster itself."""
 
     def __init__(self, cluster: Cluster, warm: WarmProcesses) -> None:
         self._cluster, self._warm = cluster, warm
@@ -157,7 +158,8 @@ class _WarmCluster:
 
 
 def first_processes(settings: MasterSettings, cluster: Cluster) -> list[ProcessId]:
-    """The processes that the execution machine of a start begins with, with their incarnations, in its order."""
+    """Return the processes, with their incarnations, that the execution machine of a start begins with, in its
+    order."""
     wanted = {Role.TASK_MANAGER: settings.layout.task_managers, Role.SENDER: cluster.residents}
     machine = Machine(settings.failover, settings.on_loss)
     commands = machine.handle(ev.Started(0.0, wanted, None, settings.layout.standby))

@@ -4,8 +4,8 @@
     lists      `entries.ListEntries`, sizes in the operator's own table
     maps       `entries.MapEntries`, the same
 
-Everything is written at once. The values that a write replaced go to the undo log, if there is one: a call that
-raises is undone from it.
+Writes reach the tables at once. The values that a write replaces go to the undo log, if there is one, by which a call
+that raises is undone.
 """
 
 from itertools import pairwise
@@ -47,8 +47,8 @@ class Arrays:
         self.kind: pa.DataType = self.codec.column_type
 
     def fitted(self, value: Any, count: int, each: str) -> pa.Array:
-        """`count` values. Numbers are cast where nothing is lost, other arrays must have the type; lists are checked
-        by value."""
+        """Convert `count` values. Numbers are cast if no value is lost, other arrays must have the type, and each value
+        of a list is checked."""
         if isinstance(value, pa.ChunkedArray):
             value = value.combine_chunks()
         try:
@@ -65,7 +65,7 @@ class Arrays:
         return array
 
     def given(self, array: pa.Array) -> Any:
-        """Return values for user code: the array itself, or a list of objects if there is no declared type."""
+        """Convert an array for user code: to the array itself, or to a list of objects if there is no declared type."""
         get = self.codec.get
         return array if self.declared is not None or get is None else [get(kept) for kept in exact_values(array)]
 
@@ -107,7 +107,7 @@ class _Bound:
         self._keys: pa.RecordBatch = table.keys_of(self._slots)
 
     def enter(self, keys: pa.RecordBatch, slots: Slots, undo_log: UndoLog | None) -> None:
-        """A call begins, for these distinct keys."""
+        """Begin a call for these distinct keys."""
         self._keys, self._slots = keys, slots
 
     @property
@@ -229,7 +229,7 @@ class ArrayListState(_Bound, ListState):
         self.update([[]] * len(self._slots))
 
     def _flat(self, values: Any) -> tuple[IntArray, pa.Array]:
-        """Group and element of all elements of the lists, a list for each distinct key."""
+        """Return the group and the value of each element of the lists; there is a list for each distinct key."""
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         lists = exact_values(values) if isinstance(values, pa.Array) else list(values)
@@ -306,7 +306,8 @@ AnyArrayState = ArrayValueState | ArrayListState | ArrayMapState
 def array_state(
     operator: str, name: str, declared: State, table: StateTable, key_schema: pa.Schema, making: Making
 ) -> AnyArrayState:
-    """Make the array state that stands in a declared state's place. Raises `TypeError` for a kind without arrays."""
+    """Make the array state that replaces a declared state while the function runs. Raises `TypeError` for a kind
+    without arrays."""
     if isinstance(declared, MapState):
         return ArrayMapState(operator, name, declared, table, key_schema, making)
     if isinstance(declared, ListState):

@@ -1,8 +1,8 @@
 """A subtask of a `BatchFunction`: rows as Arrow batches, states as arrays with an entry for each distinct key.
 
 Invariants: rows are processed in the order of arrival; a key without any value is absent. With dead letters, a call
-that raises is undone and its rows are halved until single rows are to blame, so a function may see rows again
-whose first call was undone. Does not own the transaction around it.
+that raises is undone and repeated with half of its rows at a time until the bad rows are found, so a function may see
+rows again whose first call was undone. Does not own the transaction around it.
 """
 
 from collections.abc import Callable
@@ -112,7 +112,7 @@ class BatchOperator(FunctionOperator):
         self._call_timers(keys.slice(half), times[half:], context, result)
 
     def _save_all(self, slots: Slots) -> None:
-        """Note all that the next call may change at once: the rows of its keys, and the lists."""
+        """Save everything that the next call may change directly: the rows of its keys, and the lists."""
         self._undo_log.clear()
         if self._undo_log.is_kept:
             save_rows(self._table, slots, self._undo_log)
@@ -120,7 +120,7 @@ class BatchOperator(FunctionOperator):
                 each.save(self._undo_log)
 
     def _save(self, table: StateTable, slots: Slots) -> None:
-        """Note rows of the timers' table that the call in flight is about to change."""
+        """Save rows of the timers' table that the running call is about to change."""
         if self._undo_log.is_kept:
             save_rows(table, slots, self._undo_log)
 

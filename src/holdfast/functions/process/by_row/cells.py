@@ -3,8 +3,8 @@
     table columns ──load (new slots, in bulk)──► cells ◄── value / update / add / get of the current key
                   ◄─store (touched slots, in bulk)──┘
 
-A cell holds None for no value, otherwise the kept form of a `Codec`, which nobody can change in place. So saving and
-putting back a cell undoes every change of a call. Nothing reaches the table before `store`.
+A cell holds None if there is no value, otherwise the kept form of a `Codec`, which cannot change in place. So to save a
+cell and put it back undoes every change of a call. Nothing reaches the table before `store`.
 """
 
 import sys
@@ -27,10 +27,10 @@ from holdfast.state.physical import Slots, physical_dtype, values_of
 from holdfast.state.table import StateTable
 
 CELL_BYTES = 100
-"""Memory of a cell or an entry beside its value, about: its place in a dict, and its key."""
+"""Approximate memory of a cell or an entry beside its value: its slot in a dict, and its key."""
 
 NUMBER_BYTES = 32
-"""Memory of a number, a date or a time as a Python object, about."""
+"""Approximate memory of a number, a date or a time as a Python object."""
 
 
 class Cells:
@@ -93,7 +93,7 @@ class Cells:
         self._times.clear()
 
     def held_bytes(self, slots: list[int]) -> list[int]:
-        """The memory of the values of these slots as Python objects, about."""
+        """Return the approximate memory of the values of these slots as Python objects."""
         if physical_dtype(self.codec.column_type) is not None:
             return [CELL_BYTES + NUMBER_BYTES] * len(slots)
         return [CELL_BYTES + size for size in map(sys.getsizeof, map(self.kept.__getitem__, slots))]
@@ -130,7 +130,8 @@ class Cells:
 
 
 class KeyedValueState(ValueState):
-    """`value` and `update` are closures over the objects they need, and not methods: they are the cost of a row."""
+    """The running `ValueState`. `value` and `update` are closures instead of methods, since they decide the cost of a
+    row."""
 
     def __init__(self, declared: ValueState, cells: Cells) -> None:
         super().__init__(declared.type, declared.default)

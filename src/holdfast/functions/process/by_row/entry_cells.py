@@ -32,15 +32,17 @@ from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
 ABSENT: Any = object()
-"""Stands for an entry that does not exist; None would be a value."""
+"""Marks an entry that does not exist, since None is a possible value."""
 ONE = np.zeros(1, np.int64)
 SMALL_MAX = 32
-"""Entries of a map or list that is read with its key. A higher value reads more in vain if functions touch few entries.
-Each entry of a larger map or list is looked up by itself, which takes as long as reading some hundred entries."""
+"""Greatest number of entries of a map or list that is read as soon as its key comes. With a higher value, more is read
+in vain if functions touch few entries. Each entry of a larger map or list is looked up singly, which takes as long as
+to read some hundred entries."""
 AHEAD_MAX = 64
-"""Keys whose whole maps or lists are read at once. A higher value reads more in vain where not all keys are read so."""
+"""Number of keys whose maps or lists are read in full at a time. With a higher value, more is read in vain if a
+function does not read all keys in full."""
 AHEAD_ENTRIES_MAX = 1 << 13
-"""Entries past which no further key is read ahead; they are Python values until the batch ends."""
+"""Number of entries after which no further key is read ahead, since entries stay Python values until the batch ends."""
 
 
 class _Held:
@@ -52,15 +54,15 @@ class _Held:
         self.count = self.bytes = 0
 
     def grown(self, count: int, new: Iterable[Any]) -> int:
-        """The memory, once there are `count` objects or pairs of these, `new` since the last time."""
+        """Return the memory for `count` objects or pairs; `new` are the objects since the last call."""
         self.bytes += sum(map(sys.getsizeof, new)) + CELL_BYTES * (count - self.count)
         self.count = count
         return self.bytes
 
 
 class _Map:
-    """A key's map in this batch: the entries that were read or written, which of them were written, and whether these
-    are all entries of the map."""
+    """A key's map in this batch: the entries that were read or written, the set of those written, and a flag that is
+    True if these are all entries of the map."""
 
     __slots__ = ("_held", "complete", "found", "size", "written")
 
@@ -78,7 +80,7 @@ class _Map:
 
 
 class _List:
-    """A key's list in this batch: the list in place of the stored list, if any, and the added elements."""
+    """A key's list in this batch: the list that replaces the stored list, if any, and the added elements."""
 
     __slots__ = ("_held", "added", "replaced", "stored")
 
@@ -89,7 +91,7 @@ class _List:
         self._held = _Held()
 
     def held_bytes(self) -> int:
-        """The memory of the elements, about: those that were not added count like added ones."""
+        """Estimate the memory of the elements: an element that was not added counts like an added one."""
         bytes_of_added = self._held.grown(len(self.added), islice(self.added, self._held.count, None))
         others = len(self.stored or ()) + len(self.replaced or ())
         return bytes_of_added + others * (CELL_BYTES + bytes_of_added // max(1, len(self.added)))
@@ -103,7 +105,7 @@ OfKey = TypeVar("OfKey", _Map, _List)
 
 
 class _EntryCells(ABC, Generic[OfKey]):
-    """The base of both kinds: sizes and the batch's changes (`OfKey`) by slot, and a note of each change for undo."""
+    """The base of both kinds: sizes and the batch's changes (`OfKey`) by slot, and the undo of each change."""
 
     tables: dict[str, StateTable]
     """The tables of this state alone, by name."""
@@ -155,10 +157,9 @@ class _EntryCells(ABC, Generic[OfKey]):
         self._loaded += slots.tolist()
 
     def _ahead(self) -> list[int]:
-        """Return the current slot, and slots loaded after it that are not read.
-
-        A function that reads a key as a whole mostly reads the next keys too. The first time there are no further
-        slots, then as many as were read in this way.
+        """Return the current slot, and slots loaded after it that were not read yet. A function that reads a key in
+        full mostly reads the next keys in full too. So the first call returns no further slots, and later calls return
+        as many as were read in full so far.
         """
         slot, count = self.cursor.slot, min(self._whole, AHEAD_MAX)
         slots, entries, place = [slot], self._sizes[slot], self._places[slot] + 1
@@ -175,7 +176,7 @@ class _EntryCells(ABC, Generic[OfKey]):
 
     @property
     def _reading_prolongs(self) -> bool:
-        """True if reading prolongs the lives of entries, so that none may be read in vain."""
+        """True if a read prolongs the life of an entry, so that no entry may be read ahead."""
         return self.state.expiry is not None and self.state.expiry.on == "read"
 
     def _small(self, slots: Slots) -> list[int]:
@@ -188,7 +189,7 @@ class _EntryCells(ABC, Generic[OfKey]):
         """Do nothing: each change is noted when it is made, since a call changes few of a key's entries."""
 
     def held_bytes(self, slots: list[int]) -> list[int]:
-        """The memory of the entries of these slots as Python objects, about."""
+        """Return the approximate memory of the entries of these slots as Python objects."""
         found = map(self._of_keys.get, slots)
         return [CELL_BYTES if each is None else CELL_BYTES + each.held_bytes() for each in found]
 

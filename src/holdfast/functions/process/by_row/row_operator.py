@@ -6,9 +6,10 @@
                                  remove some of what has expired (`sweeping`)
 
 Invariants: rows are processed in the order of arrival. The table is written only after the last row. With dead letters,
-a row whose call failed leaves no trace in cells or output. While no row fails, that costs nothing. The first failed row
-has the batch taken again from its beginning, carefully. Then and for some batches to come, cells are saved before each
-slice, and a slice with a failed row is undone and taken row by row. Does not own the transaction around it.
+a row whose call failed leaves no trace in cells or output. As long as no row fails, this costs nothing. After the first
+failed row, the batch is processed again from its beginning, carefully: in this batch and some batches to come, cells
+are saved before each slice, and a slice with a failed row is undone and taken row by row. Does not own the transaction
+around it.
 """
 
 import sys
@@ -41,10 +42,10 @@ if TYPE_CHECKING:
     from holdfast.functions.process.declared import Context, ProcessSpec
 
 SLICE_ROWS = 1 << 13
-"""Rows that are Python objects at the same time. A higher value takes more memory, and fewer look-ups."""
+"""Number of rows that are Python objects at the same time. A higher value takes more memory, and fewer look-ups."""
 OUT_ROWS_MAX = 1 << 15
-"""Rows that a function gave and that are held as Python objects before they become columns. A higher value takes more
-memory where a row becomes many."""
+"""Number of output rows that are held as Python objects before they become columns. A higher value takes more memory if
+a function makes many rows of one."""
 CAREFUL_BATCHES = 100
 """Batches that are taken carefully, row by row, after a batch with a bad row, if there are dead letters."""
 
@@ -125,8 +126,8 @@ class ProcessOperator(FunctionOperator):
     def _take_rows(
         self, pieces: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult
     ) -> None:
-        """Process all rows of the batch. When a row fails for the first time and may fail, the batch is processed again
-        from its beginning."""
+        """Process all rows of the batch. When a row fails for the first time, and bad rows are dead letters, process
+        the batch again from its beginning."""
         self._careful = max(0, self._careful - 1)
         known = len(result.bad)
         try:
@@ -160,7 +161,7 @@ class ProcessOperator(FunctionOperator):
             self._timers.reset()
 
     def _look_up(self, rows: pa.RecordBatch) -> Slots:
-        """The slots of rows' keys, their states loaded."""
+        """Return the slots of the rows' keys, after loading their states."""
         slots = self._table.lookup(rows)
         touched = self._table.touched()
         for cells in self._cells:
@@ -169,7 +170,7 @@ class ProcessOperator(FunctionOperator):
         return slots
 
     def _save(self, slots: list[int]) -> int:
-        """Note all that a call for these slots may change; return the mark to which a failure goes back."""
+        """Save everything that a call for these slots may change; return the mark to which a failure goes back."""
         mark: int = self._undo_log.mark()
         for cells in self._cells:
             cells.save(slots, self._undo_log)
@@ -279,7 +280,7 @@ class ProcessOperator(FunctionOperator):
     def _run(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        """Take a slice. If it fails anywhere and may fail, it is undone and taken again row by row."""
+        """Take a slice. If a row fails, and bad rows are dead letters, undo the slice and take it again row by row."""
         if not self._careful:
             self._take_all(part, slots, first_row, context, result)
             self._undo_log.clear()
@@ -300,7 +301,7 @@ class ProcessOperator(FunctionOperator):
     def _take_all(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        """Take all rows, until a row fails. This loop is the cost of a row."""
+        """Take all rows, until a row fails. This loop decides the cost of a row."""
         process, cursor, ctx, shape = self._process_row, self._cursor, self._context, self._fitter.shape
         out: list[Row] = []
         starts: list[int] = []
@@ -321,7 +322,7 @@ class ProcessOperator(FunctionOperator):
                         starts[:] = [0] * len(starts)
         except USER_ERRORS as error:
             if isinstance(error, UserFunctionError) and isinstance(error.__cause__, OutputMismatch):
-                raise  # Output that was put out before the slice's end names its row itself.
+                raise  # The error of output that was put out before the slice's end names its row itself.
             raise self._error(part, len(starts) - 1, first_row, context, error) from error
         self._put_out(out, starts, part, first_row, context, result)
 
@@ -344,7 +345,7 @@ class ProcessOperator(FunctionOperator):
     def _take_each(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        """Take the slice row by row; a row that fails is set apart, without a trace in cells or output."""
+        """Take the slice row by row; a row that fails becomes a bad row, and leaves no trace in cells or output."""
         cursor, ctx = self._cursor, self._context
         fitter, rows = self._fitter, list[Row]()
         for number, (slot, row, key) in enumerate(self._calls(part, slots)):

@@ -1,8 +1,8 @@
 """A subtask's part of a user's function, by row or by batch: its copy, its tables, its lists, the time of the batch.
 
-A function is opened when its operator is made. A function with lists is opened when these hold a checkpoint's entries,
-and a new copy of it each time that the job goes back to a checkpoint: objects that `open` made of the entries belong to
-them.
+A function is opened when its operator is made. A function with lists is opened only when the lists hold the entries of
+a checkpoint. Each time that the job goes back to a checkpoint, a new copy of such a function is opened, because objects
+that `open` made belong to the entries from which it made them.
 
 The calls, and the states in place of the declared states, are those of `row_operator` and `batch_operator`.
 """
@@ -32,7 +32,7 @@ log = logger(__name__)
 
 
 class FunctionOperator(Operator):
-    """`_making` holds the means by which the tables of its states are made."""
+    """The part of a running function that is the same by row and by array. `_making` makes the tables of its states."""
 
     def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int, new_table: NewTable) -> None:
         self._spec = spec
@@ -49,7 +49,7 @@ class FunctionOperator(Operator):
         self._broadcasts = Broadcasts(spec.name, spec.broadcast, max_parallelism)
         self.tables.update(self._broadcasts.tables)
         self._seen_states: dict[str, Any] = dict(self._broadcasts.by_name)
-        """The states that stand in the place of the declared ones."""
+        """The running states, which replace the declared states."""
         self._function: Any = spec.copy_function()
         self._is_open = False
         if not self._lists:

@@ -7,9 +7,9 @@ where `_change_type` says so, or, in a stream without that column, where all oth
 
 Invariants: all broadcast rows of a batch are in the table before the first other row of the batch is processed. Every
 subtask gets the same rows in the same order, so the tables are equal after each batch. The views for Python and Arrow
-follow the table, whose count of commits tells an undone batch and a rewind.
-Does not own: which subtask stores the table (`materialize/replica.py`); rows with an unknown `_change_type`, which the
-sender sets aside once for all subtasks (`exchange/task.py`).
+follow the table: its count of commits shows that a batch was undone or rewound. Does not own: which subtask stores the
+table (`materialize/replica.py`); rows with an unknown `_change_type`, which the sender sets aside once for all subtasks
+(`exchange/task.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class BroadcastEntries(BroadcastState):
         self._ordered: list[Any] | None = None
         self._rows: pa.RecordBatch | None = None
         self._seen_at: tuple[int | None, ...] = ()
-        """Counts of the table's commits at which the rows are those that were seen last."""
+        """The counts of the table's commits at which the views are up to date."""
 
     @property
     def memory_bytes(self) -> int:

@@ -4,9 +4,8 @@
           ◄─store── the changes of the batch
 
 Invariants: nothing reaches the table before `store`. A value that is read is a copy. An entry keeps its seat, and so
-its key group, for life. The entries of a batch that was undone go with it: the table counts its commits, and `begin`
-looks.
-The table is in memory whatever the state backend is: so are the entries.
+its key group, for life. The changes of an undone batch are dropped: `begin` sees by the table's count of commits that
+the batch was undone. The table is in memory with every state backend, since the entries are in memory too.
 """
 
 from collections.abc import Iterable
@@ -29,7 +28,7 @@ from holdfast.state.table import StateTable
 LIST_ENTRY_BYTES = 200
 """An estimate in bytes of the memory of an entry beside its row: two numbers, a value, and its place in a dict."""
 COMPARED = (int, str, bytes)
-"""Types of values that are equal only if nothing has to be stored. A float may be 0.0 or -0.0."""
+"""Types whose equal values have the same stored form. Floats do not: 0.0 equals -0.0."""
 
 Place = tuple[int, int]
 """Position and seat of an entry. Positions ascend; after a rescale two entries may have the same position."""
@@ -51,7 +50,7 @@ class SubtaskList:
         """Entries as of the last batch that was committed."""
         self._now: dict[Place, Any] = {}
         self._shared = True
-        """True if `_now` is also somebody else's: it is copied before it is changed."""
+        """True if another object uses `_now` too, so that it must be copied before it is changed."""
         self._touched: set[Place] = set()
         self._commits = 0
         self._in_batch = False
@@ -66,7 +65,7 @@ class SubtaskList:
         return pa.RecordBatch.from_pylist([], self.table.stored_schema())
 
     def open(self, key_groups: range) -> None:
-        """Take in the table's rows: it holds a checkpoint's state. New entries go to these key groups."""
+        """Read the table's rows, which are the state of a checkpoint. New entries go to these key groups."""
         self._key_groups = key_groups
         self._now = dict(_in_order(self.table.snapshot()))
         self._stored, self._shared = self._now, True
@@ -74,7 +73,7 @@ class SubtaskList:
         self._commits = self.table.commits or 0
 
     def begin(self) -> None:
-        """A batch begins: entries are as they were committed last."""
+        """Begin a batch, with the entries as they were committed last."""
         commits = self.table.commits or 0
         if commits != self._commits:
             self._stored = self._now

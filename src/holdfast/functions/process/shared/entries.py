@@ -5,14 +5,15 @@
             (key, position)  →  map key                 the list of the map's keys, for iteration
 
 The number of entries (`sizes`), and the begin of a list (`starts`; 0 unless elements expired), are columns of the
-operator's own table, kept by the caller. A map entry that is removed leaves its position to a new entry, or else to the
-last entry, so that positions stay without holes.
+operator's own table, kept by the caller. When a map entry is removed, a new entry takes its position, or else the last
+entry, so that positions have no holes.
 
 Keys are given as distinct rows of key columns, `groups` says for each entry the index of its key among them.
 Key groups are those of the key columns alone: entries are in their key's subtask.
 
-Invariants: outside a call, each map entry's position is where the list has its map key. Undo, log, restore and
-eviction are the tables' and need nothing here. `undo_log`, where it is not None, gets the old rows of every write.
+Invariants: outside a call, each map entry's position is the position of its map key in the list. The tables do undo,
+log, restore and eviction; this module adds nothing to that. `undo_log`, where it is not None, gets the old rows of
+every write.
 """
 
 from dataclasses import dataclass, replace
@@ -49,13 +50,13 @@ class SavedRows:
 
 
 def save_rows(table: StateTable, slots: Slots, undo_log: UndoLog) -> None:
-    """Note the rows of these slots, so that all later changes to them can be undone."""
+    """Save the rows of these slots, so that all later changes to them can be undone."""
     columns = [table.column(name).gather(slots) for name in table.value_schema.names]
     undo_log.note(SavedRows(table, slots, table.present[slots], columns).put_back)
 
 
 def list_schema(key_schema: pa.Schema, element: pa.Field, expires: bool = False) -> TableSchema:
-    """`element` is called `VALUE`; so is a map's `value`."""
+    """Return the schema of a list's table. The field `element` has the name `VALUE`."""
     return _composite(key_schema, pa.field(POSITION, pa.int64()), [element], expires)
 
 
@@ -75,7 +76,7 @@ class EntryTable:
     def __init__(self, schema: TableSchema, making: "Making", expiry: Expiry | None = None) -> None:
         self.table = making.new_table(schema.keys, schema.values, making.max_parallelism)
         self.undo_log: UndoLog | None = None
-        """Log of the call in flight; None: its changes are not undone alone."""
+        """The undo log of the running call; None: a call is never undone by itself."""
         self.expiry = expiry
         self._clock = making.clock
 
@@ -171,7 +172,7 @@ class ListEntries:
         groups: IntArray,
         elements: Any,
     ) -> tuple[IntArray, IntArray]:
-        """Append elements; to nothing where a list is `replaced`. Sizes and starts after it."""
+        """Append elements; a list that is marked in `replaced` is emptied first. Returns the new sizes and starts."""
         added, stops = np.bincount(groups, minlength=len(sizes)), starts + sizes
         self.cut(keys, np.where(replaced, np.maximum(added, starts), stops), stops)
         sizes, starts = np.where(replaced, 0, sizes), np.where(replaced, 0, starts)
@@ -179,7 +180,7 @@ class ListEntries:
         return sizes + added, starts
 
     def cut(self, keys: pa.RecordBatch, starts: IntArray, stops: IntArray) -> None:
-        """Delete the elements at `starts` or past it, before `stops`."""
+        """Delete the elements at positions from `starts` to before `stops`."""
         groups, positions = spans(np.maximum(stops - starts, 0), starts)
         if len(groups):
             self.rows.delete(self.rows.slots(keys, groups, pa.array(positions)))
@@ -191,7 +192,7 @@ class MapEntries:
         self.order = ListEntries(order, making)
 
     def get(self, keys: pa.RecordBatch, groups: IntArray, map_keys: Any) -> tuple[Any, BoolArray]:
-        """The values, and which entries there are: those that are alive."""
+        """Return the values, and a mask of the entries that exist and have not expired."""
         slots = self.rows.slots(keys, groups, map_keys)
         alive = self.rows.alive(slots)
         self.rows.touch(slots[alive])
@@ -241,7 +242,8 @@ class MapEntries:
         gone: BoolArray,
         new: BoolArray,
     ) -> IntArray:
-        """Remove entries and add others: new ones, then the last ones, take the places that become free."""
+        """Remove entries and add new ones. The new entries, then the last entries, take the positions that become
+        free."""
         holes = self.rows.read(POSITION, slots[gone]).to_numpy()
         self.rows.delete(slots[gone])
         after = sizes + np.bincount(groups[new], minlength=len(sizes)) - np.bincount(groups[gone], minlength=len(sizes))
@@ -256,8 +258,8 @@ class MapEntries:
 def _free_places(
     sizes: IntArray, after: IntArray, hole_groups: IntArray, holes: IntArray, new_groups: IntArray
 ) -> tuple[IntArray, tuple[IntArray, IntArray]]:
-    """Return the places of the new entries, the places of entries that must move, and the group and position of the
-    latter."""
+    """Return the positions for the new entries, the positions for the entries that must move, and the group and old
+    position of each entry that must move."""
     free: dict[int, list[int]] = {}
     for group, hole in zip(hole_groups.tolist(), holes.tolist(), strict=True):
         free.setdefault(group, []).append(hole)

@@ -1,4 +1,4 @@
-"""Record batches of the declared schema are made of a function's output; output that does not match is an error.
+"""From a function's output to record batches of the declared schema; output that does not match the schema is an error.
 
 Values are checked a column at a time; the error still says which row it was.
 """
@@ -17,7 +17,7 @@ Row = Sequence[Any]
 
 
 class OutputMismatch(TypeError):
-    """Output that is not of the declared schema: column, found, expected. `row`: which of several, if known."""
+    """Output that does not fit the declared schema: column, found, expected. `row`: the number of the row, if known."""
 
     def __init__(self, message: str, row: int = 0) -> None:
         super().__init__(message)
@@ -42,10 +42,10 @@ def yielded(produced: Any) -> Iterable[Any]:
 
 
 class RowFitter:
-    """Yielded dicts and tuples against a schema.
+    """Checks yielded dicts and tuples against a schema.
 
-    `shape` gives a row's values in schema order, themselves unchecked. It is a closure over the objects it needs, and
-    not a method: it is the cost of a row.
+    `shape` returns a row's values in the schema's order, without checking them. It is a closure instead of a method,
+    since it decides the cost of a row.
     """
 
     def __init__(self, schema: pa.Schema) -> None:

@@ -39,7 +39,7 @@ def start_column(state: str) -> str:
 
 
 def time_column(state: str) -> str:
-    """Name the column of the operator's own table since when a value's time to live runs (microseconds of
+    """Name the column of the operator's own table with the time from which a value's time to live runs (microseconds of
     `batch_time`)."""
     return f"{state}.time"
 
@@ -158,7 +158,7 @@ class FoldingState(State):
     """A value for each key, made of all values that were added. `ProcessFunction` only."""
 
     def add(self, value: Any) -> None:
-        """Bring a value into the key's."""
+        """Combine a value with the key's value."""
         self._not_running()
 
     def get(self) -> Any:

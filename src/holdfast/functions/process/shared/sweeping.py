@@ -4,8 +4,9 @@
     a round over a table takes a quarter of the time to live (`SweepPace`); the first round is made at once
 
 A removal is a change of the batch like any other: logged, undone with it, rewound past a checkpoint with it. A value
-that has expired by the batch's planned time is invisible already, so it never shows how far a round has come, and a
-round simply begins anew after a restart. If no rows come, the planner is told when to start a batch for it (`Timers`).
+that has expired by the batch's planned time is invisible already, so results never depend on the progress of a round,
+and a round simply begins anew after a restart. If no rows come, the planner learns from `Timers` when to start a batch
+for the removal.
 """
 
 import math
@@ -30,7 +31,7 @@ from holdfast.state.table import StateTable
 ROUNDS = 4
 """Rounds over a table within the life of its values. A higher value removes values sooner, and looks at more rows."""
 ROWS_LEAST = 1024
-"""Least rows to look at, unless the table has fewer: a look costs something by itself."""
+"""Least number of rows to look at, unless the table has fewer, since each look has a fixed cost."""
 ROWS_MAX = 65_536
 """Rows of a table that a batch looks at, at most. A higher value removes sooner, and makes batches longer."""
 IDLE_US_LEAST = 1_000_000
@@ -56,7 +57,8 @@ class SweepPace:
         return 0 if self._owed < min(size, ROWS_LEAST) else min(ROWS_MAX, max(ROWS_LEAST, round(self._owed)))
 
     def seen(self, rows: int, over: bool) -> None:
-        """Note the rows that were looked at; `over`: they ended a round, and the next round begins in its time."""
+        """Note the rows that were looked at. `over`: they ended a round, and the next round begins when its time
+        comes."""
         assert self._owed is not None, "asked before"
         self._owed = 0.0 if over else max(0.0, self._owed - rows)
 
@@ -79,7 +81,7 @@ class _Part(ABC):
         self._place = START
 
     def look(self) -> tuple[int, list[Slots]]:
-        """Go on with the round: how much was removed, and the slots of own rows that lost something."""
+        """Continue the round; return the number of removed values, and the slots of own rows that lost a value."""
         rows_max = self.pace.rows(len(self.table), self._clock.now_us)
         removed, touched = 0, []
         while rows_max > 0:
@@ -97,7 +99,7 @@ class _Part(ABC):
 
     @abstractmethod
     def _wanted(self, cells: StoredCells) -> BoolArray:
-        """Rows with something expired, or with a value whose time has not begun."""
+        """Mark the rows with an expired value, or with a value whose time has not begun."""
 
     @abstractmethod
     def _remove(self, keys: pa.RecordBatch) -> tuple[int, Slots]: ...
@@ -172,7 +174,8 @@ class _Entries(_Part):
 
 
 class _Elements(_Entries):
-    """Elements expire from the front: they were appended in order of time. Live elements hold up those behind them."""
+    """Elements expire from the front, since they were appended in order of time. A live element keeps the expired
+    elements behind it."""
 
     def _take_out(self, keys: pa.RecordBatch, slots: Slots, groups: IntArray, last: Any) -> int:
         size, start = size_column(self._name), start_column(self._name)

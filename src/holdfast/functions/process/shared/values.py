@@ -226,7 +226,7 @@ _EPOCH, _MICROSECOND = datetime.datetime(1970, 1, 1), datetime.timedelta(microse
 
 
 def _packable(value: Any) -> Any:
-    """The value as msgpack takes it and gives it back: no classes or sets, which it would turn into something else."""
+    """Return the value in a form that msgpack preserves. Classes and sets, which msgpack would change, are refused."""
     kind = type(value)
     if kind in _SCALARS:
         return value
@@ -262,7 +262,8 @@ def pack(value: Any) -> bytes:
 
 
 class Codec:
-    """The way in which a value of a declared type is kept: in the form of `fit_for`, or as msgpack without a type."""
+    """Converts values of a declared type to the kept form and back: the form of `fit_for`, or msgpack if there is no
+    type."""
 
     def __init__(self, kind: pa.DataType | None) -> None:
         self.column_type: pa.DataType = packed_field("").type if kind is None else kind
