@@ -1,4 +1,4 @@
-"""Checkpoints: rules that decide when to cut, when a checkpoint is complete, and what follows. Pure.
+"""Checkpoints: rules that decide when to cut, when a checkpoint is complete, and which commands follow. Pure.
 
 Files in reading order: `events` (facts in, commands out), `coordinator` on `coordination`, `triggers` with
 `trigger_texts` (when), `demand` (who wants it, who refuses), `cutting`, `pending` (between cut and record),

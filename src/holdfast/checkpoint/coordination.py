@@ -3,8 +3,9 @@
     pending ──► aborted: declined, timed out, subsumed, no record, or a failover began
             └─► recorded (`recording.py`)
 
-Invariant: the outcome of an abort alone decides if it counts as a failure; everybody who asked for it gets an answer.
-Does not own: when to cut (`cutting.py`), records (`recording.py`), the handling of events (`coordinator.py`).
+Invariants: only the outcome of an abort decides if the abort counts as a failure. Every request for a checkpoint gets
+an answer. Does not own: when to cut (`cutting.py`), records (`recording.py`), the handling of events
+(`coordinator.py`).
 """
 
 from enum import Enum
@@ -33,7 +34,7 @@ class CoordinatorPhase(Enum):
 
 
 class Coordination:
-    """The state that rules of cuts, of records and of events share, and the commands of the present answer."""
+    """The state that the rules of cuts, records and events share, and the commands of the current answer."""
 
     def __init__(self, config: CheckpointConfig) -> None:
         self.config = config

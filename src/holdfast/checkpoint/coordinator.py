@@ -111,25 +111,25 @@ class Coordinator:
 
     @property
     def backlog(self) -> Mapping[str, int]:
-        """Recorded groups that each sink has still to publish; a job may end when all are 0."""
+        """Number of recorded groups that each sink has not published yet; a job may end once all numbers are 0."""
         return self._shared.publication.backlog()
 
     @property
     def refused_by(self) -> tuple[Refusal, ...]:
-        """Refusals that keep a checkpoint waiting for a later batch boundary; empty if none waits."""
+        """Refusals that keep a checkpoint waiting for a later batch boundary; empty if no checkpoint waits."""
         return self._shared.demand.waits_for
 
     def next_due_s(self, wall_s: float) -> float | None:
-        """The wall-clock time at which the trigger comes due; None if it does not by time, or is due already."""
+        """The wall-clock time at which the trigger comes due; None if it does not depend on time, or is due already."""
         return self._shared.demand.next_due_s(self._shared.config.trigger, wall_s)
 
     @property
     def live(self) -> frozenset[Incarnation]:
-        """The incarnations that hold places, as of the last event."""
+        """The incarnations that hold places after the last event."""
         return frozenset(self._shared.live.values())
 
     def outstanding(self) -> Outstanding:
-        """The objects and files that clean-up must leave in place, as of the last event."""
+        """The objects and files that clean-up must not delete, after the last event."""
         last = self._shared.ledger.last
         first_pending = min((each.checkpoint_id for each in self._shared.pending), default=self._shared.last_id + 1)
         return Outstanding(
@@ -264,7 +264,7 @@ class Coordinator:
         self._recording.choose_base()
 
     def _on_task_managers_missing(self, event: ev.TaskManagersMissing) -> None:
-        """Go on without them: pending checkpoints that wait for their parts are given up."""
+        """Continue without the missing TaskManagers; abort pending checkpoints that wait for their parts."""
         if self._shared.phase not in (CoordinatorPhase.RUNNING, CoordinatorPhase.INCOMPLETE):
             return
         self._shared.phase = CoordinatorPhase.INCOMPLETE
@@ -274,7 +274,7 @@ class Coordinator:
                 self._shared.abort(pending, event.reason, Outcome.ENDED)
 
     def _await_replacements(self, reason: str) -> None:
-        """Choose the base for replacements, which stays the newest record until they have joined."""
+        """Choose the base for replacements. It stays the newest record until the replacements have joined."""
         if self._shared.phase not in (CoordinatorPhase.RUNNING, CoordinatorPhase.INCOMPLETE):
             return
         self._shared.phase = CoordinatorPhase.JOINING

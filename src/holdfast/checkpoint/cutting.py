@@ -1,4 +1,4 @@
-"""Cuts: who wants a checkpoint, and whether it is cut at this batch boundary.
+"""Cuts: the demand for a checkpoint, and the decision to cut at this batch boundary.
 
     wanted ──progress, nobody refuses, a free place, the pause over──► Cut ──► pending
        ├──a pending checkpoint covers all that was committed──► attached to it
@@ -25,7 +25,7 @@ class Cutting:
         self.at_commit = False
 
     def serve(self) -> None:
-        """Serve requests and the policy, where a cut is possible at all."""
+        """Serve requests and the policy, if a cut is possible at all."""
         incomplete = self._shared.phase is CoordinatorPhase.INCOMPLETE and self._shared.parts.stand_in(
             self._shared.live
         )
@@ -40,7 +40,7 @@ class Cutting:
             return
         wanted = self._shared.unrecorded_progress
         covering = None if wanted is None else self._shared.pending.covering(wanted)
-        if wanted is None and self._recording.again is None:  # else the newest record is about to have another number
+        if wanted is None and self._recording.again is None:  # otherwise the newest record is about to get another number
             self._shared.resolve(self._shared.demand.take_requests())
         elif wanted is None:
             return
@@ -55,8 +55,8 @@ class Cutting:
     def _serve_policy(self) -> None:
         """Cut if the policy's trigger is due, or is due soon and a batch was committed just now.
 
-        The trigger stays due until there is progress, a free place and the pause is over, and nobody refuses. A trigger
-        that comes due while an earlier trigger is refused takes its place, and is refused anew.
+        The trigger stays due until there is progress, one more checkpoint may be pending, the pause is over, and no
+        part refuses. A trigger that comes due while an earlier trigger is refused replaces it, and is refused anew.
         """
         last = self._shared.ledger.last
         watermark_us = None if last is None else last.position.watermark_us

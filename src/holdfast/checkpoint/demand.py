@@ -23,8 +23,8 @@ BY_SAVEPOINT = "savepoint"
 class NotifyRefused:
     """A trigger came due and was refused at the last boundary: nothing was cut, and it stays due.
 
-    Given once for each trigger, and once more where the first hard refusal comes after soft ones. `counted`: somebody
-    refused hard, which counts as a failed checkpoint.
+    The command comes once for each trigger, and once more if the first hard refusal comes after soft ones. `counted`: a
+    refusal was hard, which counts as a failed checkpoint.
     """
 
     checkpoint_id: CheckpointId
@@ -48,16 +48,16 @@ class Demand:
         """The requests that are made for a savepoint."""
         self._schedule = TriggerSchedule()
         self._is_first = True
-        """No trigger of the policy was answered since the start."""
+        """True if no trigger of the policy was answered since the start."""
         self.event_time = WatermarkSchedule()
         self._by_watermark = False
         """True if the last demand that was reported came from event time."""
         self._refused_requests = 0
         """Number of requests, counted from the oldest, whose refusal was reported."""
         self._refused_hard: set[str] = set()
-        """Kinds of triggers whose present trigger was refused hard already."""
+        """Kinds of triggers whose current trigger was refused hard already."""
         self.is_held = False
-        """A trigger of the policy was refused, and waits for another boundary."""
+        """True if a trigger of the policy was refused, and waits for another boundary."""
 
     @property
     def waits_for(self) -> tuple[Refusal, ...]:
@@ -84,7 +84,7 @@ class Demand:
         return self._schedule.next_due_s(trigger, wall_s)
 
     def answered(self, due_s: float) -> None:
-        """Note that a cut or a refusal answered the policy's trigger; the next trigger comes due in its time."""
+        """Note that a cut or a refusal answered the policy's trigger; the next trigger comes due at its own time."""
         self._is_first = False
         if self._by_watermark:
             self.event_time.served(round(due_s * 1e6))
@@ -97,7 +97,7 @@ class Demand:
 
     @property
     def asked_by(self) -> str:
-        """The name in the history of a cut for the requests."""
+        """The name that the history gives to a cut for these requests."""
         return BY_SAVEPOINT if self._savepoints.intersection(self.requests) else BY_REQUEST
 
     def take_requests(self) -> list[str]:
@@ -116,7 +116,7 @@ class Demand:
         return self._is_news(BY_POLICY, is_new)
 
     def _is_news(self, trigger: str, is_new: bool) -> bool:
-        """Return True if a refusal is to be reported: once for each trigger, and again if it is hard for the first
+        """Return True if a refusal must be reported: once for each trigger, and again if it is hard for the first
         time."""
         is_hard = any(each.hard for each in self.refusals)
         is_news = is_new or (is_hard and trigger not in self._refused_hard)

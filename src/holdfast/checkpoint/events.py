@@ -1,12 +1,12 @@
-"""Events that the coordinator is told (facts) and commands that it gives (orders), as frozen values.
+"""Events (facts for the coordinator) and commands (its orders), as frozen values.
 
 `Coordinator.handle(event) -> list[Command]` is the only way in. The JobMaster feeds events one by one, executes the
 commands, and reports their results as further events.
 
 Order
 -----
-The commands of an answer come in this order, and are to be *started* in it. None waits for the command before it unless
-a line below says so (if order is needed for safety, an event comes in between):
+The commands of an answer come in this order, and must be *started* in this order. A command does not wait for the end
+of the command before it, unless a line below says so (if order matters for safety, an event comes in between):
 
  1. conclusions: NotifyCompleted, NotifyAborted, CheckOwnership, Resolve, DropStaged, AskFailover, FailQuery,
     RestoreFrom
@@ -72,7 +72,7 @@ class CoordinatorStarted:
 class CoordinatorTick:
     """Time passed: `now_s` monotonic; `wall_s` since the Unix epoch, for triggers; `job_s`, the job's, for retention.
 
-    Time enters by this event alone, so a tick should precede every event that is far from the last event.
+    Only this event brings time, so a tick should precede every event that comes long after the last event.
     """
 
     now_s: float
@@ -82,10 +82,10 @@ class CoordinatorTick:
 
 @dataclass(frozen=True, slots=True)
 class TriggerRequested:
-    """Somebody asks for a checkpoint of everything committed so far; a `Resolve` answers.
+    """A request for a checkpoint of everything committed so far; a `Resolve` answers it.
 
-    The minimum pause does not hold it back. It waits while `max_concurrent` are pending or the job is being deployed. A
-    job's final checkpoint is requested by this event.
+    The minimum pause does not delay it. It waits while `max_concurrent` checkpoints are pending or the job is being
+    deployed. This event also requests the final checkpoint of a job.
     """
 
     request_id: str
@@ -93,9 +93,8 @@ class TriggerRequested:
 
 @dataclass(frozen=True, slots=True)
 class CommitBegan:
-    """A batch is about to be committed, and a cut must be of the state as it is: there is none before it is.
-
-    Only without a changelog; answered by `CommitAcknowledged`, or the job fails over.
+    """A batch is about to be committed. Without a changelog, a cut captures the tables as they are, so no cut is taken
+    until the commit is acknowledged. Only for jobs without a changelog; `CommitAcknowledged` or a failover follows.
     """
 
 
@@ -103,8 +102,8 @@ class CommitBegan:
 class CloseRequested:
     """The job is about to end in order; a `Resolve` answers soon.
 
-    If the newest record holds groups, all of which are published by now, its checkpoint is recorded again without them:
-    else the next start would publish them once more. So it is if the updates to keep are not those of the record.
+    If the newest record holds groups that are all published by now, its checkpoint is recorded again without them:
+    otherwise the next start would publish them again. The same happens if the kept updates are not those of the record.
     """
 
     request_id: str
@@ -132,10 +131,11 @@ class Acknowledged:
     """A TaskManager stored its part of a checkpoint.
 
     `objects`: names in its manifest, and the manifest itself. `held`: further names that its live logs hold. `sequence`
-    grows with every acknowledgement the incarnation composes (a repetition keeps its number), so that the latest `held`
-    is known in whatever order they arrive; those with equal numbers are ordered by `checkpoint_id`.
+    grows with every acknowledgement that the incarnation composes (a repetition keeps its number), so the latest `held`
+    is known in whatever order acknowledgements arrive; `checkpoint_id` orders acknowledgements with equal numbers.
     `manifest` is empty if manifest and new log came with the acknowledgement, to be stored in the gathered object.
-    `informed`: the newest checkpoint of which it knew then where such a part of its lies.
+    `informed`: the newest checkpoint for which the TaskManager knew, at that time, where such a part of its own was
+    stored.
     """
 
     checkpoint_id: CheckpointId
@@ -151,7 +151,8 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """A TaskManager cannot do its part. Soft ones do not count as failures. `outage`: a store or a disk is away."""
+    """A TaskManager cannot do its part. A `soft` decline does not count as a failure. `outage`: a store or a disk is
+    unreachable."""
 
     checkpoint_id: CheckpointId
     task_manager: int
@@ -163,7 +164,8 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class FailoverBegan:
-    """The job, or only a replacement where batches go on, begins from a checkpoint. Until then nothing is cut."""
+    """The job, or only a replacement while batches continue, will begin from a checkpoint. Until it has, nothing is
+    cut."""
 
     reason: str
     goes_on: bool = False
@@ -173,8 +175,8 @@ class FailoverBegan:
 class TaskManagersChanged:
     """Everything is deployed and can process under `run`; `live` names each TaskManager's incarnation (or is empty).
 
-    Incarnations that are not in it are dead: the names that they held no longer count.
-    After a failover it must not come before `RestoreFrom`.
+    Incarnations that are not in `live` are dead: the names that they held no longer count. After a failover it must not
+    come before `RestoreFrom`.
     """
 
     run: RunNumber
@@ -183,7 +185,7 @@ class TaskManagersChanged:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsFound:
-    """Objects of the dead, of resolved checkpoints, or let go of by sources: they have no other owner now."""
+    """Objects of dead incarnations, of resolved checkpoints, or given up by sources: they have no other owner now."""
 
     names: frozenset[str]
 
@@ -201,7 +203,8 @@ class RecordWritten:
 
 @dataclass(frozen=True, slots=True)
 class RecordFailed:
-    """Certainty that no record was written. `stored`: the objects that were put for it. `outage`: the store is away."""
+    """The record was certainly not written. `stored`: the objects that were put for it. `outage`: the store is
+    unreachable."""
 
     checkpoint_id: CheckpointId
     reason: str
@@ -211,19 +214,19 @@ class RecordFailed:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """Another epoch's record was found in the journal: no command is ever given again."""
+    """Another epoch's record was found in the journal. The coordinator gives no command after this event."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsExpired:
-    """The subsumed records that are gone."""
+    """These subsumed records were deleted."""
 
     numbers: frozenset[JournalNumber]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireFailed:
-    """Records of which it is unknown whether they are gone; they are expired again later."""
+    """It is unknown whether these records were deleted; they are expired again later."""
 
     numbers: frozenset[JournalNumber]
 
@@ -235,12 +238,13 @@ class Published:
     sink: str
     number: JournalNumber
     awaited_us: int | None = None
-    """Watermark at which the sink has more to finish; None: it has nothing left to finish."""
+    """Watermark at which the sink next has output to finish; None: it has nothing left to finish."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationFailed:
-    """`io`: it may pass, and is tried again after a pause; otherwise the query fails."""
+    """A group was not published. `io`: the cause may pass, so the group is tried again after a pause; otherwise the
+    query fails."""
 
     sink: str
     number: JournalNumber
@@ -250,7 +254,7 @@ class PublicationFailed:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """The staged files of that group are gone."""
+    """The staged files of that group were deleted."""
 
     sink: str
     number: JournalNumber
@@ -258,7 +262,7 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class DiscardFailed:
-    """Some staged files of that group may be left; tried again later."""
+    """Some staged files of that group may be left; their deletion is tried again later."""
 
     sink: str
     number: JournalNumber
@@ -266,14 +270,14 @@ class DiscardFailed:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsDeleted:
-    """The objects that are gone."""
+    """These objects were deleted."""
 
     names: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteFailed:
-    """Some of these may be left; they stay queued."""
+    """Some of these objects may be left; they stay queued."""
 
     names: frozenset[str]
 
@@ -325,7 +329,7 @@ class NotifyCompleted:
 
 @dataclass(frozen=True, slots=True)
 class NotifyAborted:
-    """Tell TaskManagers that a checkpoint will not complete. Nobody deletes anything. `outage`: a store is away."""
+    """Tell TaskManagers that a checkpoint will not complete. They delete nothing. `outage`: a store is unreachable."""
 
     checkpoint_id: CheckpointId
     reason: str
@@ -339,15 +343,15 @@ class NotifyAborted:
 
 @dataclass(frozen=True, slots=True)
 class CheckOwnership:
-    """Something failed as it does where another JobMaster has taken over and cleaned up: look in the journal."""
+    """Look in the journal for another JobMaster: a step failed in the way it does after a takeover and its clean-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
     """Answer a request, or a `HoldNewest`: the checkpoint is recorded, or it failed.
 
-    `number`: the newest record at that time; None also if there was never anything to record. `failure`: None if all is
-    well. `soft`: the checkpoint was declined softly, and may be asked for again.
+    `number`: the newest record at that time; None if there never was anything to record. `failure`: the reason, or None
+    if the request succeeded. `soft`: the checkpoint was declined softly, and may be requested again.
     """
 
     request_id: str
@@ -358,7 +362,8 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class DropStaged:
-    """Delete the staged files of committables that no record holds and none will. Once, without an answer."""
+    """Delete the staged files of committables that no record holds or will hold. The command comes once and has no
+    answer."""
 
     sink: str
     committables: list[bytes]
@@ -408,7 +413,8 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Have each TaskManager persist its state as of `batch`. With no TaskManagers the checkpoint is acknowledged."""
+    """Have each TaskManager persist its state after `batch`. Without TaskManagers, the checkpoint counts as
+    acknowledged."""
 
     checkpoint_id: CheckpointId
     run: RunNumber
@@ -423,7 +429,7 @@ class StoreAndRecord:
     record, which completes the checkpoint.
 
     The record's groups, per sink: `carried`, in order, then the new group, under the record's own number. `config`: the
-    settings that hold now.
+    settings in force.
     """
 
     checkpoint_id: CheckpointId
@@ -441,16 +447,15 @@ class StoreAndRecord:
     absence: TaskManagersMissing | None = None
     """The TaskManagers that are missing at this checkpoint, if any are."""
     older_manifests: tuple[str, ...] = ()
-    """Members of `manifests` that are of an older checkpoint."""
+    """Members of `manifests` that belong to an older checkpoint."""
     carried_parts: tuple[tuple[int, Incarnation], ...] = ()
-    """TaskManagers whose parts came with their acknowledgements, in order. In `manifests` their places are empty."""
+    """TaskManagers whose parts came with their acknowledgements, in order. Their entries in `manifests` are empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordAgain:
-    """Append a record of the same checkpoint as `number`, with an id of its own and the settings that hold now.
-
-    `carried`: its groups, those of the checkpoint that are not published yet.
+    """Append a record of the same checkpoint as record `number`, with its own id and the settings in force. `carried`:
+    its groups, which are the groups of the checkpoint that are not published yet.
     """
 
     checkpoint_id: CheckpointId
@@ -463,7 +468,7 @@ class RecordAgain:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Delete the staged files of the group stored as `object`; the object itself goes later, by `DeleteObjects`."""
+    """Delete the staged files of the group stored as `object`; `DeleteObjects` deletes the object itself later."""
 
     sink: str
     number: JournalNumber

@@ -1,4 +1,4 @@
-"""When checkpoints that fail make the job restart.
+"""The rule by which failed checkpoints make the job restart.
 
 A checkpoint counts once. Ids at or below the last success do not count. After a success the count starts anew.
 Does not own: the checkpoints themselves, and the restart.
@@ -9,7 +9,7 @@ from holdfast.settings import CheckpointConfig
 
 
 class FailureManager:
-    """Counts failures in a row, and the time since a checkpoint was triggered with none completed."""
+    """Counts failures in a row, and the time since the first trigger after the last completed checkpoint."""
 
     def __init__(self) -> None:
         self._last_success = CheckpointId(0)
@@ -19,7 +19,7 @@ class FailureManager:
         """The checkpoint that failed or was refused last, and the reason."""
 
     def triggered(self, now_s: float) -> None:
-        """A checkpoint was begun, or its trigger was refused before that."""
+        """Note that a checkpoint was begun, or that its trigger was refused."""
         if self._trying_since_s is None:
             self._trying_since_s = now_s
 
@@ -29,7 +29,7 @@ class FailureManager:
         self.reset()
 
     def failed(self, checkpoint_id: CheckpointId, reason: str, *, counted: bool) -> None:
-        """A checkpoint failed or was refused. A soft refusal does not count, but no time is given for it either."""
+        """Note that a checkpoint failed or was refused. A soft refusal does not count, but the time still runs."""
         if checkpoint_id <= self._last_success:
             return
         self._last = (checkpoint_id, reason)

@@ -1,4 +1,5 @@
-"""Sinks that finish parts of their output by event time, as `ParquetSink(finished=…)` marks partitions of time.
+"""Sinks that finish parts of their output by event time, such as `ParquetSink(finished=…)`, which marks partitions of
+time.
 
     watermark of a batch is past the time that a sink awaits ──► progress, also without rows ──► record with a group of
     the sink, if need be without committables ──► published: the sink says which time it awaits next
@@ -12,11 +13,12 @@ from holdfast.ids import BatchNumber
 
 
 class Finishing:
-    """The times that sinks await, and the watermarks up to which records have told them."""
+    """The times that sinks await, and the watermarks that records have passed on to them."""
 
     def __init__(self) -> None:
         self._awaited_us: dict[str, int | None] = {}
-        """Watermark at which each sink has more to finish; None: none has a part that is left. Unknown: absent."""
+        """Watermark at which each sink next has output to finish; None: it has nothing left to finish. Sinks whose time
+        is unknown are absent."""
         self._recorded_us: dict[str, int] = {}
         """Watermark of each sink in the newest record."""
         self._last: tuple[BatchNumber, Mapping[str, int]] | None = None

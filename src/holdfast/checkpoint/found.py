@@ -1,4 +1,5 @@
-"""The records that a start finds: the objects they name are held and owned, and their groups are queued or published.
+"""The records that a start finds: the objects that they name become held and owned, and their groups are queued as
+unpublished or published.
 
 Pure; the coordinator calls it once, at `Started`.
 """
@@ -11,7 +12,7 @@ from holdfast.references import object_of
 
 
 def take_in(base: BaseRecord, records: RetainedRecords, registry: ObjectRegistry, publication: Publication) -> None:
-    """Take in the base and the older records that are retained.
+    """Register the base and the older retained records.
 
     Groups of the older records that the base lacks are published: each record carries on all unpublished groups.
     """

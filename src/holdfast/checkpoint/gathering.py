@@ -1,6 +1,6 @@
 """The command that keeps committables from filling the driver's memory, and the events that answer it.
 
-The ledger decides when committables are gathered; `events.py` says where this command stands among the others.
+The ledger decides when committables are gathered; `events.py` gives the place of this command in the order of commands.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The committables of a `Gather` are stored; `committable` names them and stands for them from now on."""
+    """The committables of a `Gather` are stored; `committable` names them, and replaces them from now on."""
 
     sink: str
     gathering: int
@@ -30,7 +30,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class GatherFailed:
-    """The failure to gather: objects may be stored or not, and nobody will look for them."""
+    """The gathering failed. Objects may have been stored, but are not looked for."""
 
     sink: str
     gathering: int

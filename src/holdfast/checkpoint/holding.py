@@ -13,7 +13,7 @@ from holdfast.ids import JournalNumber
 
 @dataclass(frozen=True, slots=True)
 class SavepointRequested:
-    """Somebody asks for a checkpoint of everything committed so far, to copy it; a `Resolve` answers."""
+    """A request for a checkpoint of everything committed so far, to copy it; a `Resolve` answers it."""
 
     request_id: str
 

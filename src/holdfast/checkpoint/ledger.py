@@ -1,6 +1,6 @@
 """Ledger of commits: the last batch, and the committables that no record holds yet.
 
-    committed ──► in memory ──past a bound──► Gather ──Gathered──► a committable that names the stored ──► record
+    committed ──► in memory ──past a bound──► Gather ──Gathered──► a committable naming the stored ones ──► record
                       │                         │ GatherFailed, after a pause
                       │ ◄───────────────────────┘
                       └──────────────────────────────────────────────────────────────────────────────────────► record
@@ -27,7 +27,7 @@ PAUSE_RATIO = 8
 above it no further batch is planned. A higher value plans for longer, and takes more memory."""
 
 COMMITTABLE_BYTES = 256
-"""About the memory that a committable takes besides its bytes."""
+"""Approximate memory that a committable takes besides its bytes."""
 
 RETRY_PAUSE_S = 1.0
 
@@ -67,7 +67,7 @@ class _Kept:
         self.size_bytes = sum(each.size_bytes for each in entries)
 
     def largest_run(self, cuts: Collection[BatchNumber]) -> list[_Entry]:
-        """The neighbours that may share an object and take most memory."""
+        """Return the consecutive entries that may share an object and take the most memory."""
         runs: list[list[_Entry]] = [[]]
         for entry in self.entries:
             if entry.gathered or (runs[-1] and any(runs[-1][-1].batch <= cut < entry.batch for cut in cuts)):
@@ -84,12 +84,12 @@ class Ledger:
         self.last: CommittedBatch | None = None
         self.recorded: BatchNumber | None = None
         self.gathers = 0
-        """Gatherings begun so far; each has a number below it."""
+        """Number of gatherings begun so far; the next gathering gets this number."""
         self._progress: BatchNumber | None = None
         self._sinks: dict[str, _Kept] = {}
 
     def is_new(self, batch: BatchNumber) -> bool:
-        """True if the batch is past the last committed batch: numbers grow, also from run to run."""
+        """True if the batch is later than the last committed batch: numbers grow, even from run to run."""
         return self.last is None or batch > self.last.batch
 
     def committed(self, event: CommitAcknowledged) -> None:
@@ -153,7 +153,7 @@ class Ledger:
         return commands
 
     def gathered(self, event: Gathered) -> None:
-        """Put a stored object in place of the committables that it holds, if somebody still needs them."""
+        """Replace committables by the object that holds them, if they are still needed."""
         kept = self._gathering(event.sink, event.gathering)
         if kept is None or kept.gathering is None:
             return
@@ -163,7 +163,7 @@ class Ledger:
         kept.replace([*kept.entries[:start], one, *kept.entries[start + len(taken) :]])
 
     def gather_failed(self, event: GatherFailed, now_s: float) -> None:
-        """Note that a group of committables was probably not stored; it is begun anew after a pause."""
+        """Note that committables were probably not stored; they are gathered anew after a pause."""
         kept = self._gathering(event.sink, event.gathering)
         if kept is not None:
             kept.gathering = None

@@ -1,12 +1,12 @@
-"""Objects that a TaskManager's logs held at each time: a set for each version, stored as changes in between.
+"""Objects that a TaskManager's logs held over time: a set of names for each version, stored as the changes in between.
 
-    version   1   2   3   4          pinned: by a record, a pending checkpoint, or as what the logs hold now
+    version   1   2   3   4          pinned: by a record, a pending checkpoint, or as the current content of the logs
     a         ├───────┤              ended at 4: needed while version 1, 2 or 3 is pinned
     b             ├──────────►       in the latest version
 
 A version has hundreds of names, and a checkpoint changes a few of them. The work for a checkpoint is in proportion to
 these few. Invariants: a name is needed while a pinned version has it. A name that comes back while it is still needed
-counts as if it had never been away, so it may be kept for longer than needed, and never for shorter.
+counts as if it had been there all the time, so it may be kept for longer than needed, but never for a shorter time.
 """
 
 from bisect import bisect_left
@@ -21,9 +21,10 @@ class Lineage:
         self._version = 0
         self._latest: Set[str] = frozenset()
         self._born: dict[str, int] = {}
-        """The version with which each name of the latest version came."""
+        """The version in which each name of the latest version first appeared."""
         self._ended: dict[str, tuple[int, int]] = {}
-        """Names that are needed, but not in the latest version: the version each came with, and the first without."""
+        """Names that are needed but not in the latest version: for each, the version in which it appeared, and the
+        first version without it."""
         self._ended_at: dict[int, set[str]] = {}
         """The same names by the first version without them."""
         self._pins: Counter[int] = Counter()
@@ -36,9 +37,8 @@ class Lineage:
         return bool(self._pins)
 
     def pin(self, names: Set[str]) -> tuple[int, set[str], set[str]]:
-        """Begin a version with these names, pinned once; its number, the names that are new, those needed no more.
-
-        The very set of the latest version is pinned once more.
+        """Begin a version with these names and a single pin; return its number, the new names, and the names that are
+        no longer needed. If `names` is the same object as the latest version's set, that version only gets another pin.
         """
         if names is self._latest and self._pins[self._version]:
             self._pins[self._version] += 1
@@ -49,7 +49,7 @@ class Lineage:
         return self._version, new, free
 
     def unpin(self, version: int) -> set[str]:
-        """Remove a pin of a version; return the names that nobody needs any more."""
+        """Remove a pin of a version; return the names that are no longer needed."""
         self._pins[version] -= 1
         if self._pins[version]:
             return set()
@@ -71,7 +71,7 @@ class Lineage:
         return found | {name for name, (born, end) in self._ended.items() if born <= version < end}
 
     def names(self) -> Iterable[str]:
-        """Names that any pinned version or the newest needs."""
+        """Names in any pinned version or in the latest version."""
         return [*self._born, *self._ended]
 
     def _begin(self, names: Set[str]) -> tuple[set[str], set[str]]:

@@ -5,8 +5,8 @@
                                                     └ it has no part of one, or broadcast state has changed since:
                                                       no cut until all are there
 
-A part belongs to an incarnation, which keeps its share of the subtasks for as long as it lives. Invariant: a record
-holds a part for each TaskManager, and says which parts are of an older checkpoint. Does not own: which rows are lost.
+A part belongs to an incarnation, which keeps its share of the subtasks as long as it lives. Invariant: a record has a
+part for each TaskManager, and marks the parts that belong to an older checkpoint. Does not own: which rows are lost.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from holdfast.ids import NO_BATCH, BatchNumber, Incarnation
 
 @dataclass(frozen=True, slots=True)
 class TaskManagersMissing:
-    """Batches go on without these TaskManagers, of which the newest record may hold parts. Told again for a further
-    loss, with all that are missing."""
+    """Batches continue without these TaskManagers; the newest record may have their parts. After a further loss, the
+    event comes again with all missing TaskManagers."""
 
     reason: str
     missing: frozenset[int]
@@ -42,7 +42,7 @@ class RecordedParts:
         self._found: frozenset[str] = frozenset()
         self._broadcast = NO_BATCH
         self.absence: TaskManagersMissing | None = None
-        """The present loss; None while nobody is missing."""
+        """The current loss; None while no TaskManager is missing."""
 
     def recorded(self, parts: Mapping[int, CheckpointPart]) -> None:
         self._recorded, self._found = dict(parts), frozenset()
@@ -64,11 +64,12 @@ class RecordedParts:
         return frozenset() if self.absence is None else self.absence.missing
 
     def stand_in(self, live: Mapping[int, Incarnation]) -> bool:
-        """Decide if a checkpoint may be taken with the recorded parts of those that are missing among `live`."""
+        """Return True if a checkpoint may be taken with the recorded parts of the missing TaskManagers, whose
+        incarnations are in `live`."""
         parts = self.of(self.missing)
         fit = all(live.get(each) == part.incarnation and part.batch >= self._broadcast for each, part in parts.items())
         return fit and len(parts) == len(self.missing)
 
     def of(self, missing: frozenset[int]) -> dict[int, CheckpointPart]:
-        """Return their parts of the newest record, so far as it has them."""
+        """Return the newest record's parts of the `missing` TaskManagers, as far as it has them."""
         return {each: self._recorded[each] for each in sorted(missing) if each in self._recorded}

@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """How a checkpoint ended. `counts`: as a failure."""
+    """The way in which a checkpoint ended. `counts`: the outcome counts as a failure."""
 
     COMPLETED = "completed"
     REFUSED = "refused"

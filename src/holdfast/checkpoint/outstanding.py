@@ -1,4 +1,5 @@
-"""The work that a job still owes at a moment: a snapshot for clean-up, which looks for remains beside it."""
+"""The unfinished work of a job at a moment: a snapshot for clean-up, which may delete only objects that it does not
+name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,8 +9,8 @@ from holdfast.ids import BatchNumber, CheckpointId, RunNumber
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """A snapshot between two events. It names everything that is still needed of the batches and checkpoints up to its
-    own.
+    """A snapshot between two events. It names everything that is still needed of the batches and checkpoints up to
+    `batch` and `resolved`.
 
     `run`: the run of the last deployment. `batch`: the last committed batch. `resolved`: checkpoints up to this id were
     recorded or aborted. `committables`: output of batches that no record holds yet, by sink. `groups`: sink and object

@@ -53,7 +53,7 @@ class PendingCheckpoint:
         return self.expected.get(task_manager) == incarnation and task_manager not in self.parts
 
     def acknowledge(self, event: Acknowledged) -> bool:
-        """Take an acknowledgement; False where it is not expected (late, doubled, of another cut)."""
+        """Take an acknowledgement; return False if it is not expected (late, doubled, or of another cut)."""
         if self.sent or event.batch != self.batch or not self.expects(event.task_manager, event.incarnation):
             return False
         self.parts[event.task_manager] = CheckpointPart(event.incarnation, event.manifest, event.objects, event.batch)
@@ -92,7 +92,8 @@ class PendingCheckpoints:
         return [pending for pending in self if not pending.sent]
 
     def ready(self) -> PendingCheckpoint | None:
-        """The newest checkpoint that everybody acknowledged: recording it makes the older checkpoints needless."""
+        """The newest checkpoint that every TaskManager acknowledged. Its record makes older pending checkpoints
+        needless."""
         return next((pending for pending in reversed(list(self)) if pending.state is PendingState.READY), None)
 
     def expired(self, now_s: float, timeout_s: float) -> list[PendingCheckpoint]:

@@ -1,4 +1,4 @@
-"""End positions of a batch, and the output that a record holds, as events and commands carry both."""
+"""End positions of a batch, and the output that a record holds, in the form for events and commands."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,8 +25,8 @@ class Position:
     behind: Behind = field(default_factory=dict)
     """Splits that failed and have not caught up since."""
     held_us: Mapping[str, int | None] = field(default_factory=dict)
-    """Times up to which the splits that are behind are complete; None: not at all. By watermark, only where there are
-    splits behind."""
+    """Times up to which splits that are behind are complete, by watermark; None: not at all. Only watermarks with
+    splits that are behind are listed."""
     finishing: Mapping[str, int] = field(default_factory=dict)
     """Watermarks of the sinks that finish parts of their output by event time, where they have one."""
 
@@ -48,7 +48,8 @@ class Group:
 class BaseRecord:
     """The checkpoint record the job starts from.
 
-    `objects`: manifests, objects they refer to, objects of sources. `groups`: per sink, not known to be published.
+    `objects`: manifests, the objects that they refer to, and objects of sources. `groups`: by sink, the groups that are
+    not known to be published.
     """
 
     number: JournalNumber

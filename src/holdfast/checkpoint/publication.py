@@ -4,9 +4,9 @@
        ▲                    │ I/O error, after a pause                                  │ failed, after a pause
        └────────────────────┘                                                           └──► published
 
-A group keeps its number however many records carry it. Each record carries the groups that are unpublished when it is
-sent, so the next record drops a published group. The group's staged files are deleted once every record that names it
-is gone. Does not own: the objects of groups (`registry.py`).
+A group keeps its number in all records that carry it. A record carries the groups that are unpublished when it is sent,
+so the first record after the publication no longer has the group. The group's staged files are deleted once every
+record that names it was deleted. Does not own: the objects of groups (`registry.py`).
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -51,11 +51,11 @@ class Publication:
         self._queues: dict[str, SinkQueue] = {}
 
     def add(self, sink: str, group: Group) -> None:
-        """A record that was written holds this group now; numbers of a sink grow."""
+        """Add a group that a written record holds now; the numbers of a sink's groups grow."""
         self._queues.setdefault(sink, SinkQueue(sink)).unpublished.append(group)
 
     def add_published(self, sink: str, group: Group) -> None:
-        """A retained record of an earlier start names this group, which is visible already."""
+        """Add a group that is visible already, and that a retained record of an earlier start names."""
         self._queues.setdefault(sink, SinkQueue(sink)).published[group.number] = group
 
     def unpublished(self) -> dict[str, list[Group]]:
@@ -63,7 +63,7 @@ class Publication:
         return {queue.sink: list(queue.unpublished) for queue in self._sorted() if queue.unpublished}
 
     def publish(self, now_s: float) -> list[Publish]:
-        """The head of each queue that rests."""
+        """Return a command for the head of each queue in which no publication is under way."""
         commands = []
         for queue in self._sorted():
             if queue.unpublished and not queue.publishing and not queue.refused and queue.not_before_s <= now_s:
@@ -73,7 +73,7 @@ class Publication:
         return commands
 
     def published(self, sink: str, number: JournalNumber) -> None:
-        """The head is visible. Any other number is an old answer, and ignored."""
+        """Note that the head is visible. An answer with another number is old, and ignored."""
         queue = self._publishing(sink, number)
         if queue is not None:
             queue.publishing = False
@@ -81,7 +81,7 @@ class Publication:
             queue.published[number] = queue.unpublished.pop(0)
 
     def failed(self, sink: str, number: JournalNumber, now_s: float) -> None:
-        """The head could not be published; it is tried again after a pause."""
+        """Note that the head could not be published; it is tried again after a pause."""
         queue = self._publishing(sink, number)
         if queue is not None:
             queue.publishing = False
@@ -89,7 +89,7 @@ class Publication:
             queue.not_before_s = now_s + doubled_s(RETRY_PAUSE_S, queue.failures_in_a_row, RETRY_PAUSE_MAX_S)
 
     def refused(self, sink: str, number: JournalNumber) -> bool:
-        """The sink will never take the head; it is not tried again. Whether that is news."""
+        """Note that the sink will never accept the head, which is not tried again. Returns True if this is new."""
         queue = self._publishing(sink, number)
         if queue is None:
             return False
@@ -116,7 +116,7 @@ class Publication:
         return True
 
     def discard_failed(self, sink: str, number: JournalNumber, now_s: float) -> None:
-        """Some of its staged files may be left; tried again after a pause."""
+        """Note that some staged files of a group may be left; their deletion is tried again after a pause."""
         queue = self._queues.get(sink)
         if queue is not None and number in queue.discarding:
             queue.published[number] = queue.discarding.pop(number)

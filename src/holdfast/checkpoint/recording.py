@@ -3,7 +3,7 @@
     acknowledged by all ──StoreAndRecord──► sent ──RecordWritten──► completed
                                              └──RecordFailed──► aborted
     newest record ──RecordAgain──► sent ──RecordWritten──► the same checkpoint under a new number: before the job ends,
-                                                           or with updates of settings that are to be kept
+    or with updates of settings that must be kept
 
 Invariants: at most a single record is unanswered; until its answer, nothing is deleted and no further record written. A
 record takes over the objects that its pending checkpoint held.
@@ -25,7 +25,7 @@ from holdfast.references import object_of
 
 
 class Recording:
-    """Rules of records; `shared`: what all rules share. `kept`: updates of settings that records are to hold."""
+    """Rules of records; `shared` is the state of all rules. `kept`: updates of settings that records must hold."""
 
     def __init__(self, shared: Coordination, kept: Mapping[str, SettingValue]) -> None:
         self._shared = shared
@@ -77,7 +77,7 @@ class Recording:
         self._shared.commands.append(self.sent)
 
     def serve_close_requests(self) -> None:
-        """Record the newest checkpoint again if its record holds nothing but groups that are published, or lacks
+        """Record the newest checkpoint again if all groups of its record are published, or if the record lacks kept
         updates."""
         if not self.close_requests or self.again is not None:
             return
@@ -87,11 +87,11 @@ class Recording:
 
     @property
     def _lacks_updates(self) -> bool:
-        """True if the newest record does not hold the updates that are to be kept."""
+        """True if the newest record does not hold the kept updates."""
         return self.kept != self.kept_recorded
 
     def serve_settings(self) -> None:
-        """Record the newest checkpoint again with the updates that are to be kept; no output is published by that."""
+        """Record the newest checkpoint again with the kept updates; that publishes no output."""
         if not self.settings_requests and not self._lacks_updates:
             return
         if self._lacks_updates and self._shared.records.newest is not None:
@@ -101,7 +101,7 @@ class Recording:
         self._shared.resolve(requests)
 
     def _record_again(self) -> bool:
-        """Send the newest checkpoint to the journal again, if that may be done now."""
+        """Send the newest checkpoint to the journal again, if that is allowed now."""
         newest = self._shared.records.newest
         may_record = self._shared.phase is CoordinatorPhase.RUNNING and not self._shared.failover_ordered and self.quiet
         if newest is None or not may_record:
@@ -115,7 +115,7 @@ class Recording:
         return True
 
     def serve_hold_requests(self) -> None:
-        """Hold the newest record: every record from now on says that it retains it."""
+        """Hold the newest record: every later record names it as retained."""
         requests, self.hold_requests = self.hold_requests, []
         self._shared.commands += [ev.Resolve(request, self._shared.records.hold_newest()) for request in requests]
 
@@ -161,8 +161,9 @@ class Recording:
         self.choose_base()
 
     def _place_parts(self, pending: PendingCheckpoint, event: ev.RecordWritten) -> None:
-        """Note where the parts lie that came with acknowledgements. The logs that sent them hold their object until
-        they say that they know of it: an acknowledgement under way was composed before."""
+        """Note where the parts are stored that came with acknowledgements. The logs that sent them hold their object
+        until they report that they know it, because an acknowledgement under way may have been composed before they
+        knew."""
         for task_manager, reference in event.parts.items():
             part, name = pending.parts[task_manager], object_of(reference)
             pending.parts[task_manager] = replace(part, manifest=reference, objects=part.objects | {name})
@@ -234,7 +235,8 @@ class Recording:
                 self._shared.registry.release(RecordHolder(number))
 
     def delete(self) -> None:
-        """Delete names that nobody needs, after a record that is due: deletes beside it would delay it."""
+        """Delete names that are no longer needed. A record that is due comes first, since deletions beside it would
+        delay it."""
         self._shared.commands += self._shared.publication.discard(
             self._shared.records.named_groups(), self._shared.now_s
         )

@@ -5,10 +5,10 @@
                                            └───────────────────────────┘
 
 The newest record is never expired, because a restart begins from it. Any record stays for `EXPIRY_GRACE_S` after the
-next was written, so that a start finds a checkpoint where listings lag behind. Records before it that the settings
-retain, by number or by age, stay subsumed until newer records take their place. A record that is held while a savepoint
-is copied from it stays, too: newer records say that they retain it, so that no clean-up deletes the objects that it
-names. Does not own: the objects that records name (`registry.py`).
+next one was written, so that a start finds a checkpoint even if listings lag behind. Older records that the settings
+retain, by number or by age, stay subsumed until newer records replace them. A record from which a savepoint is being
+copied is held and stays too: newer records name it as retained, so that no clean-up deletes the objects that it names.
+Does not own: the objects that records name (`registry.py`).
 """
 
 import math
@@ -21,7 +21,7 @@ from holdfast.checkpoint.registry import RETRY_PAUSE_S
 from holdfast.ids import JournalNumber
 
 EXPIRY_GRACE_S = 2.0
-"""Seconds for which a subsumed record stays. With a higher value jobs start beside a driver that still runs also where
+"""Seconds for which a subsumed record stays. With a higher value, a job can start beside a running driver even if
 listings lag further behind, and the objects of more checkpoints are kept."""
 
 
@@ -35,7 +35,7 @@ class _Record:
     """Number of savepoints that are being copied from the record."""
     stays_until_s: float = -math.inf
     not_before_s: float = 0.0
-    """Time of the next attempt, after a failed one."""
+    """Time of the next attempt to expire the record, after a failed attempt."""
 
 
 class RetainedRecords:
@@ -46,7 +46,7 @@ class RetainedRecords:
         self._replaced: set[JournalNumber] = set()
         """Records that a newer record repeats."""
         self._named: Counter[GroupKey] = Counter()
-        """Number of the records that name a group."""
+        """Number of records that name each group."""
 
     @property
     def newest(self) -> JournalNumber | None:
@@ -54,14 +54,14 @@ class RetainedRecords:
 
     @property
     def groups_of_newest(self) -> frozenset[GroupKey]:
-        """The names in the record that a restart begins from."""
+        """The groups of the newest record, from which a restart begins."""
         newest = self.newest
         return frozenset() if newest is None else self._records[newest].groups
 
     def written(
         self, number: JournalNumber, groups: frozenset[GroupKey], written_s: float = 0.0, now_s: float = -math.inf
     ) -> None:
-        """A record was found, or written at `now_s`; numbers grow."""
+        """Note a record that was found, or written at `now_s`; numbers grow."""
         if self.newest is not None:
             self._records[self.newest].stays_until_s = now_s + EXPIRY_GRACE_S
         self._records[number] = _Record(groups, written_s)
@@ -74,11 +74,11 @@ class RetainedRecords:
         return self.newest
 
     def let_go(self, number: JournalNumber) -> None:
-        """The record is held once less."""
+        """Remove one hold of a record."""
         self._records[number].holds -= 1
 
     def repeated(self, number: JournalNumber) -> None:
-        """Note that a newer record repeats this record, which is not retained beside it."""
+        """Note that a newer record repeats this record, so this record need not be retained."""
         self._replaced.add(number)
 
     def end_grace(self) -> None:
@@ -87,7 +87,7 @@ class RetainedRecords:
             record.stays_until_s = -math.inf
 
     def retained(self, count: int, since_s: float) -> list[JournalNumber]:
-        """The newest `count` records, all that were written at `since_s` or later, and those that are held; oldest
+        """Return the newest `count` records, all records written at `since_s` or later, and the held records; oldest
         first."""
         there = [n for n, record in self._records.items() if not (n in self._replaced or record.expiring)]
         newest = set(there[max(0, len(there) - count) :])
@@ -95,12 +95,12 @@ class RetainedRecords:
         return [n for n in there if n in newest or records[n].written_s >= since_s or records[n].holds]
 
     def expire(self, now_s: float, count: int = 1, since_s: float = math.inf) -> list[JournalNumber]:
-        """Subsumed records that are not retained, to delete now, oldest first; each is given out once until it is
-        answered."""
+        """Return the subsumed records to delete now, oldest first: those that are not retained. A record is not
+        returned again before its expiry is answered."""
         oldest = next(iter(self._records.values()), None)
         is_young = oldest is None or len(self._records) <= count or oldest.written_s >= since_s
         if is_young and not self._replaced:
-            return []  # Asked after each event: a look at all records would cost more the more are retained.
+            return []  # Asked after each event, so a look at all records would cost too much if many are retained.
         kept = set(self.retained(count, since_s))
         newest = self.newest
         numbers = [

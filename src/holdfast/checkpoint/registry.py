@@ -7,11 +7,10 @@
                                                                       delete_failed ──► deletable, after a pause
 
 A *holder* is a record, a pending checkpoint, a group of committables, the log of a live TaskManager, or a part of a
-checkpoint that such a log sent and does not name yet. The names that a TaskManager's logs hold change little over
-time. Holders of them therefore share a `Lineage`, and a name counts once
-for each lineage that needs it.
-Invariants: only owned names are ever deleted (a name that was in no acknowledgement belongs to its TaskManager);
-a name with a holder is neither deletable nor being deleted.
+checkpoint that such a log sent and does not name yet. The names that a TaskManager's logs hold change little over time,
+so their holders share a `Lineage`, and a name counts once for each lineage that needs it. Invariants: only owned names
+are ever deleted (a name that was in no acknowledgement belongs to its TaskManager); a name with a holder is neither
+deletable nor being deleted.
 
 Does not own: which holder holds which names at which time; the coordinator decides that.
 """
@@ -59,8 +58,8 @@ class LogHolder:
 
 @dataclass(frozen=True, slots=True)
 class PartHolder:
-    """A part of a checkpoint that a live TaskManager sent with its acknowledgement, and of which its logs may be about
-    to learn where it lies."""
+    """A part of a checkpoint that a live TaskManager sent with its acknowledgement, and whose place in the store its
+    logs may not know yet."""
 
     log: LogHolder
     checkpoint_id: CheckpointId
@@ -80,15 +79,15 @@ class ObjectRegistry:
         self._holder_counts: Counter[str] = Counter()
         self._owned: set[str] = set()
         self._deletable: dict[str, None] = {}
-        """Names to delete now, in the order in which they came free."""
+        """Names to delete now, in the order in which they lost their last holder."""
         self._paused: deque[tuple[float, str]] = deque()
         """Names whose deletion failed, each with the time of its next attempt. The pause is the same for all, so the
-        earliest is at the left; a name that was needed again meanwhile stays here and is passed over."""
+        earliest is at the left; a name that was needed again meanwhile stays here and is skipped."""
         self._paused_until_s: dict[str, float] = {}
-        """The names in `_paused` that are still to be deleted."""
+        """The names in `_paused` that must still be deleted."""
         self._deleting: set[str] = set()
         self._log_order: dict[LogHolder, tuple[int, int]] = {}
-        """The acknowledgement that said last which objects a log holds: its sequence number, and its checkpoint."""
+        """The latest acknowledgement that named the objects of a log: its sequence number, and its checkpoint."""
         self._sent: dict[LogHolder, list[PartHolder]] = {}
         """Parts of which a log did not know yet where they lie, oldest first."""
 
@@ -169,11 +168,11 @@ class ObjectRegistry:
                 self._log_order.pop(holder, None)
 
     def release(self, holder: Holder) -> None:
-        """`holder` needs nothing any more. Unknown holders are fine."""
+        """Release everything that `holder` holds. An unknown holder is ignored."""
         self._drop([*self._names.pop(holder, ()), *self._unpin(self._pins.pop(holder, ()))])
 
     def _unpin(self, pins: Iterable[tuple[LogHolder, int]]) -> list[str]:
-        """Versions are needed once less; the names that their lineages need no more, each once for a lineage."""
+        """Remove a pin of each version; return the names that the lineages no longer need, each once for a lineage."""
         free: list[str] = []
         for log, version in pins:
             lineage = self._lineages[log]
@@ -184,11 +183,12 @@ class ObjectRegistry:
 
     @property
     def has_deletable(self) -> bool:
-        """True if names came free since the last `take`."""
+        """True if names have lost their last holder since the last `take`."""
         return bool(self._deletable)
 
     def take(self, now_s: float) -> list[str]:
-        """Names to delete now, in the order they came free, then by name; each is given out once until answered."""
+        """Return names to delete now, in the order in which they lost their last holder, then by name. A name is not
+        returned again before its deletion is answered."""
         while self._paused and self._paused[0][0] <= now_s:
             not_before_s, name = self._paused.popleft()
             if self._paused_until_s.get(name) == not_before_s:
@@ -219,11 +219,11 @@ class ObjectRegistry:
         return frozenset(self._names.get(holder, set()).union(*versions))
 
     def holders(self) -> list[Holder]:
-        """All that hold something or may come to."""
+        """All holders, including those that hold nothing at the moment."""
         return list(self._names.keys() | self._pins.keys())
 
     def being_deleted(self, names: Iterable[str]) -> list[str]:
-        """The members of `names` whose deletion was ordered: nothing may refer to them any more."""
+        """The members of `names` whose deletion was ordered; nothing may refer to these any more."""
         return sorted(self._deleting.intersection(names))
 
     def __len__(self) -> int:
@@ -244,7 +244,7 @@ class ObjectRegistry:
         assert len(waiting) == len(self._deletable) + len(self._paused_until_s) + len(self._deleting), "queued twice"
 
     def _drop(self, names: Collection[str]) -> None:
-        """Count a holder less for each name, as often as the name is given; names without a holder become deletable."""
+        """Remove a holder of each name, as often as the name is given; names without a holder become deletable."""
         self._holder_counts.subtract(names)
         free = {name for name in names if not self._holder_counts[name]}
         for name in free:

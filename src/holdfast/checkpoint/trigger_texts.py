@@ -26,7 +26,8 @@ from holdfast.errors import SettingsError
 from holdfast.quantities import Duration
 
 CHARACTERS_MAX = 500
-"""Bound on the text of a trigger; the longest that is sensible, a cron expression with lists, has some hundred."""
+"""Bound on the characters in the text of a trigger; the longest sensible text, a cron expression with lists, has some
+hundred."""
 
 _MAKERS: dict[str, Callable[..., CheckpointTrigger]] = {
     "every": every,
@@ -72,7 +73,7 @@ def plain(value: Duration | None) -> str | int | float | None:
 
 
 def _parsed(text: str, wrong: SettingsError) -> tuple[str, tuple[object, ...]]:
-    """The name of a trigger, and its arguments."""
+    """Parse the name of a trigger, and its arguments."""
     if len(text) > CHARACTERS_MAX:
         raise wrong
     call = _CALL.fullmatch(text)

@@ -1,7 +1,7 @@
-"""Trigger policies as pure values, and the schedule that tells by a policy when a checkpoint is due.
+"""Trigger policies as pure values, and the schedule that decides by a policy when a checkpoint is due.
 
-A policy knows neither of progress since the last cut nor of other pending checkpoints: the coordinator keeps a due
-trigger due until a cut can be taken.
+A policy does not know whether there was progress since the last cut, nor about pending checkpoints: the coordinator
+keeps a due trigger due until a cut can be taken.
 """
 
 import math
@@ -18,34 +18,33 @@ from holdfast.quantities import Duration, duration_s, duration_us
 EARLY_RATIO = 0.15
 EARLY_S_MAX = 0.15
 """Bounds on how early a checkpoint may be cut because a batch was just committed: a share of the interval since the
-last trigger, and seconds. In the midst of the next batch, the cut would cover no more batches and share processors with
-the running batch: these checkpoints took 20 to 40 ms instead of 11 ms. The bound in seconds is longer than the time
-between two commits if batches begin every 0.1 s; with a lower value, no commit may come in time. A higher value moves
-checkpoints further from their schedule."""
+last trigger, and a number of seconds. During the next batch, a cut would cover no more batches and would share
+processors with that batch: such checkpoints took 20 to 40 ms instead of 11 ms. The bound in seconds is longer than the
+time between two commits if batches begin every 0.1 s; with a lower value, no commit may come in time. A higher value
+moves checkpoints further from their schedule."""
 
 
 @runtime_checkable
 class CheckpointTrigger(Protocol):
-    """Decides when checkpoints are due; a user may supply an own trigger. Frozen, without side effects."""
+    """Decides when checkpoints are due; users may write their own. Frozen, without side effects."""
 
     def next_due(self, now_s: float, last_s: float) -> float | None:
-        """When the next checkpoint is due, in seconds since the Unix epoch; None: never by itself.
-
-        It is due when the answer is at most `now_s`; where that comes soon, it is taken as a batch is committed, by up
-        to 0.15 of the interval and 0.15 s earlier. `last_s` is the answer that was served last, at first the
-        start of the job; it can be later than `now_s` only when the clock was set back.
+        """Return the time at which the next checkpoint is due, in seconds since the Unix epoch; None: never by itself.
+        A checkpoint is due once the answer is at most `now_s`. At the commit of a batch, it may be taken earlier, by at
+        most 0.15 of the interval and at most 0.15 s. `last_s` is the last answer that was served, at first the start of
+        the job; it can be later than `now_s` only if the clock was set back.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Every:
-    """Due at a fixed rate; triggers that were missed while no checkpoint could be taken are made up for by a single
-    cut."""
+    """Due at a fixed rate. A single cut makes up for all triggers that were missed while no checkpoint could be
+    taken."""
 
     interval: Duration
     at_first_rows: bool = field(default=False, repr=False, compare=False)
-    """True: also due at the first batch of a start that brings the job on, so that its output shows at once."""
+    """True: also due at the first batch of a start that makes progress, so that its output becomes visible at once."""
 
     def __post_init__(self) -> None:
         if duration_s(self.interval, "every(interval)") <= 0:
@@ -60,7 +59,7 @@ class Every:
 
 @dataclass(frozen=True)
 class Manual:
-    """Due only when asked for."""
+    """Due only on request."""
 
     def next_due(self, now_s: float, last_s: float) -> float | None:
         return None
@@ -68,7 +67,7 @@ class Manual:
 
 @dataclass(frozen=True)
 class Cron:
-    """Due when a cron expression says so in a time zone; missed times are made up for by a single checkpoint.
+    """Due at the times of a cron expression in a time zone. A single checkpoint makes up for all missed times.
 
     If clocks are set forward, a skipped time is due right after. If they are set back, a time that comes twice is due
     once.
@@ -101,7 +100,8 @@ class Cron:
 
 @dataclass(frozen=True)
 class OnWatermark:
-    """Due when the watermark has passed a full interval of event time since 1970, UTC; several at once are one."""
+    """Due when the watermark has passed the end of an interval of event time (counted from 1970, UTC). If it passes
+    several at once, one checkpoint is taken."""
 
     interval: Duration
 
@@ -118,7 +118,7 @@ class OnWatermark:
         return watermark_us // self.interval_us * self.interval_us
 
     def next_due(self, now_s: float, last_s: float) -> float | None:
-        return None  # by no clock: `boundary_us` tells
+        return None  # not due by a clock: `boundary_us` decides
 
 
 def by_default() -> Every:
@@ -132,7 +132,7 @@ def every(interval: Duration) -> Every:
 
 
 def manual() -> Manual:
-    """No checkpoint but those that are asked for."""
+    """Take checkpoints on request only."""
     return Manual()
 
 
@@ -155,11 +155,11 @@ class WatermarkSchedule:
 
     def __init__(self) -> None:
         self._recorded_us: int | None = None
-        """Watermark of the newest record, or the first that was seen."""
+        """Watermark of the newest record, or the first watermark that was seen."""
         self._passed_us: int | None = None
-        """Watermark up to which intervals were answered."""
+        """Watermark up to which the ends of intervals were answered."""
         self._failed = False
-        """True: the answer was a checkpoint that failed, so that the next batch boundary is to be cut."""
+        """True: the answer was a checkpoint that failed, so the next batch boundary must be cut."""
 
     def recorded(self, watermark_us: int | None) -> None:
         """Note the watermark of a record."""
@@ -174,7 +174,8 @@ class WatermarkSchedule:
         self._passed_us = self._recorded_us
 
     def due_us(self, trigger: OnWatermark, watermark_us: int | None, *, at_commit: bool) -> int | None:
-        """The end of an interval that was passed and not answered; None if there is none."""
+        """Return the end of an interval that the watermark has passed and no checkpoint has answered; None if there is
+        none."""
         if watermark_us is None or (self._failed and not at_commit):
             return None
         if self._passed_us is None:
@@ -187,13 +188,13 @@ class WatermarkSchedule:
 
 
 class TriggerSchedule:
-    """The demand of a trigger, and the part of it that was served."""
+    """The due times of a trigger, and the last that was served."""
 
     def __init__(self) -> None:
         self._served_s = 0.0
 
     def due_s(self, trigger: CheckpointTrigger, now_s: float, *, at_commit: bool) -> float | None:
-        """The demand to serve now; None if there is none. `at_commit`: a batch was committed just now."""
+        """Return the due time to serve now; None if there is none. `at_commit`: a batch was committed just now."""
         if 0.0 < self._served_s - now_s <= EARLY_S_MAX:
             return None  # it was served early; the clock was not set back
         due_s = trigger.next_due(now_s, self._served_s)

@@ -1,4 +1,5 @@
-"""Checkpoint settings that change while a query runs: which of them may, and how a record and a person see them.
+"""Checkpoint settings that change while a query runs: the settings that may change, and their forms for records and
+people.
 
     declared ──update──► now            for this query
        │          └keep──► kept ──► records ──► the next start: declared, with the kept settings over them
@@ -34,17 +35,17 @@ CHANGEABLE = (
 
 
 TASK_MANAGERS, DECLARED = "task_managers", "declared_task_managers"
-"""Names under which a record keeps the number of TaskManagers after a rescale, and the number that the code asked for.
-If the code asks for another number since, that number counts."""
+"""Names under which a record keeps the number of TaskManagers after a rescale, and the number in the code at that time.
+If the code has another number now, the number in the code counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanged:
-    """New settings, trigger included; they hold from now on.
+    """New settings, including the trigger, that apply from now on.
 
     `kept`: all updates that later starts apply as well. If they differ from those of the newest record, its checkpoint
-    is recorded again with them. `request_id`: a `Resolve` answers, once the newest record has them or if there is no
-    record yet; empty: nobody asks.
+    is recorded again with them. `request_id`: a `Resolve` answers once the newest record has the settings, or if there
+    is no record yet; empty: no answer is wanted.
     """
 
     config: CheckpointConfig
@@ -82,7 +83,7 @@ class LiveSettings:
         return LiveSettings(self.declared, now, kept)
 
     def rescaled(self, task_managers: int, declared: int) -> "LiveSettings":
-        """Return the settings after a rescale, whose layout later starts have as well."""
+        """Return the settings after a rescale; later starts use its layout too."""
         others = {name: value for name, value in self.kept.items() if name not in (TASK_MANAGERS, DECLARED)}
         layout = {} if task_managers == declared else {TASK_MANAGERS: task_managers, DECLARED: declared}
         return replace(self, kept=others | layout)
@@ -136,7 +137,8 @@ def updated(
 
 
 def in_words(config: CheckpointConfig) -> dict[str, str]:
-    """The settings that may change, by name, as a record keeps them: for people and comparisons, never read back."""
+    """Return the settings that may change, by name, in the form of a record: for people and comparisons, never read
+    back."""
     return {name: _shown(getattr(config, name)) for name in CHANGEABLE}
 
 

@@ -1,4 +1,4 @@
-"""Execution: rules that decide what to deploy, run, try again, restart and end. Pure.
+"""Execution: rules that decide what to deploy and run, and when to retry, restart and end. Pure.
 
 Files in reading order: `events` with `moves` (facts in, commands out), `machine` with `phases` (a job's whole story),
 and its parts: `course` (the work in flight, waits, the end), `supervision` with `processes` and `calls` (who lives),

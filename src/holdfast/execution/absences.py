@@ -1,14 +1,15 @@
-"""TaskManagers that are left out while batches go on (`on_loss="drop"`), and the base from which replacements join.
+"""TaskManagers that are left out while batches continue (`on_loss="drop"`), and the base from which replacements join.
 
-Batches go on while a TaskManager is missing, and its replacement joins between two batches:
+Batches continue while a TaskManager is missing, and its replacement joins between two batches:
 
-    a loss ──within the limits──► left out: batches and checkpoints go on without it
-       │                     a replacement serves ─► AskBase, goes on ──BaseChosen──► at the next batch boundary
-       │                                                                             JOINING ──Deployed──► next batch
-       └─past a limit, or a further loss while a replacement joins──► a restart, in which everybody goes back
+    a loss ──within the limits──► left out: batches and checkpoints continue without it
+       │                 a replacement serves ─► AskBase, continues ──BaseChosen──► at the next batch boundary
+       │                                                                            JOINING ──Deployed──► next batch
+       └─past a limit, or a further loss while a replacement joins──► a restart, in which every TaskManager goes back
 
-Invariants: a TaskManager is missing for a bounded time, and a bounded share of them at once. Nobody joins from a base
-before a batch that changed broadcast state: the replacement would know less of it than the others.
+Invariants: a TaskManager may be missing only for a bounded time, and only a bounded share of them at once. No
+replacement joins from a base older than a batch that changed broadcast state, since it would lack rows that the others
+have.
 """
 
 from holdfast.execution.failover import Cause, Why
@@ -17,23 +18,23 @@ from holdfast.settings import FailoverConfig
 
 
 class Absences:
-    """TaskManagers that are left out. It is true if there are any."""
+    """TaskManagers that are left out. The object is true if there are any."""
 
     def __init__(self, config: FailoverConfig) -> None:
         self._config = config
         self.since_s: dict[int, float] = {}
-        """TaskManagers whose places nobody holds, and the time since when."""
+        """TaskManagers whose places are empty, each with the time since when."""
         self.causes: list[Cause] = []
         self.base_is_asked = self._has_base = False
         self._base_batch = NO_BATCH
         self._broadcast_batch = NO_BATCH
-        """The last committed batch that changed broadcast state, since everybody went back."""
+        """The last committed batch that changed broadcast state since the last restart of all TaskManagers."""
 
     def __bool__(self) -> bool:
         return bool(self.since_s)
 
     def may_grow(self, places: int) -> bool:
-        """True if a job with so many places may go on without a further TaskManager."""
+        """True if a job with this number of places may continue without one more TaskManager."""
         missing = len(self.since_s) + 1
         return missing < places and missing <= places * self._config.drop_ratio_max
 
@@ -63,11 +64,11 @@ class Absences:
 
     @property
     def base_is_too_old(self) -> bool:
-        """True if a replacement that joins from the base would lack broadcast state that the others have."""
+        """True if a replacement that joins from the base would lack rows of broadcast state that the others have."""
         return self.base_is_known and self._broadcast_batch > self._base_batch
 
     def overdue(self, now_s: float) -> Cause | None:
-        """The cause to go back for, if a TaskManager is missing for too long."""
+        """Return the cause for a restart of all, if a TaskManager has been missing for too long."""
         for number, since_s in self.since_s.items():
             if now_s - since_s > self._config.drop_timeout_s:
                 limit = f"drop_timeout={self._config.drop_timeout!r}"
@@ -79,6 +80,6 @@ class Absences:
         self.since_s.clear()
 
     def everybody_goes_back(self) -> None:
-        """Note a restart: nobody is left out, and all have the same broadcast state."""
+        """Note a restart of all: no TaskManager is left out, and all have the same broadcast state."""
         self.since_s.clear()
         self._broadcast_batch = NO_BATCH

@@ -1,8 +1,8 @@
-"""Calls to processes that are under way, and the time each may take.
+"""Calls to processes that are under way, and the time that each call may take.
 
-A process whose heartbeats go on may still hang: in a restore, or in a user's function. So each call has a limit by its
-step. The log names a call that takes long before the limit, and again each time the time has doubled. A call about the
-tasks of a level concerns no single process: the log names the senders that are at work.
+A process that still sends heartbeats may hang, in a restore or in a user's function. So each call has a time limit that
+depends on its step. Before the limit, the log names a call that takes long, and again each time that its duration has
+doubled. A call for the tasks of a level concerns no single process, so the log names the senders at work.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from holdfast.settings import FailoverConfig
 SLOW_S = 30.0
 """A call is slow after this time, or after half of its limit, whichever comes first."""
 AGAIN_S = 30.0
-"""A call that outlives its limit is answered again after this time."""
+"""Seconds after which a call that is still over its limit is reported again."""
 NAMED_MAX = 5
-"""Senders that the log names; it counts the others. A higher value makes longer lines."""
+"""Number of senders that a line of the log names; it only counts the others. A higher value makes longer lines."""
 
 
 class Step(StrEnum):
@@ -80,7 +80,7 @@ class Calls:
         self._config = config
         self._calls: dict[int, Call] = {}
         self.at_work: tuple[ProcessId, ...] = ()
-        """Senders that work on the level under way, where it takes long."""
+        """Senders that work on the current level, if it takes long."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -105,7 +105,7 @@ class Calls:
         return [self._shown(call, now_s) for call in self._calls.values()]
 
     def overdue(self, now_s: float) -> list[Overdue]:
-        """Return the calls that are to be logged as slow now, and those that are over their limit."""
+        """Return the calls to log as slow now, and the calls that are over their limit."""
         return [self._look_at(call, now_s) for call in list(self._calls.values()) if now_s >= call.due_s]
 
     def _look_at(self, call: Call, now_s: float) -> Overdue:
@@ -126,7 +126,7 @@ class Calls:
         return f"{call} for {now_s - call.began_s:.0f} s{self._named() if call.step is Step.LEVEL else ''}"
 
     def _named(self) -> str:
-        """The senders at work, in brackets."""
+        """Name the senders at work, in brackets."""
         names = [each.name for each in self.at_work[:NAMED_MAX]]
         others = len(self.at_work) - len(names)
         more = f" and {others} more" if others else ""

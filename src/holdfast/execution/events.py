@@ -1,4 +1,4 @@
-"""The facts that the execution machine is told (events), and the orders that it gives (commands), as frozen values.
+"""Events (facts for the execution machine) and commands (its orders), as frozen values.
 
 `Machine.handle(event) -> list[Command]` is the only way in. The JobMaster feeds events one by one, carries out the
 commands in their order, and reports the outcome of each as a further event.
@@ -10,10 +10,10 @@ Which events answer which command
     Deploy              Deployed | DeployFailed
     Plan                BatchPlanned | EndReached | Interrupted | WorkFailed
     RunBatch            BatchProcessed | BatchFailed
-    Commit              BatchCommitted | CommitFailed; BatchFailed if it is certain that nobody committed
+    Commit              BatchCommitted | CommitFailed; BatchFailed if certainly no TaskManager has committed
     Undo                Undone | UndoFailed
     Finish              Finished | Interrupted | WorkFailed
-    FollowMoves         MovesFollow, once the TaskManagers have nearly all of what they are to gain
+    FollowMoves         MovesFollow, once the TaskManagers have nearly all state that they gain
     HandOver            HandedOver | NotHandedOver | Interrupted | WorkFailed    (`moves.py` has both, and `EndMoves`)
     AskBase             BaseChosen
     AnnounceDeployed, EndMoves, LeaveOut, Abandon, Interrupt, Cancel, Log, End      no answer
@@ -21,9 +21,9 @@ Which events answer which command
 WorkFailed answers the other kinds of work as well, if an unexpected error ended them.
 
 Deploy, Plan, RunBatch, Commit, Undo, Finish and HandOver are *work*: at most a single work is in flight, and any of its
-events above ends it. `Interrupt` and `Cancel` have the work in flight end soon; it still answers by its own events.
+events above ends it. `Interrupt` and `Cancel` make the work in flight end soon; it still answers by its own events.
 
-Every event may also come late, twice or unasked. An event about another run, batch or incarnation than the present
+Every event may also come late, twice or unasked. An event about another run, batch or incarnation than the current one
 changes nothing. BatchPlanned, EndReached, Interrupted, WorkFailed and BaseChosen name none of these; they come once for
 each command.
 """
@@ -39,9 +39,8 @@ from holdfast.ids import NO_BATCH, BatchNumber, Incarnation, JournalNumber, Proc
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Work failed for want of a store or a disk. No attempt counts: it is tried again after a pause.
-
-    `is_over`: it has failed for so long that it is not to be tried again.
+    """Work failed because a store or a disk is unreachable. The attempt does not count, and the work is tried again
+    after a pause. `is_over`: the outage has lasted for so long that the work is not tried again.
     """
 
     pause_s: float
@@ -72,7 +71,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesWanted:
-    """The number of processes of that role from now on; processes past the count are not started again."""
+    """The wanted number of processes of that role from now on; processes beyond it are not started again."""
 
     role: Role
     count: int
@@ -87,17 +86,16 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StandbysFollow:
-    """The standby that has state of each place, by their numbers: it is to take the place of a holder that is lost."""
+    """The standby that follows each place, by numbers: it takes the place if the holder is lost."""
 
     by_place: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A process has ended, asked or unasked: nothing of it runs any more.
-
-    `is_excused`: a unit of a batch is to blame, and counts as failed itself; or a notice of the loss has come, so that
-    it was expected. The loss does not count for the process.
+    """A process has ended, asked or unasked: nothing of it runs any more. `is_excused`: the loss does not count against
+    the process, because a unit of a batch caused it (the unit itself counts as failed) or because it was announced
+    before.
     """
 
     process: ProcessId
@@ -117,8 +115,7 @@ class LossExplained:
 class Unreachable:
     """A process did not answer, or was silent for too long. Its end has not been noticed.
 
-    A process that did not answer has usually ended, for a reason that its loss tells. A silent process is only now
-    ended.
+    A process that did not answer has usually ended, and its `Lost` event has the reason. A silent process is ended now.
     """
 
     process: ProcessId
@@ -130,7 +127,7 @@ class Unreachable:
 class CallBegan:
     """A call that began at `began_s` has no answer yet. `about` says of which batch or level it is, for messages.
 
-    Calls that are answered soon need not be told.
+    Calls that are answered soon need not be reported.
     """
 
     number: int
@@ -149,7 +146,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
-    """The senders that work on the level under way, for messages. Told only where the level takes long."""
+    """The senders that work on the current level, for messages. Reported only if the level takes long."""
 
     senders: tuple[ProcessId, ...]
 
@@ -163,7 +160,7 @@ class Deployed:
 
 @dataclass(frozen=True, slots=True)
 class DeployFailed:
-    """The failure to deploy a TaskManager, or several."""
+    """One or more TaskManagers could not be deployed."""
 
     run: RunNumber
     error: Exception
@@ -172,14 +169,14 @@ class DeployFailed:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned:
-    """The planner made a batch that is to be run."""
+    """The planner has made a batch to run."""
 
     batch: BatchNumber
 
 
 @dataclass(frozen=True, slots=True)
 class EndReached:
-    """A query that ends by itself has processed everything that there was."""
+    """A query that ends by itself has processed all available data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +186,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class WorkFailed:
-    """The work in flight failed for good: planning or finishing, or any work by an error that nobody expected."""
+    """The work in flight failed for good: planning or finishing, or any work by an unexpected error."""
 
     error: Exception
 
@@ -204,7 +201,7 @@ class BatchProcessed:
 
 @dataclass(frozen=True, slots=True)
 class BatchFailed:
-    """The batch failed, and nobody has committed it."""
+    """The batch failed, and no TaskManager has committed it."""
 
     run: RunNumber
     batch: BatchNumber
@@ -219,12 +216,12 @@ class BatchCommitted:
     run: RunNumber
     batch: BatchNumber
     broadcast: bool = False
-    """True if rows for a broadcast state were in the batch, which every subtask has to have."""
+    """True if the batch had rows for a broadcast state, which every subtask must have."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
-    """A commit was not answered: some TaskManagers may have committed, others not."""
+    """A TaskManager did not answer the commit: some may have committed, others not."""
 
     run: RunNumber
     batch: BatchNumber
@@ -253,19 +250,19 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class SinksLag:
-    """The sinks, all of them, that have so many groups to publish that no further batch is to be planned."""
+    """All sinks with so many unpublished groups that no further batch should be planned."""
 
     sinks: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCompleted:
-    """A checkpoint was recorded: work that restarts cannot take away."""
+    """A checkpoint was recorded: a restart does not lose the work up to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailoverAsked:
-    """The coordinator, or somebody else, wants the job to restart from its newest checkpoint."""
+    """The coordinator or another part wants the job to restart from its newest checkpoint."""
 
     cause: Cause
 
@@ -276,7 +273,7 @@ class BaseChosen:
 
     base: JournalNumber | None
     batch: BatchNumber = NO_BATCH
-    """The last batch of it; -1 for the beginning."""
+    """The last batch of the checkpoint; -1 for the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +340,7 @@ class StartProcess:
 
 @dataclass(frozen=True, slots=True)
 class EndProcess:
-    """End the process that hosts that incarnation. May come again while the end has not been noticed."""
+    """End the process of that incarnation. The command may come again until the end has been noticed."""
 
     process: ProcessId
     reason: str
@@ -351,7 +348,7 @@ class EndProcess:
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """Have a TaskManager for each place hold the state of the base, and go on planning from there."""
+    """Have the TaskManager of each place take the state of the base; planning continues from the base."""
 
     run: RunNumber
     base: JournalNumber | None
@@ -360,11 +357,12 @@ class Deploy:
     holders: tuple[int, ...] = ()
     """The TaskManager that holds each place."""
     failover: Failover | None = None
-    """Why it is deployed again; None for the first deployment."""
+    """The cause of this deployment; None for the first deployment."""
     rewind: bool = True
-    """True: TaskManagers that hold the state of the base in memory may go back there; False: all restore it."""
+    """True: TaskManagers that can go back to the base in memory may do so; False: all restore the base from the
+    store."""
     moves: bool = False
-    """True: nothing was committed since the base. Subtasks that stay go on, the others move."""
+    """True: nothing was committed since the base, so subtasks that stay keep their state, and the others move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +375,8 @@ class AnnounceDeployed:
 
 @dataclass(frozen=True, slots=True)
 class PlanBatch:
-    """Wait for the next batch. While `paused_by` names sinks, plan none: only answer those who wait for the query."""
+    """Wait for the next batch. While `paused_by` names sinks, plan no batch, and only answer callers that wait for the
+    query."""
 
     paused_by: frozenset[str] = field(default_factory=frozenset)
 
@@ -420,7 +419,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Have the work in flight wait for nothing any more: neither for rows, nor for a checkpoint."""
+    """End the waiting of the work in flight, for rows or for a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +431,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOut:
-    """Tell the coordinator that batches go on without these TaskManagers; all that are missing, for a further loss."""
+    """Tell the coordinator that batches continue without these TaskManagers; after a further loss, it lists all missing
+    ones."""
 
     reason: str
     missing: frozenset[int]
@@ -440,7 +440,7 @@ class LeaveOut:
 
 @dataclass(frozen=True, slots=True)
 class AskBase:
-    """Ask the coordinator for the checkpoint to go back to. It gives up the checkpoints that are pending, and cuts none
+    """Ask the coordinator for the checkpoint to go back to. The coordinator aborts pending checkpoints, and cuts none
     until everything is deployed."""
 
     failover: Failover

@@ -1,4 +1,4 @@
-"""Splits that fail again and again: when each is tried next, and when it is given up. Pure.
+"""Splits that fail repeatedly: when each is tried again, and when it is given up. Pure.
 
 fails ──► waits, longer each time ──► tried again ──advances──► catches up ──reaches the newest rows──► forgotten
                                       │
@@ -16,7 +16,7 @@ from holdfast.execution.processes import back_off_s
 from holdfast.settings import FailoverConfig, RegionConfig
 
 SHOWN_MAX = 5
-"""Splits that a message shows with their reasons."""
+"""Number of splits that a message names with their reasons."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class FailingSplit:
     next_s: float = -math.inf
     """Time at which the split is tried again; infinite: the split is parked."""
     failures: int = 0
-    """Checkpoints in a row that completed without it."""
+    """Number of checkpoints in a row that completed without an advance of the split."""
     is_counted: bool = False
     """True if the attempts since the last checkpoint are in `failures`."""
 
@@ -38,7 +38,8 @@ class FailingSplit:
 
 
 class FailingSplits:
-    """The failing splits of a start. With `by_attempt` each failed attempt counts like a checkpoint without advance."""
+    """The failing splits of a start. With `by_attempt`, each failed attempt counts like a checkpoint without an
+    advance."""
 
     def __init__(self, config: RegionConfig, failover: FailoverConfig, by_attempt: bool) -> None:
         self._config = config
@@ -46,10 +47,10 @@ class FailingSplits:
         self._by_attempt = by_attempt
         self.splits: dict[SplitName, FailingSplit] = {}
         self.catching_up: set[SplitName] = set()
-        """Splits that failed, advance again, and have not reached the newest rows."""
+        """Splits that failed and advance again, but have not reached the newest rows."""
 
     def restored(self, behind: Behind) -> None:
-        """Begin with the splits of a record: those that stood are tried at once, also if they were parked."""
+        """Begin with the splits of a record. Splits that had stopped are tried at once, even if they were parked."""
         for source, splits in behind.items():
             for split, each in splits.items():
                 if each.reason:
@@ -58,7 +59,7 @@ class FailingSplits:
                     self.catching_up.add((source, split))
 
     def committed(self, tried: Collection[SplitName], failed: Mapping[SplitName, str], now_s: float) -> list[SplitName]:
-        """Take in the splits that a committed batch tried, and those that failed; return newly parked splits."""
+        """Note the splits that a committed batch tried, and those that failed; return newly parked splits."""
         for name in [name for name in self.splits if name in tried and name not in failed]:
             del self.splits[name]
             self.catching_up.add(name)
@@ -78,7 +79,8 @@ class FailingSplits:
         return parked
 
     def _is_over(self, name: SplitName) -> bool:
-        """True if as many checkpoints completed without the split as may, so that it may not fail once more."""
+        """True if the allowed number of checkpoints has completed without the split, so that it may not fail once
+        more."""
         failures = self.splits[name].failures if name in self.splits else 0
         return failures >= self._config.max_consecutive_failures
 
@@ -99,8 +101,8 @@ class FailingSplits:
             self.splits[name] = FailingSplit(self.splits[name].reason)
 
     def check(self, failed: Mapping[SplitName, str], offsets: Positions) -> None:
-        """Raise `QueryFailed` if splits that a batch failed to move failed too often and are not to be parked: the
-        batch is not committed then, so that no checkpoint is without them. It names positions and reasons."""
+        """Raise `QueryFailed`, which names positions and reasons, if splits that a batch could not advance failed too
+        often and must not be parked. The batch is not committed then, so no checkpoint leaves them out."""
         limit = self._config.max_consecutive_failures
         past = {name: reason for name, reason in failed.items() if self._is_over(name)}
         if past and self._config.on_poison != "park":
@@ -115,11 +117,11 @@ class FailingSplits:
             )
 
     def held(self, now_s: float) -> list[SplitName]:
-        """Splits that are not to be read now."""
+        """Splits that must not be read now."""
         return [name for name, each in self.splits.items() if each.next_s > now_s]
 
     def standing(self, tried: Collection[SplitName]) -> int:
-        """Number of splits that stand, and are not tried now."""
+        """Number of failing splits that are not tried now."""
         return sum(name not in tried for name in self.splits)
 
     def parked(self) -> list[SplitName]:
@@ -142,5 +144,5 @@ class FailingSplits:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a split that is not parked has yet to be tried again."""
+        """True if a failing split is not parked, so that it will be tried again."""
         return any(not each.is_parked for each in self.splits.values())

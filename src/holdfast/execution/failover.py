@@ -1,4 +1,4 @@
-"""A failover as a value: why a job goes back to a checkpoint, and whether all of it does.
+"""A failover as a value: why a job goes back to a checkpoint, and whether all TaskManagers go back.
 
 The execution machine makes it, the coordinator chooses its base, and the deployment that it leads to carries it:
 
@@ -25,7 +25,7 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The cause of a failover. `process`: who was lost, if `why` is `LOST`."""
+    """The cause of a failover. `process`: the lost process, if `why` is `LOST`."""
 
     why: Why
     text: str
@@ -35,7 +35,7 @@ class Cause:
         return self.text if self.process is None else f"{self.process.name} ended: {self.text}"
 
     def explained(self, process: ProcessId, reason: str) -> "Cause":
-        """The cause with a better reason for the loss of a process; the same cause if it is another one."""
+        """Return the cause with a better reason for the loss of a process; unchanged if the cause is not that loss."""
         return replace(self, text=reason) if self.why is Why.LOST and self.process == process else self
 
 
@@ -48,12 +48,12 @@ class Failover:
 
     causes: tuple[Cause, ...]
     joining: tuple[int, ...] | None = None
-    """The TaskManagers that hold the base from now on, while the others go on with their own state, and batches are
-    committed meanwhile; none of them is known before the base is. None: everybody goes back."""
+    """The TaskManagers that begin from the base while the others keep their state and batches are still committed;
+    empty as long as they are not known. None: all TaskManagers go back."""
 
     @property
     def goes_on(self) -> bool:
-        """True if only replacements restore, and the others go on."""
+        """True if only replacements restore, and the other TaskManagers continue."""
         return self.joining is not None
 
     def __str__(self) -> str:

@@ -2,11 +2,12 @@
 
     unit fails ──parts──► … ──► a unit of a single split fails: the split has failed
                                         │
-    units that hold other splits as well ◄── run again without it; their first results count no more
+    units that hold other splits as well ◄── run again without it; their first results do not count
 
-How a unit is divided depends on how it ended. An error names the split that was read: that split runs alone, the others
-by halves. Without a name all run by halves. A process that died left no name, and each further death costs a start of a
-process: the unit is divided into more parts. A unit that took too long was asked for its split: that split has failed.
+The division of a unit depends on how the unit ended. If an error names the split that was read, that split runs alone
+and the others run in halves; without a name, all run in halves. A process that died has left no name, and each further
+death costs the start of a process, so its unit is divided into more parts. If a unit took too long, its sender was
+asked for the split: that split has failed.
 
 A unit's output mixes its splits, and a source that several branches read has units on each of them. So a split that
 fails on any branch is taken out of all branches: either all of its rows of this batch are staged, or none.
@@ -25,18 +26,19 @@ SplitName = tuple[str, str]
 
 HALVES = 2
 DEATH_PARTS = 16
-"""Parts of a unit whose process died. More parts name the split after fewer deaths, and give more, smaller units."""
+"""Number of parts into which the unit of a process that died is divided. More parts find the split after fewer deaths,
+and make more and smaller units."""
 ENDS_MAX = 256
-"""Processes that may be lost while the failing splits of a batch are looked for; a further loss fails the batch. A
-higher value finds more failing splits, at the cost of more starts of processes."""
+"""Bound on the processes lost in the search for the failing splits of a batch; one more loss fails the batch. A higher
+value finds more failing splits, and costs more starts of processes."""
 ENDS_WITHOUT_SUCCESS_MAX = 16
-"""Processes that may be lost before a unit succeeds; each success allows `ENDS_PER_SUCCESS` more. Higher values keep
-more splits apart that end their process, and take longer to notice that all of them do."""
+"""Bound on the processes lost before a unit succeeds; each success allows `ENDS_PER_SUCCESS` more. Higher values find
+more splits that kill their process, and take longer to notice that all splits do."""
 ENDS_PER_SUCCESS = 4
 
 
 class UnitEnd(Enum):
-    """How a unit failed. `RAISED`: with an error. `DIED`: its process ended. `HUNG`: it took too long."""
+    """The way in which a unit failed. `RAISED`: by an error. `DIED`: its process ended. `HUNG`: it took too long."""
 
     RAISED = "raised"
     DIED = "died"
@@ -45,7 +47,7 @@ class UnitEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnitFailure:
-    """Why a unit failed, and the split that it was reading then; None: not known."""
+    """The reason why a unit failed, and the split that it was reading then; None: the split is not known."""
 
     reason: str
     end: UnitEnd = UnitEnd.RAISED
@@ -54,7 +56,7 @@ class UnitFailure:
 
 @dataclass(frozen=True, slots=True)
 class SplitUnit:
-    """A unit by the splits that it reads, for a branch. `first`: the first unit from which its reads come."""
+    """A unit of a branch, described by its splits. `first`: the original unit from which its reads come."""
 
     unit: int
     leg: int
@@ -70,14 +72,15 @@ class Isolation:
         self._good: dict[int, SplitUnit] = {}
         self._next = max(self._running, default=-1) + 1
         self._died_alone: set[tuple[int, SplitName]] = set()
-        """Splits, by leg, whose process died while they were read alone. A second death in a row is their failure."""
+        """Splits, by leg, whose process died while they were read alone. A second death in a row counts as their
+        failure."""
         self.ends = self._successes = 0
         self.failed: dict[SplitName, str] = {}
         """Splits that failed alone, with the reason."""
 
     @property
     def counted(self) -> frozenset[int]:
-        """Units whose results count, once nothing is left to run."""
+        """Units whose results count, once no unit is left to run."""
         return frozenset(self._good)
 
     @property
@@ -86,9 +89,8 @@ class Isolation:
         return self.ends > min(ENDS_MAX, ENDS_WITHOUT_SUCCESS_MAX + ENDS_PER_SUCCESS * self._successes)
 
     def handle(self, failed: Mapping[int, UnitFailure]) -> list[SplitUnit]:
-        """Take in the failures of the units that ran last; the others of them succeeded.
-
-        Returns the units to run next; none: the failed splits stand alone.
+        """Handle the failures of the units that ran last; all others succeeded. Returns the units to run next; if there
+        are none, all failed splits are isolated.
         """
         ran, self._running = self._running, {}
         succeeded = {number: each for number, each in ran.items() if number not in failed}
@@ -105,7 +107,7 @@ class Isolation:
         return list(self._running.values())
 
     def _blame(self, unit: SplitUnit, failure: UnitFailure) -> None:
-        """Find the split that has failed for sure, if there is any."""
+        """Note the split that has certainly failed, if the failure shows one."""
         if failure.end is UnitEnd.HUNG and failure.split in unit.splits:
             assert failure.split is not None
             self.failed.setdefault(failure.split, failure.reason)

@@ -1,4 +1,4 @@
-"""Facts and orders of a rescale, and of a move away from machines that are to go; part of `events`.
+"""Facts and orders of a rescale, and of a move away from machines that are about to be removed; part of `events`.
 
 RescaleAsked ──► FollowMoves ──► MovesFollow ──► HandOver ──► HandedOver | NotHandedOver ──► … ──► EndMoves
 """
@@ -11,19 +11,20 @@ from holdfast.ids import BatchNumber, Incarnation, ProcessId
 
 @dataclass(frozen=True, slots=True)
 class RescaleAsked:
-    """A user, or the autoscaler, wants another number of TaskManagers. One at a time; `EndMoves` tells how it ends."""
+    """A user or the autoscaler wants another number of TaskManagers. There is one rescale at a time; `EndMoves` has its
+    outcome."""
 
     task_managers: int
     parallelism: int
     until_s: float
-    """When it is given up, by the time of ticks."""
+    """Time, in the time of ticks, at which the rescale is given up."""
     away: bool = False
-    """True: as many as there are, but none of those whose machine is to go."""
+    """True: the number stays the same, but TaskManagers on machines that are about to be removed are replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The machine of a TaskManager is to go: another TaskManager is to take its place before that."""
+    """The machine of a TaskManager is about to be removed: another TaskManager should take its place before that."""
 
     process: ProcessId
     parallelism: int
@@ -31,14 +32,14 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class MovesFollow:
-    """Everybody who gains subtasks by these places has their state as of the newest record."""
+    """All TaskManagers that gain subtasks in this layout have their state at the newest record."""
 
     holders: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """Everything committed is in a record, and everybody who gains subtasks has their state as of it."""
+    """Everything committed is in a record, and all TaskManagers that gain subtasks have their state at that record."""
 
     batch: BatchNumber
     """The last committed batch."""
@@ -53,24 +54,25 @@ class NotHandedOver:
 
 @dataclass(frozen=True, slots=True)
 class FollowMoves:
-    """Have everybody who gains subtasks follow their logs. Replaces the orders before."""
+    """Have all TaskManagers that gain subtasks follow their logs. The command replaces earlier ones."""
 
     before: tuple[int, ...]
     """The TaskManager that holds each place now."""
     after: tuple[int, ...]
-    """The TaskManager that is to hold each place."""
+    """The TaskManager that shall hold each place."""
     live: Mapping[int, Incarnation]
     """The incarnations of those in `after`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Record everything that is committed, and have everybody who gains subtasks reach the record. No batch runs."""
+    """Record everything committed, and have all TaskManagers that gain subtasks catch up with the record. No batch runs
+    meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndMoves:
-    """The rescale has ended. `error`: why there is still the layout of before; None: the new layout is deployed."""
+    """The rescale has ended. `error`: the reason why the old layout stays; None: the new layout is deployed."""
 
     task_managers: int
     """Number of TaskManagers that hold places now."""

@@ -1,13 +1,13 @@
-"""Says, for the loss of an executor, whether enough standbys run elsewhere. Spark chooses where processes run."""
+"""Tells whether enough standbys run on other executors to make up for the loss of an executor. Spark chooses where
+processes run."""
 
 from collections import Counter
 from collections.abc import Mapping
 
 
 def weak_point(holders: Mapping[int, str], standbys: Mapping[int, str]) -> str | None:
-    """Name the executor whose loss more places would outlive than standbys run elsewhere; None if there is none.
-
-    Both map TaskManagers to executors. Where all run in the same executor, or none stands by, there is nothing to say.
+    """Name an executor that holds more places than standbys run elsewhere; None if there is none. Both arguments map
+    TaskManagers to executors. If all run in the same executor, or there is no standby, the result is None.
     """
     if not standbys or len({*holders.values(), *standbys.values()}) < 2:
         return None

@@ -1,9 +1,9 @@
 """Places of TaskManagers: which process holds which share of the subtasks.
 
-A job has as many places as it was declared with TaskManagers, and as many processes more as it has standbys. All
-processes are alike and keep their numbers. A process that holds a place keeps it for as long as it lives; a place whose
-holder is lost goes to the process started in its stead, or to a standby, whichever serves first. A rescale gives the
-job another number of places; those who hold some keep as many of their subtasks as they can.
+A job has as many places as declared TaskManagers, and one further process for each standby. All processes are alike and
+keep their numbers. A process that holds a place keeps it as long as it lives. If the holder is lost, its place goes to
+the process started instead, or to a standby, whichever serves first. A rescale gives the job another number of places;
+holders keep as many of their subtasks as possible.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ class Places(NamedTuple):
         return self.live.get(number) == incarnation
 
     def still_held(self, serving: Mapping[int, Incarnation], absent: Collection[int] = ()) -> bool:
-        """True if every holder still serves, but for those that are absent, which do not."""
+        """True if exactly the holders in `absent` do not serve any more."""
         gone = {number for number, incarnation in self.live.items() if serving.get(number) != incarnation}
         return gone == set(absent)
 
@@ -34,9 +34,8 @@ class Places(NamedTuple):
 def choose(
     count: int, before: Places, serving: Mapping[int, Incarnation], follows: Mapping[int, int] = NOBODY
 ) -> Places | None:
-    """Give each of `count` places to a process that serves; None while too few serve.
-
-    `follows`: the standby that has state of each place; it gets the place, if it has none.
+    """Give each of `count` places to a serving process; None while too few serve. `follows`: the standby that follows
+    each place; it gets the place if it holds none.
     """
     if len(serving) < count:
         return None
@@ -63,9 +62,8 @@ def rescaled(
     parallelism: int,
     follows: Mapping[int, int] = NOBODY,
 ) -> Places | None:
-    """Choose who holds each of `count` places, so that few subtasks move; None while too few serve.
-
-    `follows`: the standby that has state of each place; it counts if the places stay the same.
+    """Choose the holder of each of `count` places, so that few subtasks move; None while too few processes serve.
+    `follows`: the standby that follows each place; it counts only if the number of places stays the same.
     """
     if len(serving) < count:
         return None
@@ -75,7 +73,7 @@ def rescaled(
     for (number, place), _ in sorted(stays.items(), key=lambda each: (-each[1], each[0])):
         if number in serving and place not in holders and number not in holders.values():
             holders[place] = number
-    # Processes that were started for the rescale, rather than standbys, which follow others' logs.
+    # Processes started for the rescale come before standbys, which follow logs of other places.
     free = sorted((number for number in serving if number not in holders.values()), reverse=True)
     for place in [place for place in range(count) if place not in holders]:
         follower = follows.get(place) if count == len(before.holders) else None
@@ -85,7 +83,7 @@ def rescaled(
 
 
 def gained(before: Sequence[int], after: Sequence[int], parallelism: int) -> dict[int, tuple[int, ...]]:
-    """The subtasks that each TaskManager has after a rescale and not before; without those that gain none."""
+    """Return the subtasks that each TaskManager gains by a rescale; TaskManagers that gain none are left out."""
     was, is_now = owners_of(parallelism, len(before)), owners_of(parallelism, len(after))
     found: dict[int, tuple[int, ...]] = {}
     for subtask in range(parallelism):
@@ -98,7 +96,8 @@ def gained(before: Sequence[int], after: Sequence[int], parallelism: int) -> dic
 def assign(places: Sequence[int], before: Mapping[int, int], standbys: Sequence[int]) -> dict[int, int]:
     """Choose the standby that follows each place, by number; empty without standbys.
 
-    Even: no standby follows two places more than another. A place stays with its standby as far as that allows.
+    The choice is even: the numbers of places that standbys follow differ by at most one. Within this rule, a place
+    keeps its standby.
     """
     if not standbys:
         return {}

@@ -1,11 +1,11 @@
-"""Processes of a job: which incarnation of each was started, which serve, and how often each was lost.
+"""Processes of a job: the incarnation of each that was started last, whether it serves, and how often it was lost.
 
     waiting ──due──► starting ──Registered──► serving
        ▲                 │                       │
        └──────Lost───────┴───────Lost────────────┘
 
-A TaskManager holds state, so its loss takes the job back; a sender holds none. The first loss of a process is
-answered by a start at once. Each further loss without a completed checkpoint in between doubles the wait, up to a
+A TaskManager holds state, so its loss takes the job back to a checkpoint; a sender holds none. After its first loss, a
+process is started again at once. Each further loss without a completed checkpoint in between doubles the wait, up to a
 bound. Losses within a window of time have a budget of their own.
 """
 
@@ -31,17 +31,17 @@ class Process:
     start_s: float = 0.0
     started_s: float = 0.0
     is_late: bool = False
-    """True once the log says that the process takes long to start."""
+    """True once the log has reported that the process takes long to start."""
     streak: int = 0
-    """Losses since a checkpoint completed while it served."""
+    """Number of losses since a checkpoint last completed while the process served."""
     lost_s: deque[float] = field(default_factory=deque)
     """Times of the losses within the window."""
     ending: str | None = None
-    """Why its end was ordered."""
+    """The reason why its end was ordered."""
     leaves: bool = False
-    """True if its machine is to go; another process was started to replace it."""
+    """True if its machine is about to be removed; another process was started to replace it."""
     retired: bool = False
-    """True once it is not needed any more; its number is free again once its end was noticed."""
+    """True once the process is not needed any more; its number becomes free once its end is noticed."""
 
     @property
     def process(self) -> ProcessId:
@@ -67,13 +67,13 @@ class ProcessTable:
         self._want(role, frozenset(range(count)), now_s)
 
     def grow(self, role: Role, count: int, now_s: float) -> None:
-        """Have at least so many processes of a role, under numbers that are free."""
+        """Want at least `count` processes of a role; new processes get free numbers."""
         before = self._wanted.get(role, frozenset())
         free = (number for number in counted() if (role, number) not in self._processes)
         self._want(role, before.union(islice(free, max(0, count - len(before)))), now_s)
 
     def retire(self, role: Role, numbers: Collection[int]) -> list[Process]:
-        """Need these processes no more; returns those that are to be ended."""
+        """Stop wanting these processes; return those that must be ended."""
         self._wanted[role] = self._wanted[role].difference(numbers)
         found = [self._processes[role, number] for number in sorted(numbers)]
         for each in found:
@@ -83,7 +83,7 @@ class ProcessTable:
         return [each for each in found if each.incarnation is not None]
 
     def leaving(self, role: Role) -> frozenset[int]:
-        """The numbers of the processes whose machine is to go."""
+        """The numbers of the processes whose machine is about to be removed."""
         return frozenset(each.number for each in self if each.role is role and each.leaves and not each.retired)
 
     def forget(self, process: Process) -> None:
@@ -121,7 +121,7 @@ class ProcessTable:
         return due
 
     def excused(self, process: Process, now_s: float) -> None:
-        """Note a loss for which the process is not to blame: it starts again at once, and nothing is counted."""
+        """Note a loss that the process did not cause: it is started again at once, and the loss does not count."""
         process.incarnation, process.serving = None, False
         process.start_s = now_s
 
@@ -137,7 +137,8 @@ class ProcessTable:
         return wait_s
 
     def proved(self) -> None:
-        """Note a completed checkpoint: processes that serve now work, and their next loss counts as a first loss."""
+        """Note a completed checkpoint: processes that serve now have proved to work, so their next loss counts as a
+        first loss."""
         for each in self:
             if each.serving:
                 each.streak = 0
@@ -159,7 +160,7 @@ class ProcessTable:
         return [each for each in self if each.role is Role.TASK_MANAGER and not each.serving and not each.retired]
 
     def late(self, now_s: float, after_s: float) -> list[Process]:
-        """Processes that were started so long ago and have not registered."""
+        """Processes that were started more than `after_s` ago and have not registered."""
         starting = [each for each in self if each.incarnation is not None and not each.serving and not each.retired]
         return [each for each in starting if now_s - each.started_s > after_s]
 

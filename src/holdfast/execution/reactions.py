@@ -1,4 +1,4 @@
-"""The reaction to an error: an entry for each class of the tree in `errors.py` that work may end with."""
+"""The reaction to an error, by its class in the tree of `errors.py`."""
 
 from enum import Enum
 

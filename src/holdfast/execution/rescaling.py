@@ -1,12 +1,13 @@
-"""A rescale: another number of TaskManagers while batches go on, or other TaskManagers for machines that are to go.
+"""A rescale: another number of TaskManagers while batches continue, or a move away from machines about to be removed.
 
     RescaleAsked ──► processes start ──► FollowMoves ──MovesFollow──► at a batch boundary: HandOver, AskBase, Deploy
          │                                   ▲                                                      │
          └── out of time, or failed too often ──► EndMoves(error)      EndMoves ◄──Deployed─────────┤
                                              └────────── not handed over, or a restart ─────────────┘
 
-The layout of before stays until everything is deployed by the new one: whatever fails sooner takes the job back to it,
-and what fails later finds the new one. The machine makes the deployments; this module remembers, and decides when.
+The old layout stays in force until everything is deployed in the new layout: a failure before that takes the job back
+to the old layout, a failure after it finds the new one. The machine makes the deployments; this module keeps the state
+of the rescale, and decides when to deploy.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from holdfast.ids import BatchNumber, Incarnation
 ATTEMPTS_MAX = 3
 """Deployments of a new layout that may fail before the rescale is given up."""
 PAUSE_S = 0.5
-"""Seconds between two attempts to hand over. A higher value disturbs batches less where a source refuses a cut."""
+"""Seconds between two attempts to hand over. A higher value disturbs batches less if a source refuses a cut."""
 
 
 class Rescaling:
@@ -28,9 +29,9 @@ class Rescaling:
     def __init__(self) -> None:
         self.asked: moves.RescaleAsked | None = None
         self.places: Places | None = None
-        """The places of the new layout, which were ordered last."""
+        """The places of the new layout in the last order."""
         self.handed_over: BatchNumber | None = None
-        """The last committed batch, while nothing is committed until the new layout is deployed."""
+        """The last committed batch, during the time in which nothing is committed until the new layout is deployed."""
         self._before = Places()
         self._follows = False
         self._failures = 0
@@ -38,7 +39,7 @@ class Rescaling:
         self._reason = "too few TaskManagers have started"
 
     def begin(self, asked: moves.RescaleAsked) -> None:
-        """Take in what is asked for. None may be under way."""
+        """Begin a rescale. None may be under way."""
         self.__init__()  # type: ignore[misc]
         self.asked = asked
 
@@ -49,9 +50,8 @@ class Rescaling:
         staying: Mapping[int, Incarnation],
         follows: Mapping[int, int],
     ) -> list[ev.Command]:
-        """Choose the places of the new layout, unless those that were chosen still stand.
-
-        `staying`: those of the live TaskManagers whose machine is not to go. `follows`: as in `rescaled`.
+        """Choose the places of the new layout, unless the chosen ones are still valid. `staying`: the live TaskManagers
+        whose machine stays. `follows`: as in `rescaled`.
         """
         if self.asked is None or not before.still_held(live):
             return []
@@ -67,17 +67,17 @@ class Rescaling:
         return [moves.FollowMoves(before.holders, self.places.holders, self.places.live)]
 
     def again(self) -> None:
-        """Choose anew: TaskManagers may have let go of all that they followed."""
+        """Choose the places anew: TaskManagers may have dropped the state that they followed."""
         self.places, self.handed_over, self._follows = None, None, False
 
     def follow(self, holders: tuple[int, ...]) -> bool:
-        """Note that all have caught up; True if that is news."""
+        """Note that all gaining TaskManagers have caught up; return True if this is new."""
         is_news = self.places is not None and self.places.holders == holders and not self._follows
         self._follows = self._follows or is_news
         return is_news
 
     def is_due(self, live: Mapping[int, Incarnation], now_s: float) -> bool:
-        """True if the job is to hand over at this batch boundary."""
+        """True if the job should hand over at this batch boundary."""
         stands = self.places is not None and self.places.still_held(live)
         return stands and self._follows and now_s >= self._not_before_s
 
@@ -92,7 +92,7 @@ class Rescaling:
         self.again()
 
     def over(self, now_s: float) -> str | None:
-        """Why it is to be given up; None if it goes on."""
+        """Return the reason for which the rescale must be given up; None if it may continue."""
         if self.asked is None or self.handed_over is not None:
             return None
         if self._failures >= ATTEMPTS_MAX:
@@ -100,5 +100,5 @@ class Rescaling:
         return f"it took too long: {self._reason}" if now_s > self.asked.until_s else None
 
     def end(self) -> None:
-        """Nothing is under way any more."""
+        """End the rescale: none is under way any more."""
         self.__init__()  # type: ignore[misc]

@@ -1,4 +1,5 @@
-"""The budget of restarts: how many there may be without a completed checkpoint in between, and how long they wait."""
+"""The budget of restarts: the number of restarts without a completed checkpoint in between, and the pauses before
+them."""
 
 from holdfast.execution.processes import back_off_s
 from holdfast.settings import FailoverConfig
@@ -13,9 +14,9 @@ class Restarts:
         self.count = 0
         """Restarts since a checkpoint completed."""
         self.not_before_s = float("-inf")
-        """No deployment is to begin earlier."""
+        """Time before which no deployment may begin."""
         self.next_is_free = False
-        """The next restart does not count."""
+        """True if the next restart does not count."""
 
     def another(self) -> bool:
         """Count a restart; return whether it is within the budget."""

@@ -2,9 +2,9 @@
 
 It notices and reports losses; the machine decides their meaning for the job.
 
-An executor takes all of its processes with it, and Spark has fewer slots then. So lost senders wait until each place
-has a TaskManager again: they would take its slot, and the processor's time while it starts. Where no sender serves they
-do not wait, because no batch could run.
+A lost executor takes all its processes with it, and Spark has fewer slots then. So lost senders wait until each place
+has a TaskManager again: otherwise they would take the slot of a TaskManager, or processor time during its start. If no
+sender serves, they do not wait, because no batch could run.
 """
 
 from collections.abc import Collection
@@ -21,13 +21,13 @@ from holdfast.settings import FailoverConfig
 
 LEFT = "its work has left the machine that is to go"
 SENDER_PAUSE_S = 0.3
-"""Seconds that a lost sender waits at least while another sender serves. A higher value leaves more time for the news
-that its executor's TaskManagers were lost as well."""
+"""Least time in seconds that a lost sender waits while another sender serves. A higher value leaves more time to hear
+that the TaskManagers of its executor were lost too."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A process was lost. `over_budget` says how often, where that is more often than the settings allow."""
+    """A lost process. `over_budget` has the number of losses if the settings allow fewer."""
 
     process: ProcessId
     cause: Cause
@@ -50,16 +50,16 @@ class Supervision:
         self._processes.want(role, count, now_s)
 
     def want_standby(self, count: int, now_s: float) -> None:
-        """Have so many TaskManagers more than there are places, which are those wanted so far."""
+        """Want `count` TaskManagers more than there are places; the places are the TaskManagers wanted so far."""
         self._standby, self.places = count, self._processes.wanted(Role.TASK_MANAGER)
         self._processes.want(Role.TASK_MANAGER, self.places + count, now_s)
 
     def grow(self, places: int, now_s: float) -> None:
-        """Have enough TaskManagers for so many places, beside those that there are."""
+        """Want enough TaskManagers for this number of places; existing ones stay."""
         self._processes.grow(Role.TASK_MANAGER, places + self._standby, now_s)
 
     def settle(self, holders: Collection[int]) -> list[ev.Command]:
-        """Need as many places as there are holders, and end the TaskManagers that are left over."""
+        """Want one place for each of these holders, and end superfluous TaskManagers."""
         self.places = len(holders)
         live, numbers = self.live(), self._processes.numbers(Role.TASK_MANAGER)
         leaving = self.leaving
@@ -68,7 +68,8 @@ class Supervision:
         return [_end(each, LEFT if each.leaves else "the job needs fewer TaskManagers") for each in over]
 
     def leaves(self, event: Leaving, now_s: float) -> bool:
-        """Start another TaskManager for one whose machine is to go; False if that was done, or it is not there."""
+        """Start a replacement for a TaskManager whose machine is about to be removed; return False if that was done
+        already, or the TaskManager is gone."""
         found = self._processes.of(event.process)
         if found is None or found.leaves or found.retired:
             return False
@@ -78,16 +79,16 @@ class Supervision:
 
     @property
     def leaving(self) -> frozenset[int]:
-        """The TaskManagers whose machine is to go."""
+        """The TaskManagers whose machine is about to be removed."""
         return self._processes.leaving(Role.TASK_MANAGER)
 
     def staying(self) -> dict[int, Incarnation]:
-        """The TaskManagers that serve, and whose machine is not to go."""
+        """The TaskManagers that serve, and whose machine stays."""
         leaving = self.leaving
         return {number: incarnation for number, incarnation in self.live().items() if number not in leaving}
 
     def stay(self) -> None:
-        """Give up to replace TaskManagers before their machine has gone: their loss is a loss like any other."""
+        """Stop replacing TaskManagers before their machine is removed: their loss will be a loss like any other."""
         for each in self._processes:
             each.leaves = False
 
@@ -109,7 +110,7 @@ class Supervision:
     # --- starts and losses --------------------------------------------------------------------------------------------
 
     def start_due(self, now_s: float) -> list[ev.Command]:
-        """Start those whose wait is over. Senders wait for TaskManagers as long as another sender serves."""
+        """Start the processes whose wait is over. Senders wait for TaskManagers as long as another sender serves."""
         senders_wait = not self.is_complete and self._processes.serves(Role.SENDER)
         roles = (Role.TASK_MANAGER,) if senders_wait else tuple(Role)
         return [ev.StartProcess(each.process) for each in self._processes.start_due(now_s, roles)]
@@ -120,7 +121,7 @@ class Supervision:
             found.serving = True
 
     def lost(self, event: ev.Lost, now_s: float) -> Loss | None:
-        """Take in a loss; None if the incarnation is not the last that was started, or is needed no more."""
+        """Note a loss; return None if the incarnation is not the last that was started, or is no longer needed."""
         found = self._processes.of(event.process)
         if found is None:
             return None
@@ -154,7 +155,7 @@ class Supervision:
         return [_end(found, event.reason) if event.is_silent else ev.EndProcess(event.process, event.reason)]
 
     def not_started(self, now_s: float) -> errors.JobRefused | None:
-        """The error of TaskManagers that did not register in time."""
+        """Return the error for TaskManagers that did not register in time, if any."""
         limit_s = self._config.start_timeout_s
         late = [each for each in self._processes.late(now_s, limit_s) if each.role is Role.TASK_MANAGER]
         if not late or self.is_complete:
@@ -183,7 +184,7 @@ class Supervision:
         return f"; left behind: {', '.join(calls)}" if calls else ""
 
     def look(self, now_s: float, run: RunNumber) -> list[ev.Command]:
-        """Name the calls and starts that take long; end those that take longer than their limit."""
+        """Log the calls and starts that take long; end the processes of those that are over their limit."""
         return [*self._look_at_calls(now_s, run), *self._look_at_starts(now_s)]
 
     def _look_at_calls(self, now_s: float, run: RunNumber) -> list[ev.Command]:
@@ -200,7 +201,8 @@ class Supervision:
         return commands
 
     def _look_at_starts(self, now_s: float) -> list[ev.Command]:
-        """A sender or standby that does not register in time is started again; others have `not_started`."""
+        """Start a sender or standby that does not register in time again; for other processes, `not_started` has the
+        error."""
         commands: list[ev.Command] = []
         limit_s = self._config.start_timeout_s
         for each in self._processes.late(now_s, limit_s / 2):

@@ -1,4 +1,4 @@
-"""Assignment of a level's units to senders that stay: pure rules, `Units.handle(event) -> list[Command]`.
+"""Assignment of a level's units to long-running senders: pure rules, `Units.handle(event) -> list[Command]`.
 
     unit:    waiting ──Give──► given to a sender under an attempt ────UnitReported──► counted
                 ▲                          │
@@ -12,18 +12,18 @@
                               └─ lost; the answer broke off; still busy CANCEL_S_MAX after the Cancel: gone
 
 Invariants
-- A unit of a level counts once: by the report of the sender that it is given to, under the attempt that it is given
-  under. A report of a sender that was given up, of an earlier attempt or of a level that was left changes nothing.
-- A sender has a single order at a time, and works off its units in their order. If the sender is lost, its first
-  unreported unit is suspected; a unit that was suspected `UNIT_LOSSES_MAX` times fails the level.
-- Units wait for a sender while any is expected. Otherwise they go as a short Spark job (`RunInSpark`), as they do
-  while those that left are replaced.
+- A unit of a level counts once: by the report of the sender that it was last given to, under the attempt of that order.
+  A report of a sender that was given up, of an earlier attempt or of a level that was left changes nothing.
+- A sender has a single order at a time, and runs its units in order. If the sender is lost, its first unreported unit
+  is suspected; a unit that was suspected `UNIT_LOSSES_MAX` times fails the level.
+- Units wait for a sender as long as one is expected. Otherwise they run as a short Spark job (`RunInSpark`), also while
+  senders that left are being replaced.
 - An isolated unit fails at once when it is suspected (`UnitFailed`), and never fails the level. It is an order of its
   own: if its report dies with its sender, it must not be blamed for a later unit that ended the sender.
 - A sender that does not report a unit in time is asked for its split, then ended: the unit is suspected.
 
-It does not decide what a unit's outcome means for the batch: a failed unit is reported like any other. It neither knows
-who places a sender, nor talks to it.
+This module does not decide what a unit's outcome means for the batch: a failed unit is reported like any other. It
+makes no calls to senders, and does not know where they run.
 """
 
 import math
@@ -34,12 +34,12 @@ from dataclasses import dataclass, field
 from holdfast.ids import ProcessId
 
 UNIT_LOSSES_MAX = 3
-"""Senders that may be lost while they work on the same unit, before the level fails."""
+"""Number of senders lost at work on the same unit at which the level fails."""
 STARTS_MAX = 3
-"""Senders in a row that may end before they serve, before no more are started."""
+"""Number of senders in a row that end before they serve, after which no more are started."""
 CANCEL_S_MAX = 5.0
-"""Seconds that a sender may take to end an order that is not wanted any more. More waits longer for a user's function
-that is in the middle of its work; fewer ends a process, which takes about a second to be there again."""
+"""Seconds that a sender may take to end a cancelled order. A higher value waits longer for a user's function in the
+middle of its work; a lower value ends more processes, each of which takes about a second to start again."""
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class SenderServes:
 
 @dataclass(frozen=True, slots=True)
 class SenderEnded:
-    """A sender has ended, or was given up: nothing it still does counts."""
+    """A sender has ended, or was given up: its work does not count any more."""
 
     sender: ProcessId
     reason: str
@@ -62,7 +62,8 @@ class SenderEnded:
 
 @dataclass(frozen=True, slots=True)
 class SenderLeaves:
-    """The executor of a sender is to go: the sender ends its order and gets no other; then it is given up."""
+    """The executor of a sender is about to be removed: the sender finishes its order, gets no other, and is then given
+    up."""
 
     sender: ProcessId
     reason: str
@@ -70,25 +71,25 @@ class SenderLeaves:
 
 @dataclass(frozen=True, slots=True)
 class SendersWanted:
-    """Spark has slots for `count` senders: that many are to stay from now on."""
+    """Spark has slots for `count` senders: this number of long-running senders is wanted from now on."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class LevelBegun:
-    """The `units` of a level, by number, are to be worked off. A level ends before the next level begins."""
+    """The `units` of a level, by number, must run. A level ends before the next level begins."""
 
     units: tuple[int, ...]
     isolated: frozenset[int] = frozenset()
-    """Units that fail alone where their sender is lost; others are given to another sender."""
+    """Units that fail by themselves if their sender is lost; other units are given to another sender."""
     unit_s_max: float = math.inf
     """Seconds that a sender may take for a unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LevelLeft:
-    """Nobody waits for the level any more: it is done, has failed, or its run was given up."""
+    """The level is not needed any more: it is done, has failed, or its run was given up."""
 
     now_s: float
 
@@ -113,7 +114,7 @@ class AnswerEnded:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBroke:
-    """The connection broke off: nobody knows how far a sender is with an order."""
+    """The connection to a sender broke off, so its progress with an order is unknown."""
 
     sender: ProcessId
     attempt: int
@@ -122,7 +123,7 @@ class AnswerBroke:
 
 @dataclass(frozen=True, slots=True)
 class SplitTold:
-    """A sender that took too long for a unit told which split it reads; empty: it told nothing."""
+    """A sender that took too long for a unit named the split that it reads; empty: it did not answer."""
 
     sender: ProcessId
     attempt: int
@@ -132,7 +133,7 @@ class SplitTold:
 
 @dataclass(frozen=True, slots=True)
 class UnitsTick:
-    """Time passes."""
+    """Time passed."""
 
     now_s: float
 
@@ -146,8 +147,7 @@ Event = SenderEvent | LevelBegun | LevelLeft | UnitReported | UnitsTick
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Have a sender work off units. Answered by `UnitReported` for each, and by `AnswerEnded` at the end; or by
-    `AnswerBroke`."""
+    """Have a sender run units. `UnitReported` answers for each unit, and `AnswerEnded` at the end; or `AnswerBroke`."""
 
     sender: ProcessId
     attempt: int
@@ -164,7 +164,7 @@ class CancelOrder:
 
 @dataclass(frozen=True, slots=True)
 class AcceptOutcome:
-    """The report that led here is the unit's outcome."""
+    """Take the report just handled as the unit's outcome."""
 
     unit: int
 
@@ -191,14 +191,14 @@ class AskForSplit:
 
 @dataclass(frozen=True, slots=True)
 class RunInSpark:
-    """Work off units as a short Spark job: no sender is there, and none will be."""
+    """Run units as a short Spark job, because there is no sender, and none is expected."""
 
     units: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LevelDone:
-    """All units that senders work off are counted."""
+    """All units given to senders are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class LevelFailed:
 
 @dataclass(frozen=True, slots=True)
 class StartSenders:
-    """Have so many senders run from now on. Those that end are started again, but for those past the count."""
+    """Keep `count` senders running from now on. A sender that ends is started again, unless there are enough."""
 
     count: int
 
@@ -235,7 +235,7 @@ class _Sender:
     units: deque[int] = field(default_factory=deque)
     """Units of the order that the sender has not reported."""
     unit_s: float | None = None
-    """Time of the first tick after the sender began its first unit; None: no tick has come since."""
+    """Time of the first tick after the sender began its current unit; None: no tick has come since."""
     is_asked: bool = False
     """True if it was asked for the split at which it hangs."""
 
@@ -253,17 +253,17 @@ class _Level:
 
 
 class Units:
-    """The rules during a start of a job. `count`: how many senders are to stay."""
+    """The rules during a start of a job. `count`: the number of long-running senders."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._senders: dict[ProcessId, _Sender] = {}
         self._left: dict[ProcessId, float] = {}
-        """Senders that go on with an order, and since when it is not wanted any more."""
+        """Senders that still work on a cancelled order, and the time since when it is cancelled."""
         self._given_up: set[ProcessId] = set()
         self._leaving: dict[ProcessId, str] = {}
         self._replaced: set[int] = set()
-        """Numbers of senders that left, until they serve again."""
+        """Numbers of senders that left and do not serve again yet."""
         self._level: _Level | None = None
         self._attempts = 0
         self._failed_starts = 0
@@ -282,7 +282,7 @@ class Units:
         }
 
     def handle(self, event: Event) -> list[Command]:
-        """Take in an event. An event that comes late, twice or unasked changes nothing.
+        """Handle an event. An event that comes late, twice or unasked changes nothing.
 
         Raises
         ------
@@ -327,7 +327,7 @@ class Units:
             yield from self._let_go()
 
     def _let_go(self) -> Iterable[Command]:
-        """Give up the senders that leave and have no order."""
+        """Give up the leaving senders that have no order."""
         for process in [each for each in self._leaving if self._is_free(each)]:
             self._replaced.add(process.number)
             yield from self._give_up(process, self._leaving[process])
@@ -387,7 +387,7 @@ class Units:
         yield from self._without(process, reason, blames_unit)
 
     def _without(self, process: ProcessId, reason: str, blames_unit: bool = True) -> Iterable[Command]:
-        """Remove a sender that is gone: its units wait for another sender; the unit that it worked on is to blame."""
+        """Remove a lost sender: its units wait for another sender, and the unit that it was working on is suspected."""
         sender = self._senders.pop(process, None)
         self._leaving.pop(process, None)
         is_left = self._left.pop(process, None) is not None
@@ -454,7 +454,7 @@ class Units:
             yield from self._give()
 
     def _order(self, event: UnitReported | AnswerEnded | AnswerBroke | SplitTold) -> _Sender | None:
-        """The sender that an event is of, where the event is about its last order."""
+        """Return the sender of an event, if the event is about the sender's last order."""
         sender = self._senders.get(event.sender)
         return sender if sender is not None and sender.attempt == event.attempt else None
 
@@ -462,7 +462,7 @@ class Units:
         return not self._senders[process].units and process not in self._left
 
     def _give(self) -> Iterable[Command]:
-        """Divide the waiting units among the free senders; each gets every n-th unit, or a single isolated unit."""
+        """Divide the waiting units among the n free senders; each gets every n-th unit, or a single isolated unit."""
         level = self._level
         if level is None or not level.waiting:
             return

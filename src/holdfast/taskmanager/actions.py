@@ -18,7 +18,7 @@ from holdfast.taskmanager.security import server_options
 from holdfast.taskmanager.strangers import StrangerGuard
 
 Handler = Callable[[bytes], Any]
-"""Answer a call, given the bytes of its arguments."""
+"""Function that answers a call, given the bytes of its arguments."""
 
 
 class Streamed:

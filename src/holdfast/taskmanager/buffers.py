@@ -19,7 +19,7 @@ from holdfast.errors import StorageError
 
 
 class SpillArea:
-    """The bound in memory, and the folder past it. A TaskManager has a single area. Thread-safe."""
+    """The bound on memory, and the folder for rows beyond it. A TaskManager has a single area. Thread-safe."""
 
     def __init__(self, memory_bytes_max: int, local_dir: str | None = None) -> None:
         self.memory_bytes_max = memory_bytes_max
@@ -36,7 +36,7 @@ class SpillArea:
         return self._used
 
     def reserve(self, size: int) -> bool:
-        """Count `size` bytes of memory; False where that would go past the bound."""
+        """Count `size` bytes of memory; return False, and count nothing, if that would exceed the bound."""
         with self._lock:
             if self._used + size > self.memory_bytes_max:
                 return False
@@ -48,7 +48,7 @@ class SpillArea:
             self._used -= size
 
     def new_file(self) -> Path:
-        """A path that nobody used before, in a folder of this process's own."""
+        """Return a path that was never used before, in a folder of this process's own."""
         with self._lock:
             if self._folder is None:
                 if self._local_dir is not None:
@@ -70,10 +70,11 @@ class SpillArea:
 
 
 class RowBuffer:
-    """Record batches of the same schema, in order. Appended by a thread at a time, then read any number of times.
+    """Record batches of the same schema, in order. One thread at a time appends to it; then it can be read any number
+    of times.
 
-    Operators put their output into a buffer (`functions.operator.OutputRows`), so that output past the bound is never
-    in memory as a whole.
+    Operators put their output into a buffer (`functions.operator.OutputRows`), so that output beyond the bound is never
+    completely in memory.
     """
 
     def __init__(self, area: SpillArea) -> None:
@@ -90,12 +91,12 @@ class RowBuffer:
         return self._memory if self._path is None else None
 
     def append(self, rows: pa.RecordBatch) -> None:
-        """Keep `rows` after the rows that are already kept; without rows, nothing.
+        """Add `rows` after the rows that are already kept; an empty batch is ignored.
 
         Raises
         ------
         StorageError
-            If the local disk does not take them.
+            The local disk cannot take the rows.
         """
         if not rows.num_rows:
             return
@@ -125,12 +126,12 @@ class RowBuffer:
         return self.batches()
 
     def clear(self) -> None:
-        """Let go of all rows; others may be appended."""
+        """Drop all rows; other rows may then be appended."""
         self.drop()
         self.rows = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the batches that were kept, in order. Appending ends with the first call, up to `clear`."""
+        """Return the kept batches, in order. After the first call, no rows may be appended until `clear`."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -144,7 +145,7 @@ class RowBuffer:
             yield from spilled
 
     def drop(self) -> None:
-        """Let go of everything; rows that a reader already holds stay valid."""
+        """Free memory and files; rows that a reader already holds stay valid."""
         self._area.give_back(self._memory)
         self._memory = 0
         self._batches = []

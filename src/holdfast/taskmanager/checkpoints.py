@@ -1,12 +1,12 @@
-"""A TaskManager's part of checkpoints, after the cut: wait for the uploads, store the manifest, acknowledge.
+"""A TaskManager's work for a checkpoint after the cut: wait for the uploads, store the manifest, acknowledge.
 
     cut ──► handles of all tables ──► small: they travel with the acknowledgement ──► acknowledged until answered
                      │           └──► manifest stored, with small logs ───────────────────┘
                      └──────────────────────┴── failed ──► declined until answered
 
 Runs on threads of its own and never holds up a batch. Nothing here deletes: the JobMaster's registry decides who may
-delete acknowledged objects. Once an acknowledgement is composed it is repeated until it is answered or the TaskManager
-ends, over deployments too: the objects it names have no other owner any more.
+delete acknowledged objects. An acknowledgement is repeated until it is answered or the TaskManager ends, even after a
+new deployment, because the objects that it names have no other owner any more.
 """
 
 import itertools
@@ -38,7 +38,7 @@ _log = logger(__name__)
 FIRST_REPEAT_S = 0.05
 REPEAT_S_MAX = 2.0
 AT_ONCE_MAX = 4
-"""Checkpoints whose uploads or acknowledgements are waited for side by side."""
+"""Number of checkpoints whose uploads and acknowledgements are awaited side by side."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Answers:
         self._numbers = itertools.count(1)
 
     def next_sequence(self) -> int:
-        """Return a number above those of all acknowledgements before."""
+        """Return a number above the numbers of all earlier acknowledgements."""
         return next(self._numbers)
 
     def end(self) -> None:
@@ -93,17 +93,18 @@ class CheckpointWork:
         self._pool = ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="checkpoint")
 
     def start(self, cut: LocalCheckpoint) -> None:
-        """Returns at once; answered by an acknowledgement or a decline."""
+        """Begin the work for a cut, and return at once. An acknowledgement or a decline follows."""
         work = self._submit(self._run, cut)
         if work is not None:
             self._uploader.precede(work)
 
     def decline(self, checkpoint_id: CheckpointId, error: Exception) -> None:
-        """Returns at once: the cut itself failed."""
+        """Decline a checkpoint whose cut failed; return at once."""
         self._submit(self._decline, checkpoint_id, error)
 
     def close(self) -> None:
-        """Order the next deployment's answers after all of this deployment. End its threads once all is answered."""
+        """Number the answers of this deployment before those of the next one. End its threads once all cuts are
+        answered."""
         with self._held_lock:
             if self._closing_sequence is None:
                 self._closing_sequence = self._answers.next_sequence()
@@ -120,7 +121,7 @@ class CheckpointWork:
         try:
             acknowledgement = self._persist(cut)
         except CheckpointFailed as error:
-            # It ended otherwise, or this TaskManager does: nothing went wrong here.
+            # The checkpoint or this TaskManager has ended for another reason: nothing went wrong here.
             _log.info("checkpoint %d: TaskManager %d declines: %s", cut.checkpoint_id, self._task_manager, error)
             self._decline(cut.checkpoint_id, error)
             return
@@ -133,7 +134,8 @@ class CheckpointWork:
         hit("taskmanager.acknowledge.after")
 
     def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
-        """Send an acknowledgement as a difference; a repetition is whole, as the JobMaster may lack the one before."""
+        """Send an acknowledgement as a difference to the one before; a repetition is complete, since the JobMaster may
+        lack that one."""
         attempts = itertools.chain([self._answers.names.shortened(acknowledgement)], itertools.repeat(acknowledgement))
         self._until_answered(lambda: self._job_master.acknowledge(next(attempts)))
         self._answers.names.answered(acknowledgement)
@@ -192,19 +194,20 @@ class CheckpointWork:
             reference = names.manifest_part(name, *place, self._task_manager)
             self._uploader.stored(cut.checkpoint_id, reference)
         except Exception:
-            self._uploader.discard([name])  # nobody else would know of it
+            self._uploader.discard([name])  # no other process would know of this object
             raise
         return reference
 
     def _held(self, cut: LocalCheckpoint) -> tuple[int, list[str]]:
-        """The content of the live logs, with a number that orders it: a higher number was read later."""
+        """Return the objects that the live logs hold, with a number that orders such answers: a higher number was read
+        later."""
         with self._held_lock:
             late = self._closing_sequence
             sequence = self._answers.next_sequence() if late is None else late
             return sequence, self._uploader.carried.in_store(cut.held())
 
     def _parts(self, tables: list[TableHandle], repeats: Mapping[str, Repeats]) -> dict[str, SubtaskPart]:
-        """Describe the part of each subtask; bytes that no checkpoint before referred to are new."""
+        """Describe the part of each subtask; bytes to which no earlier checkpoint referred are new."""
         seen: set[tuple[str, int]] = set()
         found: defaultdict[str, list[tuple[str, int, bool]]] = defaultdict(list)
         for table in tables:

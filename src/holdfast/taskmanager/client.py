@@ -1,8 +1,8 @@
 """The callers' side of a TaskManager's server: the gateway for the JobMaster, the pull for tasks.
 
-A TaskManager that cannot be reached raises `TaskManagerLost` at once: nobody waits here for a replacement.
-Errors of the TaskManager come back as their own classes (`remote.py`). Only a `Deployment`'s program is ever
-unpickled, by the TaskManager; who does not know the job's secret cannot connect.
+A call to an unreachable TaskManager raises `TaskManagerLost` at once and does not wait for a replacement. Errors of the
+TaskManager come back as their own classes (`remote.py`). Only the program of a `Deployment` is ever unpickled, by the
+TaskManager; a process without the job's secret cannot connect.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class ProcessClient:
-    """The calls that any process that stays answers: to copy objects, and to end. Safe for use from several threads."""
+    """The calls that every long-running process supports: to copy objects, and to end. Thread-safe."""
 
     def __init__(self, process: ProcessId, address: str, secret: str, call_timeout_s: float | None = None) -> None:
         self.peer = process
@@ -51,7 +51,7 @@ class ProcessClient:
         self._call("stop", (), type(None))
 
     def await_end(self) -> None:
-        """Block until the process is told to end. Raises `TaskManagerLost` or `SenderLost` once it dies before."""
+        """Block until the process is told to end. Raises `TaskManagerLost` or `SenderLost` if it dies first."""
         self._call("await_end", (), bool)
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class TaskManagerClient(ProcessClient):
         return self._call("read_state", read, StateRows)
 
     def put(self, tag: StreamTag, schema: pa.Schema) -> Any:
-        """Open a stream of rows: (writer, reader) of Flight, whose errors are not translated."""
+        """Open a stream of rows; return Flight's (writer, reader), whose errors are not translated."""
         return self._flight.do_put(flight.FlightDescriptor.for_command(msgspec.msgpack.encode(tag)), schema)
 
     def receive(self, streams: list[StreamPart]) -> None:
@@ -118,7 +118,7 @@ class TaskManagerClient(ProcessClient):
         self._call("receive", streams, type(None))
 
     def outputs(self, asked: OutputsRequest) -> list[SmallOutput | None]:
-        """The small ones among the outputs asked for, in their order, in a single call; None for the others."""
+        """Fetch outputs in a single call, in their order; None in place of each output that is not small."""
         return self._call("outputs", asked, list[SmallOutput | None])
 
     def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
@@ -129,7 +129,7 @@ class TaskManagerClient(ProcessClient):
         TaskManagerLost
             If the TaskManager cannot be reached, or ends while streaming.
         StaleCall
-            If the output is not held any more, or the run is not the present run.
+            If the output is not held any more, or the run is not the current run.
         """
         ticket = OutputTicket(self.peer.incarnation, run, batch, operator, subtask)
         with calling(self._lost):

@@ -1,7 +1,7 @@
 """The digest of a section of a stream, which a sender claims and a TaskManager compares before it processes.
 
-It finds batches that are missing, doubled, reordered, or from another attempt. It is no checksum of every byte (the
-transport has its own). From each record batch it takes the number of rows, each column's null count and about 64 evenly
+It finds batches that are missing, doubled, reordered, or from another attempt. It is not a checksum of every byte (the
+transport has one). From each record batch it takes the number of rows, each column's null count and about 64 evenly
 spaced values (for variable-width columns their lengths), so that its cost does not grow with the rows: a few
 microseconds a column. Batches arrive as they were sent, so both sides see the same batches.
 """
@@ -23,7 +23,8 @@ Section = tuple[str, int, int]
 
 
 def fold(digest: int, rows: pa.RecordBatch) -> int:
-    """The digest after `rows`; starts at 0. Does not depend on how the rows lie in memory (offsets, padding)."""
+    """Return the digest after `rows`; the first digest is 0. It does not depend on the memory layout of rows (offsets,
+    padding)."""
     step = max(1, rows.num_rows // SAMPLES)
     for column in rows.columns:
         digest = zlib.crc32(_ROWS.pack(rows.num_rows, column.null_count), digest)

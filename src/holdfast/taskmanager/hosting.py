@@ -1,7 +1,7 @@
 """The result of a deployment: subtasks with their restored tables, and everything that serves them.
 
-Built whole or not at all; `Hosted.close` lets go of it. Restores run side by side, and an object is fetched
-once for all subtasks. The program comes from the authenticated JobMaster: the only bytes unpickled here.
+It is built completely or not at all, and `Hosted.close` frees it. Restores run side by side, and an object is fetched
+once for all subtasks. The program, which comes from the authenticated JobMaster, is the only thing unpickled here.
 """
 
 import itertools
@@ -52,12 +52,12 @@ _log = logger(__name__)
 PROGRESS_S = 1.0
 """Seconds between two reports of a long restore to the JobMaster; a higher value shows less and costs fewer calls."""
 PROGRESSES_LOGGED = 5
-"""Every report of this number is logged, too."""
+"""Every fifth report is logged too."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """The amount that the last deployment read, and the time until everything was restored."""
+    """Figures of the last deployment's restore: the bytes read, and the time until everything was restored."""
 
     fetched: Fetched = field(default_factory=Fetched)
     duration_s: float = 0.0
@@ -76,7 +76,7 @@ class Recovery:
 
 @dataclass
 class Hosted:
-    """The subtasks by (operator, subtask), and the parts that they share."""
+    """A deployment in this process: the subtasks by (operator, subtask), and the parts that they share."""
 
     program: Program
     subtasks: dict[tuple[str, int], Subtask]
@@ -107,7 +107,7 @@ class Hosted:
 
     @property
     def side_by_side(self) -> int:
-        """The number of subtasks that process at the same time, at the most; at least 1."""
+        """Greatest number of subtasks that process at the same time; at least 1."""
         return max(map(len, self._by_level.values()), default=1)
 
     def output_schema(self, operator: str) -> pa.Schema:
@@ -121,9 +121,9 @@ class Hosted:
         return self.uploader.carried.in_store(name for each in self.subtasks.values() for name in each.held())
 
     def rewinds_to(self, deployment: Deployment, committed: BatchNumber) -> BatchNumber | None:
-        """The batch to go back to in memory for that deployment; None if its base is no state that this deployment had.
-
-        `committed` is the last batch of this deployment: numbers are not used again.
+        """Return the batch to which tables must go back in memory for a new deployment; None if its base is not an
+        earlier state of this deployment. `committed` is the last batch of this deployment; batch numbers are not
+        reused.
         """
         was, base = self.deployment, deployment.base
         if not deployment.rewind or _layout(deployment) != _layout(was) or deployment.first_batch <= committed:
@@ -136,13 +136,14 @@ class Hosted:
     def rewind(self, to_batch: BatchNumber, deployment: Deployment, store: ObjectStore, clock: Clock) -> None:
         """Take all subtasks back to their state after a batch: the last batch of the new deployment's base.
 
-        The base's checkpoint is completed. Tables go back in memory. Tables that each subtask reads whole come from the
-        store, because other processes have changed them.
+        The base is a completed checkpoint. Tables go back in memory. Tables that every subtask loads in full are read
+        from the store, because other processes have changed them.
 
         Raises
         ------
         HoldfastError
-            Undo does not reach back so far, or a whole table cannot be read; some subtasks may have gone back.
+            Undo does not reach back so far, or a table that is loaded in full cannot be read; some subtasks may have
+            gone back.
         """
         begun_s, base = clock.monotonic(), deployment.base
         if base is not None and base != self.deployment.base:
@@ -159,12 +160,13 @@ class Hosted:
             self.recovery = Recovery(fetch.fetched, clock.monotonic() - begun_s)
 
     def batch_of(self, checkpoint_id: CheckpointId) -> BatchNumber | None:
-        """The batch at which a checkpoint was cut here; None if it was not, or a newer one has completed."""
+        """The batch at which a checkpoint was cut here; None if it was not cut here, or a newer checkpoint has
+        completed."""
         with self._lock:
             return self._cuts.get(checkpoint_id)
 
     def moved(self, deployment: Deployment, subtasks: dict[tuple[str, int], Subtask], recovery: Recovery) -> None:
-        """Host these subtasks from now on. Cuts of before do not have all of them."""
+        """Host these subtasks from now on, and forget earlier cuts, which do not have all of them."""
         with self._lock:
             self._cuts = {}
         self.deployment, self.subtasks, self.recovery = deployment, subtasks, recovery
@@ -178,9 +180,8 @@ class Hosted:
         return handles
 
     def completed(self, checkpoint_id: CheckpointId, part: str = "") -> None:
-        """The checkpoint was recorded: logs are truncated, and local copies that nothing refers to any more go.
-
-        `part`: the reference to this TaskManager's manifest, if that came with the acknowledgement.
+        """Note that the checkpoint was recorded: truncate logs, and delete unused local copies. `part`: the reference
+        to this TaskManager's manifest, if the manifest came with the acknowledgement.
         """
         self.uploader.completed(checkpoint_id, part)
         with self._lock:
@@ -190,7 +191,7 @@ class Hosted:
                 each.completed(checkpoint_id)
 
     def aborted(self, checkpoint_id: CheckpointId) -> None:
-        """Let go of objects that only an aborted checkpoint needed, in the store and on the local disk."""
+        """Delete objects that only an aborted checkpoint needed, in the store and on the local disk."""
         with self._copies_in_use_only():
             for each in self.subtasks.values():
                 each.aborted(checkpoint_id)
@@ -231,9 +232,9 @@ def host(
 ) -> Hosted:
     """Build and restore everything that `deployment` names; `pool` runs the restores.
 
-    State that is not in memory lies in fresh folders below `local_dir`, deleted by `Hosted.close`. Uploaded and
-    downloaded objects are also given to `copies`, which are read in place of the store. State may take `state_bytes` of
-    memory. Subtasks that `follower` has go on from there.
+    State that is not in memory lies in fresh folders below `local_dir`, which `Hosted.close` deletes. Uploaded and
+    downloaded objects are also given to `copies`, from which objects are read before the store. State may take
+    `state_bytes` of memory. Subtasks that `follower` has continue from its state.
 
     Raises
     ------
@@ -285,14 +286,14 @@ def _follow(
     job_master: JobMasterGateway,
     fetch: ObjectCache,
 ) -> None:
-    """Wait for a restore, and tell the JobMaster how far it is if it takes long."""
+    """Wait for a restore; if it takes long, report its progress to the JobMaster."""
     process = ProcessId(Role.TASK_MANAGER, deployment.task_manager, deployment.incarnation)
     reports = 0
     while (waited := wait(reading, PROGRESS_S)).not_done or reports:
         restored = sum(each.done() for each in built) if waited.not_done else len(built)
         try:
             job_master.restoring(RestoreProgress(process, len(built), restored, fetch.fetched.size_bytes))
-        except Exception as error:  # a restore goes on, whoever hears of it
+        except Exception as error:  # a failed report must not end the restore
             _log.debug("the JobMaster does not hear how far the restore is: %s", error)
         if not waited.not_done:
             return
@@ -313,7 +314,7 @@ def _errors(futures: Sequence[Future[Any]]) -> list[BaseException]:
 
 
 def rows_read_whole(deployment: Deployment, fetch: ObjectCache) -> dict[TableName, pa.RecordBatch]:
-    """Rows of the tables that each subtask reads whole, read once for all of them."""
+    """Read the rows of the tables that every subtask loads in full, once for all subtasks."""
     try:
         return read_whole(deployment.whole, fetch)
     except (ObjectNotFound, CorruptObject) as error:
@@ -334,7 +335,8 @@ def _layout(deployment: Deployment) -> Deployment:
 def ranges_of(
     whole: Sequence[TableHandle], subtasks: Sequence[SubtaskDeployment], followers: Sequence[SubtaskFollower]
 ) -> Iterator[StoredRange]:
-    """The downloads of all subtasks, which read side by side; `whole` tables, that all of them read, are read once."""
+    """Yield the downloads of all subtasks, in turn, since subtasks read side by side. The `whole` tables, which all of
+    them load in full, are read once."""
     of_each: list[list[StoredRange]] = [[each for handle in whole for each in handle.ranges()]]
     of_each += [follower.ranges(each.restore) for each, follower in zip(subtasks, followers, strict=True)]
     return (each for some in itertools.zip_longest(*of_each) for each in some if each is not None)
@@ -384,7 +386,7 @@ def restored(
     whole: Future[dict[TableName, pa.RecordBatch]],
     clock: Clock,
 ) -> Subtask:
-    """Take a follower to the deployment's base, and build a subtask on it. It is not open yet."""
+    """Advance a follower to the deployment's base, and build a subtask on its state. The subtask is not open yet."""
     start, stop = subtask.key_group_start, subtask.key_group_stop
     states: dict[str, KeyedState | Replica] = {}
     try:

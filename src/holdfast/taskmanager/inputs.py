@@ -1,9 +1,9 @@
 """Rows that senders sent to a TaskManager, kept apart by attempt until the JobMaster says which attempts count.
 
-Spark may run a task twice, retry it, or leave a task over from a cancelled run: each has an attempt name of its own.
-`take` hands out exactly the named attempts, in the order named, after their totals were compared with the rows that
-arrived. All attempts of a batch are dropped together, named or not. The TaskManager, not this module, judges the order
-of runs and incarnations.
+Spark may run a task twice, retry it, or leave a task of a cancelled run running: each such attempt has its own name.
+`take` returns exactly the named attempts, in the given order, after comparing their totals with the rows that arrived.
+All attempts of a batch are dropped together, named or not. The TaskManager, not this module, judges the order of runs
+and incarnations.
 """
 
 import threading
@@ -25,7 +25,7 @@ TakenRows = dict[tuple[str, int], list[tuple[int, pa.RecordBatch]]]
 
 
 SECTIONS_SHOWN_MAX = 8
-"""Operators, inputs and subtasks that the error names; more make it longer than a connection carries."""
+"""Bound on the operators, inputs and subtasks that the error names, since a connection carries only short errors."""
 
 
 class _AttemptKey(NamedTuple):
@@ -84,7 +84,7 @@ class Inputs:
         self._lock = threading.Lock()
 
     def attempt(self, tag: ExchangeTag) -> Attempt:
-        """The place of a stream with this tag; the same for all streams of an attempt."""
+        """Return the attempt to which a stream with this tag belongs; all streams of an attempt share it."""
         key = _AttemptKey(tag.run, tag.batch, tag.unit, tag.attempt)
         with self._lock:
             found = self._attempts.get(key)
@@ -113,11 +113,11 @@ class Inputs:
         return taken
 
     def release(self, batch: BatchNumber) -> None:
-        """Let go of everything that belongs to batches up to and including `batch`."""
+        """Drop all rows of batches up to and including `batch`."""
         self._drop(lambda key: key.batch <= batch)
 
     def release_runs_before(self, run: RunNumber) -> None:
-        """Let go of everything that belongs to an older run."""
+        """Drop all rows of older runs."""
         self._drop(lambda key: key.run < run)
 
     def release_all(self) -> None:

@@ -1,6 +1,6 @@
-"""The side of the JobMaster that its TaskManagers and senders see: `JobMasterGateway` over Flight.
+"""The JobMaster as its TaskManagers and senders call it: `JobMasterGateway` over Flight.
 
-A call without an answer raises an `OSError`: `ConnectionRefusedError` if nobody listens at the address any more,
+A call without an answer raises an `OSError`: `ConnectionRefusedError` if no process listens at the address any more,
 `TimeoutError` if no answer came in time, `ConnectionError` otherwise. The caller decides how to react.
 """
 

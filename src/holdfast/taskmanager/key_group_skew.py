@@ -1,10 +1,11 @@
-"""How unevenly the rows of a table are spread over its key groups.
+"""The skew of a table: how unevenly its rows are spread over the key groups.
 
     in memory: a sample of the rows       in RocksDB: a walk over all rows, a piece at a time, far apart
 
-A job cannot be scaled beyond its fullest key group, because a key group is never divided. It is looked at anew once the
-number of rows has changed by a share, so that the cost does not grow with the batches. RocksDB keeps rows in order of
-their key groups, so that no part of them is a sample, and it does not count them: only a walk tells.
+A job cannot be scaled beyond its fullest key group, because a key group is never divided. The skew is measured again
+once the number of rows has changed by a share, so that the cost does not grow with the number of batches. RocksDB keeps
+rows in order of their key groups, so no part of the rows is a sample, and it does not count rows: only a walk over all
+rows gives the skew.
 """
 
 from collections.abc import Callable
@@ -21,10 +22,10 @@ SAMPLE_MAX = 16_384
 PIECE_ROWS = 1024
 """Rows of RocksDB that are walked at once, some 2 ms of a batch. A higher value ends the walk sooner."""
 PAUSE_RATIO = 200.0
-"""Pause between two pieces, as a multiple of the time that a piece takes: 200 is half a hundredth of the time. A walk
-over a million rows takes some seven minutes. A higher value makes the figure older."""
+"""Pause between two pieces, as a multiple of the time that a piece takes: with 200, the walk takes half a percent of
+the time, and some seven minutes for a million rows. With a higher value, the figure is older."""
 ROWS_PER_GROUP_MIN = 16
-"""Least rows for each key group: fewer say more of chance than of skew."""
+"""Least average number of rows in a key group; with fewer, the figure shows chance more than skew."""
 CHANGE_SHARE = 0.1
 
 
@@ -39,14 +40,14 @@ class KeyGroupSkew:
         self._counts = np.zeros(max_parallelism, np.int64)
         """Rows by key group, as far as the walk has come."""
         self._place = START
-        """The place where the walk goes on; `START`: none is under way."""
+        """The position from which the walk continues; `START`: no walk is under way."""
         self._next_s = 0.0
         self.value: float | None = None
-        """Rows of the fullest key group by the mean of all; None while there are too few rows to say, and until the
-        first walk is over."""
+        """Rows of the fullest key group, divided by the mean of all key groups; None while there are too few rows, and
+        until the first walk has ended."""
 
     def look(self) -> None:
-        """Begin anew, if the number of rows has changed enough, or go on with a walk."""
+        """Measure anew if the number of rows has changed enough, or continue a walk."""
         if self._place != START:
             if self._monotonic() >= self._next_s:
                 self._walk()
@@ -64,7 +65,7 @@ class KeyGroupSkew:
             self._conclude()
             return
         self._place = found.place
-        if not found.place.key:  # the rows in memory, which are too few, are in the base store, too
+        if not found.place.key:  # skips the round's rows in memory: the base store has them too
             self._counts[:] = 0
 
     def _walk(self) -> None:

@@ -1,4 +1,5 @@
-"""Answers to reads of state while the job runs: rows as of the last committed batch, also with a batch in flight."""
+"""Answers to reads of state while the job runs: rows as the last committed batch left them, even with a batch in
+flight."""
 
 import threading
 from collections.abc import Callable
@@ -14,11 +15,12 @@ from holdfast.state.table import StateTable
 from holdfast.taskmanager.hosting import Hosted
 
 WAIT_S_MAX = 5.0
-"""Bound in seconds on the wait of a read for subtasks that process or restore. A higher value waits for longer calls of
-users' functions before it gives up."""
+"""Bound in seconds for which a read waits while subtasks process or restore. With a higher value, a read waits for
+longer calls of users' functions."""
 SCANNED_ROWS_MAX = 200_000
-"""Rows of a table in which a read looks for those of a key, where the key is not the table's whole key: entries of maps
-and lists, timers, panes of windows. A higher value stops the batches of a TaskManager for longer."""
+"""Greatest number of rows of a table that a read scans for the rows of a key, if the key is only a part of the table's
+key: entries of maps and lists, timers, panes of windows. With a higher value, a read stops the batches of a TaskManager
+for longer."""
 
 
 def answer(
@@ -29,7 +31,7 @@ def answer(
     Raises
     ------
     HoldfastError
-        As of `read_rows`; or the lock was not free for `WAIT_S_MAX`.
+        As in `read_rows`, or because the lock was not free within `WAIT_S_MAX`.
     """
     if not work.acquire(timeout=WAIT_S_MAX):
         raise HoldfastError(
@@ -43,12 +45,12 @@ def answer(
 
 
 def read_rows(hosted: Hosted, committed: BatchNumber, read: StateRead) -> StateRows:
-    """Read committed rows of a key; the caller keeps everybody else from the tables meanwhile.
+    """Read committed rows of a key; the caller holds the lock of the tables meanwhile.
 
     Raises
     ------
     HoldfastError
-        The subtask or table is not here, is too large to be searched, or was left in the midst of a commit.
+        The subtask or table is not here, the table is too large to be scanned, or a commit failed half way.
     """
     subtask = hosted.subtasks.get((read.operator, read.subtask))
     if subtask is None:

@@ -1,4 +1,4 @@
-"""The body of the long-running Spark task that is a TaskManager, without Spark: serve as long as it is a member.
+"""The body of the long-running Spark task that is a TaskManager, without Spark: it serves until its membership ends.
 
 At its end it deletes its files on the local disk, and nothing in the store.
 """

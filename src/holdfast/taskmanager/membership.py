@@ -1,4 +1,4 @@
-"""How a process that stays belongs to its JobMaster: a TaskManager or a sender, from its registration to its end.
+"""Membership of a long-running process (a TaskManager or a sender) in its job, from registration to end.
 
 serve ──► register ──► heartbeats, now and then ──► end: the process was told to stop, or
               │                                     the JobMaster does not want this incarnation, or
@@ -24,14 +24,14 @@ _log = logger(__name__)
 
 REFUSED_IN_A_ROW_MAX = 2
 RETRY_S = 1.0
-"""Time until the next heartbeat after one that was not answered. A lower value finds out sooner that a JobMaster is
-gone, and may take one that is slow for gone."""
+"""Time until the next heartbeat after one that was not answered. With a lower value, a process notices sooner that the
+JobMaster is gone, but may mistake a slow JobMaster for a lost one."""
 
 
 class Membership:
-    """Registers, sends heartbeats, and says when and why the process has to end.
+    """Registers, sends heartbeats, and decides when and why the process must end.
 
-    `stopped` is set where the process was told to end; `upkeep` is called between any two heartbeats.
+    `stopped` is set when the process is told to end; `upkeep` is called between two heartbeats.
     """
 
     def __init__(

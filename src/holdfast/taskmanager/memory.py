@@ -1,11 +1,11 @@
-"""Keeps state within `TaskManagerConfig(memory=…)`: a clear failure instead of a process that is killed.
+"""The bound `TaskManagerConfig(memory=…)` on state: a clear error instead of a killed process.
 
     memory ─┬─ a quarter: exchanged rows; further rows lie in local files (`buffers`)
             └─ three quarters: tables, caches, the undo of the batch in flight ──past it──► StateTooLarge
                                the rest of these: undo of committed batches; the oldest is given up
 
-Memory is measured after a batch was processed, before it is committed. A large batch is taken in pieces, and measured
-after each, so that it goes past the bound by a piece; values that row functions hold as Python objects until the batch
+Memory is measured after a batch was processed, before it is committed. A large batch is taken in pieces and measured
+after each, so it can exceed the bound only by a piece. Values that row functions hold as Python objects until the batch
 ends are measured as they come. Other objects of user code are not counted. Neither are bytes that wait to be uploaded,
 which have a bound of their own.
 """
@@ -21,8 +21,8 @@ from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.subtask import Subtask
 
 PIECES = 8
-"""Divisor of the memory for state: the bytes of rows that an operator takes at a time. Higher: smaller pieces, each of
-which is a step of its own, in less memory."""
+"""Divisor: an operator takes rows of 1/8 of the memory for state at a time. A higher value makes more and smaller
+pieces, which take less memory."""
 
 
 class StateSize:
@@ -38,7 +38,8 @@ class StateSize:
         self._lock = threading.Lock()
 
     def room(self, subtask: Subtask) -> BatchRoom:
-        """The memory that a subtask may fill in a batch: it takes the rows in pieces, and is measured after each."""
+        """Return the memory that a subtask may use in a batch: it takes the rows in pieces, and is measured after each
+        piece."""
         return BatchRoom(self._settings.state_memory_bytes_max // PIECES, partial(self._check_in_batch, subtask))
 
     def _check_in_batch(self, subtask: Subtask) -> None:
@@ -46,7 +47,8 @@ class StateSize:
         self.check([subtask])
 
     def check(self, changed: Collection[Subtask]) -> None:
-        """Measure subtasks anew, and check the size of all. From any thread. Raises `StateTooLarge`."""
+        """Measure the `changed` subtasks again, and check the total size. Any thread may call it. Raises
+        `StateTooLarge`."""
         with self._lock:
             for each in changed:
                 before = self._measured.get((each.name, each.subtask), (0, 0))
@@ -87,7 +89,8 @@ def _advice(backend: StateBackend) -> str:
 
 
 def give_up_undo(settings: TaskManagerSettings, subtasks: Sequence[Subtask]) -> None:
-    """Drop the oldest undo if it does not fit beside the tables; the largest first. Called between batches."""
+    """Drop the oldest undo, first of the subtasks with the most, if undo does not fit beside the tables. Called between
+    batches."""
     tables = [table for each in subtasks for table in each.tables]
     free = settings.state_memory_bytes_max - sum(each.memory_bytes for each in subtasks)
     surplus = sum(table.undo_bytes for table in tables) - free

@@ -1,10 +1,12 @@
-"""A rescale in a TaskManager that goes on: subtasks that stay are not touched, gained ones are taken from a follower.
+"""A rescale in a TaskManager that keeps running: subtasks that stay are not touched, gained subtasks come from a
+follower.
 
     hosted    a b          deployment  a c          nothing was committed since the deployment's base
               │ └─ closed              │ └─ c: the follower's tables, taken to the base
               └──────── as it is ──────┘
 
-All or nothing: gained subtasks are built first, and until all of them are, the hosted ones stay.
+A rescale happens completely or not at all: gained subtasks are built first, and until all are built, the hosted
+subtasks stay.
 """
 
 from collections.abc import Sequence
@@ -37,9 +39,8 @@ def move(
     settings: TaskManagerSettings,
     clock: Clock,
 ) -> bool:
-    """Make the hosted subtasks those of a deployment, all of them as of its base.
-
-    False if those that stay have another state than that of the base, after batch `committed`: nothing was changed.
+    """Replace the hosted subtasks by those of a deployment, all in the state of its base. Returns False, and changes
+    nothing, if the subtasks that stay, whose last batch is `committed`, are not in the state of the base.
 
     Raises
     ------
@@ -61,10 +62,9 @@ def move(
 
 
 def _stands_at(hosted: Hosted, deployment: Deployment, committed: BatchNumber) -> bool:
-    """True if the hosted subtasks hold just the state of the deployment's base.
-
-    The JobMaster knows that batches which were committed since the base have changed nothing; here the last one is
-    compared, and that the base was cut from these subtasks.
+    """Return True if the hosted subtasks have exactly the state of the deployment's base. The JobMaster knows that
+    batches committed since the base have changed nothing. This function compares the number of the last batch, and
+    checks that the base was cut from these subtasks.
     """
     was, base = hosted.deployment, deployment.base
     if committed != deployment.first_batch - 1:
@@ -82,7 +82,7 @@ def _gain(
     settings: TaskManagerSettings,
     clock: Clock,
 ) -> tuple[list[Subtask], Recovery]:
-    """Build the gained subtasks, and open them; all of them or none."""
+    """Build and open the gained subtasks, either all of them or none."""
     begun_s = clock.monotonic()
     memory = RocksDBMemory(settings.state_memory_bytes_max, max(1, len(gained)))
     new_table = tables_of(hosted.program.state, settings.local_dir, memory)

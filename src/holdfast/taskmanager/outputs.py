@@ -1,7 +1,7 @@
-"""Output of a TaskManager's subtasks, kept per batch, operator and subtask until the JobMaster lets go of it.
+"""Output of a TaskManager's subtasks, kept by batch, operator and subtask until the JobMaster releases it.
 
-Output may be read any number of times (a pull task may be retried). Asking for output that is gone, or was never made,
-is an error and never an empty answer.
+Output may be read any number of times (a pull task may be retried). A request for output that was dropped, or never
+made, is an error and never gets an empty answer.
 """
 
 import threading
@@ -57,7 +57,8 @@ class Outputs:
     def read_small(
         self, batch: BatchNumber, which: Iterable[tuple[str, int]], bytes_max: int
     ) -> list[list[pa.RecordBatch] | None]:
-        """Outputs by operator and subtask, in order: those that fit into so many bytes together, None for the others.
+        """Return outputs by operator and subtask, in order, as long as they fit into `bytes_max` together; None for the
+        others.
 
         Raises `StaleCall` if one of them is not held.
         """
@@ -81,7 +82,7 @@ class Outputs:
         return kept
 
     def release(self, batch: BatchNumber) -> None:
-        """Let go of the output of batches up to and including `batch`."""
+        """Drop the output of batches up to and including `batch`."""
         with self._lock:
             gone = [self._kept.pop(key) for key in list(self._kept) if key[0] <= batch]
         for kept in gone:

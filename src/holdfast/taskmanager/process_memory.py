@@ -1,11 +1,11 @@
-"""How a TaskManager's or a sender's process treats freed memory and cyclic garbage.
+"""Freed memory and cyclic garbage in the process of a TaskManager or a sender.
 
 **Freed memory** (glibc's `malloc`; elsewhere nothing is done). A batch of large values allocates and frees tens of
-megabytes. By default freed memory goes back to the system each time, and comes again as pages that the kernel has to
-clear: a tenth of the work of a job with values of a kilobyte. Arrow's own allocator gives memory back within
-milliseconds, which doubled the time to encode a log's changes, so Arrow uses `malloc` too. A process of little memory
-(`TaskManagerConfig(memory=…)`) keeps a share of that: with 64 MB it had taken twice as much as its state for windows of
-400,000 keys that close at once.
+megabytes. By default, freed memory goes back to the system each time, and returns as pages that the kernel must clear
+first: that is a tenth of the work of a job with values of a kilobyte. Arrow's own allocator gives memory back within
+milliseconds, which doubled the time to encode a log's changes, so Arrow uses `malloc` too. A process with little memory
+(`TaskManagerConfig(memory=…)`) keeps only a share of its freed memory: otherwise, a process with 64 MB took twice as
+much as its state when windows of 400,000 keys closed at once.
 
 **Garbage** is collected by time, not by allocations. User functions make a few small objects a row, which reference
 counts free: searching them for cycles took a third of a `ProcessFunction`'s time. Cycles that remain may hold arrays of
@@ -29,26 +29,27 @@ TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 """Parameters of mallopt(3)."""
 
 KEPT_BYTES_MAX = 256 * 1024 * 1024
-"""Freed memory that a process keeps at most."""
+"""Bound on the freed memory that a process keeps."""
 KEPT_SHARE = 4
-"""Divisor of a TaskManager's memory: the freed memory that its process keeps. Higher keeps less, and takes longer."""
+"""Divisor of a TaskManager's memory: its process keeps at most 1/4 of it as freed memory. A higher value keeps less,
+and takes longer."""
 MAPPED_FROM_BYTES_MAX = 32 * 1024 * 1024
-"""Larger blocks are always the system's; glibc accepts no more."""
+"""Greatest block that a process may keep when it is freed; glibc accepts no higher value."""
 MAPPED_SHARE = 16
-"""Divisor of a TaskManager's memory: larger blocks go back to the system as they are freed."""
+"""Divisor of a TaskManager's memory: blocks larger than 1/16 of it go back to the system when they are freed."""
 
 COLLECT_AFTER = (100_000, 20, 20)
 """Net allocations before the youngest generation is searched; then, for each older generation, the number of searches
-of its predecessor before it is searched. Higher values search more seldom."""
+of the younger one before it is searched. Higher values search less often."""
 
 PAUSE_S_MIN = 10.0
 PAUSE_RATIO = 100.0
-"""Pause between two searches at least, as a multiple of the time that a search takes: 100 is a hundredth of the
+"""Least pause between two searches, as a multiple of the time that a search takes: with 100, searches take 1 % of the
 time."""
 
 WORK_S_MIN = 0.5
-"""Processor time of the process between two searches at least: a process without work makes no garbage, and its
-searches took more than all else. A higher value keeps the garbage of a last batch for longer."""
+"""Least processor time of the process between two searches. A process without work makes no garbage, and searches were
+most of its work. A higher value keeps the garbage of a last batch for longer."""
 
 SETTLE_GROWTH = 10
 """Searches 1, 10, 100 … go through all objects; the objects left then stay out of the searches between. These are
@@ -58,7 +59,8 @@ seldom."""
 
 
 def kept_and_mapped(memory_bytes: int) -> tuple[int, int]:
-    """The freed memory that a process of so much memory keeps, and the size of blocks from which on it keeps none."""
+    """Return the freed memory that a process of `memory_bytes` keeps, and the size of blocks above which it keeps
+    none."""
     return min(KEPT_BYTES_MAX, memory_bytes // KEPT_SHARE), min(MAPPED_FROM_BYTES_MAX, memory_bytes // MAPPED_SHARE)
 
 
@@ -75,7 +77,7 @@ def keep_freed_memory(memory_bytes: int = KEPT_SHARE * KEPT_BYTES_MAX) -> None:
 
 
 class GarbageCollection(AbstractContextManager["GarbageCollection"]):
-    """The process's garbage collection while it is entered; `tick` now and then. Not for two at once."""
+    """Controls the process's garbage collection while it is entered; call `tick` now and then. Only one at a time."""
 
     def __init__(self, clock: Clock, worked_s: Callable[[], float] = time.process_time) -> None:
         self._clock = clock
@@ -88,7 +90,7 @@ class GarbageCollection(AbstractContextManager["GarbageCollection"]):
 
     def __enter__(self) -> "GarbageCollection":
         gc.set_threshold(*COLLECT_AFTER)
-        # Modules and compiled kernels stay for as long as the process: nothing to look through.
+        # Modules and compiled kernels live as long as the process, so they need not be searched.
         gc.freeze()
         self._next_s = self._clock.monotonic() + PAUSE_S_MIN
         return self

@@ -1,7 +1,7 @@
-"""How errors and bodies cross a Flight connection: errors by their class's name, bodies as msgpack.
+"""Errors and bodies on a Flight connection: errors travel by the name of their class, bodies as msgpack.
 
 An error of `holdfast.errors` raised by a handler is raised again by the caller as the same class with the same message.
-Any other error of a handler becomes `HoldfastError`, or `StorageError` if it tells of a full disk. If a connection does
+Any other error of a handler becomes `HoldfastError`, or `StorageError` if it reports a full disk. If a connection does
 not answer, the caller's function `lost` makes the error. Nothing is unpickled here.
 """
 
@@ -23,7 +23,7 @@ from holdfast.printable import logger
 _log = logger(__name__)
 
 MESSAGE_CHARACTERS_MAX = 2000
-"""gRPC carries errors in trailers of at most 8 KB."""
+"""Bound on the message of an error: gRPC carries errors in trailers of at most 8 KB."""
 
 SHUTDOWN_S_MAX = 5.0
 
@@ -36,7 +36,7 @@ class RemoteError(msgspec.Struct, frozen=True):
 
 
 class CallBody(msgspec.Struct, frozen=True):
-    """The body of an action: for which incarnation it is meant, and the arguments."""
+    """The body of an action: the incarnation for which it is meant, and the arguments."""
 
     incarnation: Incarnation
     arguments: msgspec.Raw = msgspec.Raw(b"\x90")
@@ -49,7 +49,7 @@ def address(host: str, port: int) -> str:
 
 @contextmanager
 def serving(what: str) -> Iterator[None]:
-    """Around a handler: turns its errors into Flight errors that name the class."""
+    """Turn the errors of the handler inside into Flight errors that name the class."""
     try:
         yield
     except HoldfastError as error:
@@ -80,7 +80,7 @@ def calling(lost: LostError) -> Iterator[None]:
     try:
         yield
     except (flight.FlightError, pa.ArrowException, OSError) as error:
-        # An error that the other side sent is complete in itself. That it came as a Flight error helps nobody.
+        # An error that the other side sent is complete. Its Flight error would add nothing as a cause.
         raise remote_error(error, lost) from (None if getattr(error, "extra_info", b"") else error)
 
 
@@ -115,7 +115,7 @@ def bind(make: Callable[[str], Any], host: str, port_range: PortRange | None, wh
 def shut_down(server: Any, what: str) -> None:
     """End a Flight server: no new calls; waits for those under way, but not for ever.
 
-    A call that hangs (a user's function, a stream whose sender stands still) ends with its process.
+    A call that hangs (in a user's function, or on a stream whose sender has stopped) ends only with the process.
     """
     ending = threading.Thread(target=server.shutdown, name="shutdown", daemon=True)
     ending.start()

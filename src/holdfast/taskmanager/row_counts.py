@@ -1,4 +1,4 @@
-"""Rows that a subtask took in, put out and found late: they belong to batches, and go back with the state.
+"""Counts of a subtask's input, output and late rows. They belong to batches, and go back when the state goes back.
 
     process ──► in flight ──commit──► counted with the batch ──rewind──► as after the batch of the checkpoint
                     └──undo──► forgotten

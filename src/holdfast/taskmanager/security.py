@@ -4,9 +4,9 @@
                   └──► a certificate of this process's own, signed by the authority
 
 The driver makes a secret for each start of a job. The secret travels in Spark's task closures only, is never logged,
-and never crosses these connections. A process that does not know it can show no certificate and gets no further than
-the handshake: gRPC reads the body of a call before any handler sees its headers, so a check of headers would come too
-late for memory.
+and never crosses these connections. A process that does not know it has no certificate and fails at the handshake. A
+check of headers would come too late to protect memory, since gRPC reads the body of a call before a handler sees its
+headers.
 """
 
 import datetime
@@ -33,7 +33,8 @@ SEED_BYTES = 48
 
 VALID_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 VALID_TO = datetime.datetime(2099, 12, 31, tzinfo=datetime.UTC)
-"""A certificate ends with the secret it was made of; clocks of machines may differ."""
+"""Certificates do not expire by themselves, since clocks of machines may differ; they are useless once the job's secret
+is."""
 
 GRPC_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", -1),

@@ -1,4 +1,4 @@
-"""Settings that a process that stays is given when it starts: values only, sent with the Spark task that runs it."""
+"""Settings of a long-running process at its start: plain values, sent with the Spark task that runs it."""
 
 import msgspec
 
@@ -12,8 +12,8 @@ EXCHANGE_SHARE = 4
 HEARTBEAT_S = 1.0
 HEARTBEAT_S_MAX = 4.0
 HEARTBEATS_IN_TIMEOUT = 6
-"""Heartbeats that a process sends in the time after which its silence means its end, within the bounds above. A higher
-value costs a quiet job more: of a process without work, its heartbeats took the most."""
+"""Number of heartbeats that a process sends within the time after which silence counts as its end, unless the bounds
+above decide. A higher value costs a quiet job more, since heartbeats are most of the work of an idle process."""
 
 
 def heartbeat_interval_s(timeout_s: float) -> float:
@@ -22,7 +22,7 @@ def heartbeat_interval_s(timeout_s: float) -> float:
 
 
 class ProcessSettings(msgspec.Struct, frozen=True):
-    """A start of a TaskManager or of a sender. Its incarnation is fresh: the JobMaster refuses others.
+    """Settings of a start of a TaskManager or sender. Its incarnation is new, and the JobMaster refuses all others.
 
     `bind_host` is the only address that the server listens on; `advertised_host` is the address that others connect to
     (`bind_host` unless given). `port_range` is (first, last), both included; without it any free port.
@@ -55,7 +55,7 @@ class TaskManagerSettings(ProcessSettings, frozen=True):
     """A start of a TaskManager."""
 
     memory_bytes: int = 1024 * MEBIBYTE
-    """Tables and exchange buffers together."""
+    """Bytes of memory for tables and exchange buffers together."""
     local_copies_bytes_max: int = 0
     """Bound on the copies of stored objects that are kept below `local_dir` for recovery; 0 keeps none."""
 

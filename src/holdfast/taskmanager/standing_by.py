@@ -1,10 +1,10 @@
 """A TaskManager that follows the logs of subtasks that it may host later: as a standby, or to gain them by a rescale.
 
     follow(order of record n) ──► a follower for each place, in turn ──► answered with the records reached
-    take(subtasks) ──► the follower of just these subtasks; the others are let go
+    take(subtasks) ──► the follower of exactly these subtasks; the others are dropped
 
-A deployment ends the following: it waits for the subtasks that are being taken on, and no longer. Places are given up
-from the last on while the state of all takes more memory than one TaskManager may use, and are not tried again.
+A deployment ends the following; it waits only until the current subtasks have been advanced. If the state of all places
+takes more memory than a TaskManager may use, the last places are given up and not tried again.
 """
 
 import threading
@@ -47,10 +47,10 @@ class StandingBy:
         self._shipped = b""
         self._program: Program | None = None
         self._memory: RocksDBMemory | None = None
-        """The memory of RocksDB for all places: the place that is taken then has all of it."""
+        """The memory of RocksDB for all places; a place that is taken later gets all of it."""
         self._followers: dict[SubtaskShares, Follower] = {}
         self._too_large: dict[SubtaskShares, int] = {}
-        """The places that were given up for their memory, with the memory that all places took."""
+        """The places that were given up to save memory, with the memory that all places took then."""
         self._bytes_read = 0
         self._ended = threading.Event()
         self._closed = False
@@ -85,7 +85,7 @@ class StandingBy:
             return found
 
     def close(self) -> None:
-        """End the following, and let go of all."""
+        """End the following, and drop all followers."""
         self._closed = True
         self._ended.set()
         for follower in list(self._followers.values()):

@@ -1,8 +1,8 @@
 """Connections to a Flight port that have not shown the job's secret: bounded in number and time.
 
-gRPC waits two minutes for a handshake and accepts connections without a bound, so whoever reaches a port could take all
-files of its process by opening connections and sending nothing. A connection has shown the secret once a call of it has
-reached a handler (`security.py`). The other connections are strangers:
+gRPC waits two minutes for a handshake and accepts connections without a bound, so anyone who reaches a port could use
+up all open files of its process by opening connections and sending nothing. A connection has shown the secret once one
+of its calls has reached a handler (`security.py`). All other connections are strangers:
 
     accepted ──► a call arrives: known, left alone
          └── no call for LOOKS_MAX looks, or more than STRANGERS_MAX of them: the oldest are shut down
@@ -29,7 +29,7 @@ log = logger(__name__)
 FILES_MAX = 1 << 16
 """The number of open files up to which a process raises its soft limit, where the hard limit allows it."""
 STRANGERS_MAX = 256
-"""Bound on connections that have not shown the secret. A higher value takes more files while somebody floods a port."""
+"""Bound on connections that have not shown the secret. A higher value takes more open files while a port is flooded."""
 LOOK_S = 1.0
 """Time in seconds between two looks at the connections."""
 RESTING_LOOK_S = 4.0
@@ -37,9 +37,10 @@ RESTING_LOOK_S = 4.0
 quiet process less."""
 LOOKS_MAX = 10
 """Bound on the looks that see a connection without a call; then it is shut down. Processes of a job connect with their
-first call. Looks are counted instead of seconds, so that a process that was suspended cuts nobody off."""
+first call. The bound counts looks instead of seconds, so that a process that was suspended does not close good
+connections."""
 PEERS_KEPT_MAX = 1024
-"""Bound on the names of peers whose meaning is kept: each call names its peer."""
+"""Bound on the cache of parsed peer names, since each call names its peer."""
 OWN_FILES = Path("/proc/self/fd")
 
 Peer = tuple[str, int]
@@ -55,8 +56,8 @@ class StrangerGuard:
         self._looks: dict[Peer, int] = {}
         """The strangers of the last look, oldest first, with the number of looks that saw each before."""
         self._sockets: frozenset[int] = frozenset()
-        """The sockets of this process at the last look. If they are the same, and nobody was a stranger, nobody is now:
-        to look at each takes a quiet process a quarter of its processor time."""
+        """The sockets of this process at the last look. If they are unchanged, and there was no stranger, there is none
+        now; to inspect each socket would take a quiet process a quarter of its processor time."""
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="holdfast-strangers", daemon=True).start()
 
@@ -80,7 +81,7 @@ class StrangerGuard:
                 log.exception("the connections to port %d could not be looked at; they are looked at again", self._port)
 
     def look(self) -> int:
-        """Shut strangers down that are too old or too many. Returns how many."""
+        """Shut down strangers that are too old or too many; return their number."""
         sockets = own_sockets()
         if sockets == self._sockets and not self._looks:
             return 0

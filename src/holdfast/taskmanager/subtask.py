@@ -1,4 +1,4 @@
-"""A subtask: an operator's instance, its state tables, and the transaction that a batch is on them.
+"""A subtask: an operator's instance, its state tables, and the transaction of a batch on them.
 
     idle ──process──► in batch ──commit──► idle          process raised: undone at once, waits for undo
                          └──────undo─────► idle
@@ -37,7 +37,7 @@ from holdfast.taskmanager.row_counts import SubtaskRowCounts
 
 
 class Subtask:
-    """`states` durably keeps the tables of `operator`, by the same names, or knows that another subtask does.
+    """An operator's instance with its tables. `states` keeps each table durably, or knows that another subtask does.
 
     `skew`: the skew of the subtask's own table. `key_groups`: the key groups that the subtask owns.
     """
@@ -96,7 +96,7 @@ class Subtask:
 
     @property
     def copies_of_a_row(self) -> int:
-        """How often the operator keeps each row."""
+        """Bound on the number of copies that the operator keeps of each input row."""
         return self._operator.copies_of_a_row
 
     def measure_added(self) -> None:
@@ -130,7 +130,8 @@ class Subtask:
         )
 
     def open(self, whole: Mapping[tuple[str, str], pa.RecordBatch]) -> None:
-        """The tables hold the state of a checkpoint; `whole`: the rows that each subtask reads, by operator and table.
+        """Open the operator: the tables have the state of a checkpoint. `whole` has the rows that every subtask loads
+        in full, by operator and table.
 
         Raises `UserFunctionError`.
         """
@@ -146,7 +147,7 @@ class Subtask:
     ) -> OperatorResult:
         """Begin the batch and process all of its rows. On an error the tables are as they were before.
 
-        `new_output` makes what takes the output. `room`: the memory for the batch.
+        `new_output` makes a collection for output. `room`: the memory for the batch.
         """
         self._check()
         hit("taskmanager.process.subtask")
@@ -169,12 +170,12 @@ class Subtask:
         return result
 
     def commit(self, batch: BatchNumber) -> None:
-        """Make the batch part of the state and of the log; a second time for the same batch does nothing.
+        """Make the batch part of the state and of the log; a repeated call for the same batch does nothing.
 
         Raises
         ------
         TaskManagerLost
-            If it could not be done: the state is unusable from now on.
+            The commit failed: the state is unusable from now on.
         """
         self._check()
         if self._committed == batch:
@@ -195,7 +196,7 @@ class Subtask:
         self.counted.commit(batch)
 
     def refusal(self) -> Refusal | None:
-        """The operator's answer whether a cut may be taken after the last committed batch; None: it may."""
+        """The operator's refusal of a cut after the last committed batch; None: it allows the cut."""
         return ask(f"operator {self.name!r}, subtask {self.subtask}", self._operator.is_snapshot_available)
 
     def undo(self) -> None:
@@ -217,7 +218,7 @@ class Subtask:
         Raises
         ------
         HoldfastError
-            It could not be done: some tables may have gone back, so that the subtask is of no use.
+            The rewind failed: some tables may have gone back, so the subtask is unusable.
         """
         self._check()
         self.undo()
@@ -248,7 +249,7 @@ class Subtask:
         return [name for state in self._states.values() for name in state.held()]
 
     def close(self) -> None:
-        """Let go of everything. Stored objects stay."""
+        """Close the operator and free its tables. Stored objects stay."""
         self._operator.close()
         for state in self._states.values():
             state.close()

@@ -68,11 +68,11 @@ T = TypeVar("T")
 SUMMED = ("numRecordsIn", "numRecordsOut", "stateRows", "stateBytes", "stateUndoBytes")
 """Metrics of a TaskManager that are sums over its subtasks."""
 MANY_ROWS = 1024
-"""Rows from which on each subtask works on a thread of its own. Fewer take less time than waking the threads, some
-0.1 ms each. A higher value wakes threads more seldom, and lets subtasks wait for each other more often."""
+"""Number of rows from which on each subtask works on its own thread. Fewer rows take less time than waking the threads,
+some 0.1 ms each. A higher value wakes threads less often, and makes subtasks wait for each other more often."""
 QUICK_S = 0.002
-"""Time in seconds after which work on few rows goes on side by side, since it takes long all the same: timers, or
-windows that end."""
+"""Time in seconds after which work on few rows continues on several threads, because it takes long all the same
+(timers, or windows that end)."""
 
 
 class TaskManager:
@@ -163,7 +163,7 @@ class TaskManager:
         Raises
         ------
         StaleCall
-            If the stream is of an earlier run, another incarnation or job, or a batch that was let go.
+            If the stream is of an earlier run, another incarnation or job, or a released batch.
         """
         found, expected = (tag.job_id, tag.incarnation), (self.job_id, self.incarnation)
         if found != expected:
@@ -177,7 +177,7 @@ class TaskManager:
 
     def process(self, request: ProcessRequest) -> ProcessResult:
         self._see(request.run, "process")
-        # Back-pressure: no batch begins while too much of earlier ones is still to be stored.
+        # Back-pressure: no batch begins while too many bytes of earlier batches wait to be stored.
         self._deployed().uploader.wait_until_available()
         with self._work:
             self._see(request.run, "process")
@@ -206,7 +206,7 @@ class TaskManager:
         return iter(self._outputs.read(batch, operator, subtask))
 
     def small_outputs(self, asked: OutputsRequest) -> list[list[pa.RecordBatch] | None]:
-        """The outputs asked for, in order, as long as they fit a parcel; None for each that does not."""
+        """Return the requested outputs, in order, as long as they fit a parcel; None for each of the others."""
         self._see(asked.run, "outputs")
         hit("taskmanager.output")
         return self._outputs.read_small(asked.batch, asked.outputs, PARCEL_BYTES_MAX)
@@ -220,7 +220,7 @@ class TaskManager:
         return CommitAnswer(self.metrics(), refusals)
 
     def _commit(self, run: RunNumber, batch: BatchNumber) -> list[Refusal]:
-        """Commit once; returns who refuses a cut after the last committed batch."""
+        """Commit once; return the refusals of a cut after the last committed batch."""
         self._see(run, "commit")
         with self._work:
             self._see(run, "commit")
@@ -257,7 +257,8 @@ class TaskManager:
             self._outputs.release_all()
 
     def _let_go(self, batch: BatchNumber) -> None:
-        """Let input and output of a committed batch go: senders have taken all output before the commit is ordered."""
+        """Release input and output of a committed batch: senders have fetched all output before the commit is
+        ordered."""
         hit("taskmanager.release")
         with self._numbers:
             self._released = max(self._released, batch)
@@ -299,7 +300,7 @@ class TaskManager:
         return answer(read, self.index, self._work, lambda: (self._deployed(), self._committed))
 
     def metrics(self) -> dict[str, float]:
-        """Gauges, counters and histograms of the present deployment, by name; 0 where nothing is hosted."""
+        """Gauges, counters and histograms of the current deployment, by name; 0 if nothing is hosted."""
         hosted = self._hosted
         subtasks = [] if hosted is None else list(hosted.subtasks.values())
         values: dict[str, float] = {} if hosted is None else hosted.uploader.metrics() | hosted.metrics()
@@ -329,10 +330,10 @@ class TaskManager:
         self.stopped.set()
 
     def close(self) -> None:
-        """Let go of everything held in this process and on its disk.
+        """Free everything in this process and on its disk.
 
-        Where this is the end that it was asked for, objects that no acknowledgement names are deleted as well, and
-        local copies. Otherwise the store stays as it is, and somebody may restore from the copies.
+        If this TaskManager was asked to end, objects that no acknowledgement names are deleted too, and so are local
+        copies. Otherwise the store is not touched, and a successor may restore from the copies.
         """
         self._answers.end()
         self._standing_by.close()
@@ -347,9 +348,8 @@ class TaskManager:
     # Inside.
 
     def _rewound(self, deployment: Deployment) -> tuple[bool, str]:
-        """True if the hosted tables went back, in memory, to the base of a deployment, and are that deployment now.
-
-        Otherwise False, with the reason if they were to go back.
+        """Return True if the hosted tables went back, in memory, to the base of a deployment, which they serve now.
+        Otherwise return False, with the reason if going back was wanted.
         """
         hosted = self._hosted
         to_batch = None if hosted is None else hosted.rewinds_to(deployment, self._committed)
@@ -369,7 +369,8 @@ class TaskManager:
         return True, ""
 
     def _moved(self, deployment: Deployment) -> bool:
-        """True if the hosted subtasks became those of a deployment; False: it has to be hosted anew."""
+        """Return True if the hosted subtasks were changed to those of a deployment; False: the deployment must be
+        hosted anew."""
         hosted, parts = self._hosted, (self._standing_by, self._store, self._settings, self._clock)
         if hosted is None or self._in_flight or not move(hosted, deployment, self._committed, *parts):
             return False
@@ -412,7 +413,7 @@ class TaskManager:
         return self._hosted
 
     def _begin(self, request: ProcessRequest) -> tuple[int, ...]:
-        """Checks that the batch can be processed now; the levels of it that already were."""
+        """Check that the batch can be processed now; return its levels that were processed already."""
         if self._in_flight is None:
             if request.batch <= self._committed:
                 raise HoldfastError(
@@ -459,9 +460,8 @@ class TaskManager:
         return operators if self._rows_in_flight < MANY_ROWS else ()
 
     def _each(self, subtasks: list[Subtask], do: Callable[[Subtask], T], quick: Collection[str] = ()) -> list[T]:
-        """Run `do` for each subtask; when all have ended, raise the first error, if any.
-
-        Each has a thread of its own; those of `quick` operators take this thread, as long as they are quick.
+        """Run `do` for each subtask; when all have ended, raise the first error, if any. Each subtask has its own
+        thread; subtasks of `quick` operators run on the calling thread, as long as they are quick.
         """
         assert self._pool is not None, "deployed"
         until_s = self._clock.monotonic() + QUICK_S

@@ -1,8 +1,8 @@
 """Warming of a TaskManager before it registers, so that its first batch costs no more than later batches.
 
 The first use of compiled kernels takes half a second of processor time in a new process. Each operator's tables take a
-transaction of two made-up rows, and operators that call no user's function process them. All of it is thrown away. No
-warming fails a process: a warmth that is missing costs time only.
+transaction of two made-up rows, and operators that call no user's function process them. All of it is thrown away. A
+failure of warming never fails the process: without warming, the first batch only takes longer.
 """
 
 from datetime import UTC, date, datetime
@@ -100,7 +100,7 @@ def made_up_rows(schema: pa.Schema, count: int = ROWS) -> pa.RecordBatch:
 
 
 def _column(kind: pa.DataType, count: int) -> pa.Array:
-    """A value of the type, repeated; nulls where no value is known for it."""
+    """Return a column with a repeated value of the type; nulls if no value of the type is known here."""
     for value in (0, 0.0, "", b"", False, Decimal(0), datetime.fromtimestamp(0, UTC), date(1970, 1, 1)):
         try:
             return pa.array([value] * count, kind)
