@@ -40,7 +40,7 @@ class Cutting:
             return
         wanted = self._shared.unrecorded_progress
         covering = None if wanted is None else self._shared.pending.covering(wanted)
-        if wanted is None and self._recording.again is None:  # otherwise the newest record is about to get another number
+        if wanted is None and self._recording.again is None:  # else the newest record is about to get another number
             self._shared.resolve(self._shared.demand.take_requests())
         elif wanted is None:
             return

@@ -1,5 +1,5 @@
-"""Rows of change data whose change type no operator knows. The sender finds them, so that each is reported once and not
-once for each subtask."""
+"""Rows of change data with an unknown change type. The sender finds them, so that each is reported once instead of once
+for each subtask."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

@@ -1,4 +1,4 @@
-"""Sending of rows through an operator's combiner, if it has a combiner: fewer rows travel, with the same meaning.
+"""Sending of rows through an operator's combiner, if it has one: fewer rows are sent, with the same meaning.
 `functions.operator.Combiner` defines how rows are combined.
 """
 

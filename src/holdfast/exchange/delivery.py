@@ -4,9 +4,9 @@
                  ├─► steps in Python, batch by batch ──┼─► sink.stage ─► committables
     pull output ─┘                                     └─► kept ─► sink.stage, for each further sink
 
-A sink takes rows from an iterator, to its end. The first sink of a leg gets its rows as they come. Those of further
-sinks wait until the sinks before have staged theirs (`WaitingRows`): in memory up to a bound, then on the local disk.
-Each row is read, and taken through each step, once.
+A sink takes rows from an iterator, to its end. The first sink of a leg gets its rows as they come. Rows of further
+sinks wait until the sinks before them have staged their rows (`WaitingRows`): in memory up to a bound, then on the
+local disk. Each row is read once, and passes each step once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ from holdfast.storage.store import ObjectStore
 
 
 def expect_outputs(units: Iterable[Unit], request: LevelRequest, program: Program, links: Links) -> None:
-    """Tell the links, before units are worked off, which outputs they will pull."""
+    """Tell the links, before units run, which outputs the units will pull."""
     origins = ((program.legs[unit.leg].origin, unit.subtasks) for unit in units)
     outputs = [
         (origin.kept_as, subtask)
@@ -69,7 +69,7 @@ def run_unit(
     local_dir: str | None = None,
     clock: Clock | None = None,
 ) -> UnitResult:
-    """Work off a unit in this process; only for legs without a Spark step.
+    """Run a unit in this process; only for legs without a Spark step.
 
     `check` is called for each batch of rows and raises if the unit's result is no longer wanted. `reading` is called
     with each split before it is read. Rows that do not fit in memory go below `local_dir`. `clock` times asynchronous
@@ -86,8 +86,8 @@ def run_unit(
 def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: UnitRows | None = None) -> UnitResult:
     """Take the rows of a unit, each with the place of its output, to the targets of its leg.
 
-    `origin` is known if the rows did not pass through Spark. The rows of operators are on their way before those of a
-    sink are staged to their end.
+    `origin` is known if the rows did not pass through Spark. Rows for operators are sent before the last rows of a sink
+    are staged.
     """
     bad: list[BadRow] = origin.bad if origin else []
     sending = {
@@ -129,7 +129,7 @@ def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: 
 def _send_operators(
     rows: Iterator[tuple[int, pa.RecordBatch]], sending: Mapping[int, "Sending"]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Send the rows for operators on their way, and yield the others, which are for sinks."""
+    """Send the rows for operators, and yield the others, which are for sinks."""
     for place, batch in rows:
         if place in sending:
             sending[place].send(batch)
@@ -145,7 +145,7 @@ def _send_operators(
 def _accepted(
     rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: UnitRows | None, bad: list[BadRow]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows that their sinks can show; add the others to `bad`."""
+    """Yield the rows that their sinks accept; add the others to `bad`."""
     sinks = work.leg.sink_places
     for place, batch in rows:
         sink = sinks[place]
@@ -191,7 +191,7 @@ def _dropped_letters(dropped: DroppedRows, work: UnitWork) -> list[BadRow]:
 
 
 class CountedRows:
-    """Counts the rows of batches that are passed on."""
+    """Passes batches on, and counts their rows."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches

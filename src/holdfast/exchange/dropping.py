@@ -1,6 +1,6 @@
-"""Rows for TaskManagers that are gone, in a job that goes on without them (`on_loss="drop"`).
+"""Rows for lost TaskManagers, in a job that continues without them (`on_loss="drop"`).
 
-All are counted by the caller; some are kept, to be put into the dead-letter folder.
+The caller counts all of them; some are kept, to be put into the dead-letter folder.
 """
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ class DroppedRows:
 
     def __init__(self) -> None:
         self.gone: dict[int, str] = {}
-        """TaskManagers that could not be reached, and why."""
+        """TaskManagers that could not be reached, with the reasons."""
         self._kept: list[tuple[str, int, pa.RecordBatch]] = []
         self._room = KEPT_MAX
 

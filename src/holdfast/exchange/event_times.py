@@ -1,4 +1,4 @@
-"""The event times of rows as a source gives them: how far they have come, and which of them no calendar has.
+"""The event times of a source's rows: the newest time, and times that no calendar has.
 
 Times outside the years 1 to 9999 are mistakes, such as milliseconds that were read as seconds. One of them would carry
 the watermark past all windows, and sums with it would leave int64. So their rows are bad records.

@@ -1,4 +1,4 @@
-"""Finding of hot keys, which very many of an operator's rows have, from a few rows of each unit that sends many.
+"""Hot keys, which very many of an operator's rows have: they are found from a few rows of each unit that sends many.
 
 A unit looks at some rows of the first large batch that it sends to an operator: a tenth of a millisecond for each unit.
 The JobMaster adds up what the units find (`jobmaster.batches.hot_keys`).
@@ -11,11 +11,11 @@ import pyarrow as pa
 from holdfast.python_values import shown_rows
 
 SAMPLED = 256
-"""Rows that a unit looks at. With more, smaller shares are seen, for more time."""
+"""Number of rows that a unit samples. With a higher value, smaller shares are found, at a higher cost."""
 ROWS_MIN = 4_096
-"""Rows of a batch that is looked at. The keys of smaller batches cost little, however they are spread."""
+"""Least number of rows in a batch that is sampled. Smaller batches cost little, however their keys are spread."""
 SEEN_MIN = 8
-"""Rows of a sample that a key needs to be named: a share of 3 %."""
+"""Least number of a sample's rows that a reported key has: a share of 3 %."""
 KEY_TEXT_MAX = 200
 """Bound in characters on a key's text."""
 

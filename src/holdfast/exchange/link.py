@@ -1,6 +1,6 @@
-"""Sending of a unit's rows to a TaskManager, by a thread of its own, so that preparing rows overlaps with sending.
+"""Sending of a unit's rows to a TaskManager on its own thread, so that rows are prepared while others are sent.
 
-A unit of a few rows has nothing to overlap: its messages wait for the end, and travel in a parcel, without a thread.
+A unit of a few rows does not need that: its messages wait for its end, and are sent in a parcel, without a thread.
 
 Other messages go as streams of Flight, one for each (operator, input), since a stream has a single schema. The queue is
 bounded: a TaskManager that takes rows slowly slows the sender down. After an error the thread drops further rows, and
@@ -24,8 +24,8 @@ from holdfast.taskmanager.remote import remote_error
 
 MESSAGES_WAITING_MAX = 4
 FEW_ROWS_MAX = 4096
-"""Rows of a message that waits for the end of its unit as long as no larger message has come. Sending takes less time
-than the start of a thread. A higher value sends later."""
+"""Greatest number of rows in a message that waits for the end of its unit, as long as no larger message has come. To
+send it takes less time than to start a thread. With a higher value, rows are sent later."""
 ABORT_WAIT_S_MAX = 1.0
 
 _encode = msgspec.msgpack.encode
@@ -38,7 +38,7 @@ class Link:
         self._client = client
         self._parcels = parcels
         self._parcel: Parcel | None = None
-        """The parcel that has all messages, if they are few."""
+        """The parcel with all messages, if they are few."""
         self._messages: queue.Queue[LinkMessage | None] = queue.Queue(MESSAGES_WAITING_MAX)
         self._error: Exception | None = None
         self._aborted = False
@@ -77,7 +77,7 @@ class Link:
             raise self._error
 
     def abort(self) -> None:
-        """Stop sending; errors no longer matter. Waits only briefly for a TaskManager that takes no more rows."""
+        """Stop sending; later errors are ignored. Waits only briefly for a TaskManager that takes no more rows."""
         self._aborted = True
         if self._parcel is not None:
             self._parcel.drop(self)
@@ -108,7 +108,7 @@ class Link:
         self._finish()
 
     def _take(self, message: LinkMessage | None) -> None:
-        """Send a message, unless an earlier message could not be sent, or nobody wants it any more."""
+        """Send a message, unless an earlier message could not be sent, or the link was aborted."""
         if message is None or self._error is not None or self._aborted:
             return
         try:

@@ -24,14 +24,14 @@ class FlightLinks:
         self._route_of = {route.task_manager: route for route in routes.routes}
         self._parcels = Parcels()
         self._expected: dict[int, OutputsRequest] = {}
-        """The outputs that are expected of each TaskManager and that it was not asked for yet."""
+        """The expected outputs of each TaskManager that were not requested yet."""
         self._fetched: dict[_Output, SmallOutput] = {}
 
     def open_writer(self, unit: UnitAttempt) -> FlightUnitWriter:
         return FlightUnitWriter(self._routes, self._connections, unit, self._parcels)
 
     def expect(self, run: RunNumber, batch: BatchNumber, outputs: Sequence[tuple[str, int]]) -> None:
-        """Note outputs of which `output` will be asked: the first question to a TaskManager brings all small ones."""
+        """Note outputs for which `output` will be called: the first request to a TaskManager fetches all small ones."""
         for operator, subtask in outputs:
             asked = self._expected.setdefault(self._routes.owners[subtask], OutputsRequest(run, batch, []))
             asked.outputs.append((operator, subtask))

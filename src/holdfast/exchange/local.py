@@ -35,7 +35,7 @@ class LocalUnitWriter(UnitWriter):
         self._pending.clear()
 
     def _wait(self) -> None:
-        """Everything has arrived with its delivery."""
+        """Do nothing: each delivery has arrived at once."""
 
 
 class LocalLinks:
@@ -49,7 +49,7 @@ class LocalLinks:
         return LocalUnitWriter(self._routes, self._task_managers, unit)
 
     def expect(self, run: RunNumber, batch: BatchNumber, outputs: Sequence[tuple[str, int]]) -> None:
-        """There is no call that outputs could share."""
+        """Do nothing: in one process, outputs need no shared call."""
 
     def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         owner = self._routes.owners[subtask]

@@ -1,8 +1,8 @@
-"""Small rows of a unit's links to the same TaskManager, which travel together in a single call (`protocol.parcels`).
+"""Parcels: small rows of a unit's links to the same TaskManager, sent together in a single call (`protocol.parcels`).
 
     link.end ──take──► parcel ──the first link.wait──► a call to the TaskManager ──► outcome, for all of its links
 
-Used by a single thread: units of a process are worked off in turn.
+A single thread uses it, since the units of a process run in turn.
 """
 
 from typing import NamedTuple
@@ -47,7 +47,7 @@ class Parcel:
         self._messages.pop(link, None)
 
     def send(self) -> None:
-        """Send all messages, unless that was done already. Raises the error with which this ended, each time."""
+        """Send all messages, unless that was done already. If it failed, every call raises the error."""
         if not self.is_sent:
             self.is_sent = True
             messages, self._messages = self._messages, {}

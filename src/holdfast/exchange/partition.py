@@ -50,7 +50,8 @@ def without(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> pa.RecordBa
 
 @lru_cache(DIVISIONS_KEPT_MAX)
 def places_of_groups(place_of_subtask: tuple[int, ...], max_parallelism: int) -> npt.NDArray[np.uint16]:
-    """Place of each key group: the place of the subtask that owns the group. Nobody changes the result."""
+    """Return the place of each key group: the place of the subtask that owns the group. Callers must not change the
+    array."""
     parallelism = len(place_of_subtask)
     groups = range(max_parallelism)
     return np.array([place_of_subtask[subtask_of(group, parallelism, max_parallelism)] for group in groups], np.uint16)

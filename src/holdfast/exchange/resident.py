@@ -1,13 +1,13 @@
-"""A long-running sender: works off units from the JobMaster, order by order.
+"""A long-running sender: runs units from the JobMaster, order by order.
 
 Program, store and connections to TaskManagers stay warm between orders. Each unit is reported as soon as it has ended,
 whatever its outcome. Spark-free and Flight-free: `resident_server` is the way in.
 
 Invariants
-- Orders are numbered by the attempt under which their units were given. An order is refused if it is not newer than the
-  last, or was cancelled before it came: a repeated call changes nothing.
+- An order has the number of the attempt under which its units were given. An order is refused if it is not newer than
+  the last one, or was cancelled before it came, so a repeated call changes nothing.
 - Orders run singly. A newer order waits until the last has ended; the JobMaster cancels the last first.
-- The work of a cancelled or forgotten order counts nowhere, since the JobMaster never names its attempts.
+- The work of a cancelled or forgotten order never counts, since the JobMaster never names its attempts.
 """
 
 import threading
@@ -59,12 +59,13 @@ class SenderGateway(CopyingGateway, Protocol):
         ...
 
     def split(self, attempt: int) -> str:
-        """The split that the order of that attempt reads at the moment; empty if it reads none, or is not the last."""
+        """Return the split that the order of that attempt is reading; empty if it reads none, or is not the last
+        order."""
         ...
 
 
 class LinkMaker(Protocol):
-    """Maker of links: over connections that stay, or to TaskManagers in the same process."""
+    """Makes links: over connections that stay open, or to TaskManagers in the same process."""
 
     def links(self, routes: ExchangeRoutes) -> Links: ...
 

@@ -21,8 +21,8 @@ from holdfast.taskmanager.client import ProcessClient
 from holdfast.taskmanager.remote import bind, calling, shut_down
 
 SPLIT_S_MAX = 2.0
-"""Seconds that a sender, which hangs already, may take to tell which split it reads. A process whose interpreter hangs
-does not answer."""
+"""Seconds that a hanging sender may take to name the split that it reads. A process whose interpreter hangs does not
+answer at all."""
 
 _decode = msgspec.msgpack.decode
 

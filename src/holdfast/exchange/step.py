@@ -1,8 +1,9 @@
 """A Python step over a batch of rows: a function of users, or expressions (`select`, `where`).
 
-A row for which an expression fails, or a value that a declared column cannot hold, is refused: it becomes a bad record,
-and the other rows go on. An expression that fails for a batch is evaluated for halves of it, down to single rows. A
-function of users that raises is not called again for halves: what it makes of a row may depend on other rows.
+A row is refused if an expression fails for it, or if a declared column cannot hold its value: it becomes a bad record,
+and the other rows continue. An expression that fails for a batch is evaluated for halves of the batch, down to single
+rows. A function of users that raises is not called again for halves, because its result for a row may depend on other
+rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +23,12 @@ from holdfast.sources.schema_fit import fits, forbidden_nulls
 _END = object()
 
 Refuse = Callable[[pa.RecordBatch, Mapping[int, str], bool], None]
-"""Takes rows by number, each with the reason, out of a batch: of the input of a step (False), or of its result."""
+"""Function that takes rows out of a batch, by number, each with the reason. The flag is False for the input of a step,
+and True for its result."""
 
 
 def refuse_all(rows: pa.RecordBatch, reasons: Mapping[int, str], is_result: bool) -> None:
-    """Raise `BadRecord`, where no row can be set apart."""
+    """Raise `BadRecord`, since here no row can be put aside."""
     raise errors.BadRecord(f"{next(iter(reasons.values()))}: correct the row, or filter it out before")
 
 
@@ -37,7 +39,7 @@ def made(
     refuse: Refuse = refuse_all,
     place: CallPlace | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what a step makes of rows, one batch after the other."""
+    """Yield the result of a step for rows, batch by batch."""
     if not rows.num_rows:
         return
     if isinstance(step.fn, AsyncCalls):
@@ -53,7 +55,8 @@ def made(
 
 
 def _parts(batch: pa.RecordBatch, step: MapBatches, where: Callable[[], str]) -> Iterator[object]:
-    """Yield the batches that a function of users makes of a batch; only its own errors are its failures."""
+    """Yield the batches that a function of users makes of a batch. Only errors inside the function count as its
+    failures."""
     parts: Iterator[object] | None = None
     while True:
         try:
@@ -125,8 +128,8 @@ def _conform(part: object, step: MapBatches, refuse: Refuse) -> pa.RecordBatch:
 
 
 def convertible(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether values of a type mean the same in another, where that holds them: numbers of another width, times
-    of another unit. Text is no number, a number no boolean, and a time without a zone is in no zone.
+    """Return whether values of `found` keep their meaning in `wanted`, if they fit: numbers of another width, times of
+    another unit. Text is not a number, a number is not a boolean, and a time without a zone cannot get a zone.
     """
     types = pa.types
     if fits(found, wanted):

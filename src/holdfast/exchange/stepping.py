@@ -3,9 +3,9 @@
     rows of the origin ──► step ──► step ──► (output, rows)
                               └───► step ──► rows of several nodes, gathered ──► step ──► (output, rows)
 
-Each batch goes through each step once. Rows go on as soon as a step gives them, so that a step that makes many out of
-few never has them all at once. Only where several nodes come together before a further step do rows wait: for the rest
-of the same batch, so that the step gets one batch instead of many small ones, and never for more than a bound.
+Each batch passes each step once. Rows continue as soon as a step yields them, so a step that makes many rows of few
+never holds all of them at once. Rows wait only if several nodes join before a further step: they wait for the rest of
+the same batch, up to a bound, so that the step gets one batch instead of many small ones.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,8 +17,8 @@ from holdfast.exchange.step import made, refuse_all
 from holdfast.graph.program import Leg, MapBatches, Program
 
 ROWS_GATHERED_MAX = 64 * 1024
-"""Rows that wait where several nodes come together. More make fewer, larger batches for the next step, in more
-memory."""
+"""Number of rows that wait where several nodes join. A higher value makes fewer and larger batches for the next step,
+and takes more memory."""
 
 
 def close_calls(program: Program) -> None:
@@ -30,7 +30,7 @@ def close_calls(program: Program) -> None:
 
 
 RefuseAt = Callable[[int, pa.RecordBatch, Mapping[int, str]], None]
-"""Takes rows of a node by number, each with the reason, out of a batch."""
+"""Function that takes rows of a node out of a batch, by number, each with the reason."""
 
 
 def _refuse_at(node: int, rows: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
@@ -39,7 +39,7 @@ def _refuse_at(node: int, rows: pa.RecordBatch, reasons: Mapping[int, str]) -> N
 
 class LegSteps:
     """The steps of a leg. `where` describes the place of the current rows, for messages; `refuse` sets rows apart;
-    `calls_at` is where the leg's asynchronous calls are made."""
+    `calls_at` describes the unit in which the leg's asynchronous calls are made."""
 
     def __init__(
         self, leg: Leg, where: Callable[[], str], refuse: RefuseAt = _refuse_at, calls_at: CallPlace | None = None
@@ -68,7 +68,7 @@ class LegSteps:
                 yield from self._flow(number, self._gathered(number))
 
     def _flow(self, first: int, rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Take the rows of a node through all that is behind it."""
+        """Take the rows of a node through all later nodes."""
         under_way = [(first, rows)]
         while under_way:
             number, parts = under_way[-1]
@@ -81,7 +81,7 @@ class LegSteps:
                 under_way.extend((behind, self._into(behind, part)) for behind in reversed(self._behind[number]))
 
     def _into(self, number: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield what a node makes of rows; nothing yet, if it gathers them."""
+        """Yield a node's result for rows; nothing yet, if the node gathers rows."""
         step = self._nodes[number].step
         if step is not None:
             assert isinstance(step, MapBatches), "Spark steps run in Spark"

@@ -1,4 +1,4 @@
-"""A unit of work, as a task has it: the request, the rows of its reads or subtask outputs, and its result. Spark-free.
+"""A unit of work in a task: the request, the rows of its reads or subtask outputs, and its result. Spark-free.
 
 Errors are outcomes (`UnitResult`), not exceptions: the JobMaster decides how to react. A task does not choose its
 input, and deletes nothing. `delivery` takes the rows to their targets.
@@ -47,7 +47,8 @@ class Links(Protocol):
     def open_writer(self, unit: UnitAttempt) -> UnitWriter: ...
 
     def expect(self, run: RunNumber, batch: BatchNumber, outputs: Sequence[tuple[str, int]]) -> None:
-        """Note outputs, each by operator and subtask, of which `output` will be asked, so that calls can be shared."""
+        """Note outputs, each by operator and subtask, for which `output` will be called, so that requests can be
+        shared."""
         ...
 
     def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
@@ -66,9 +67,9 @@ class LevelRequest(msgspec.Struct, frozen=True):
     closed: dict[str, int] = {}
     """Watermark of each operator in the previous batch, in microseconds."""
     batch_time_us: int = 0
-    """The time of the batch, as its plan has it."""
+    """The time of the batch, from its plan."""
     side_by_side: int = 1
-    """The most units of the level that are worked off at the same time."""
+    """Greatest number of units of the level that run at the same time."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -118,7 +119,7 @@ class UnitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows_by_subtask: tuple[tuple[str, int, int], ...] = ()
     """Rows for each (operator, subtask), sent or dropped; only in a job that may drop rows."""
     gone: dict[int, str] = {}
-    """TaskManagers whose rows were dropped, because they could not be reached, and why."""
+    """TaskManagers whose rows were dropped because they could not be reached, with the reasons."""
     bad_reasons: tuple[tuple[BadReason, int], ...] = ()
     """Bad rows by reason."""
     key_samples: tuple[KeySample, ...] = ()
@@ -137,7 +138,7 @@ class UnitWork:
     check: Callable[[], None] = lambda: None
     """Raises if the unit's result is no longer wanted."""
     reading: Callable[[str], None] = lambda split: None
-    """Told of each split before it is read."""
+    """Called with each split before it is read."""
     local_dir: str | None = None
     """The folder for rows that do not fit in memory; None: the process's temporary folder."""
     clock: Clock = field(default_factory=SystemClock)
@@ -188,7 +189,7 @@ class UnitRows:
     source: str = ""
     event_times: dict[str, int] = field(default_factory=dict)
     lacks_rows: bool = False
-    """True if steps have refused rows of the batch that is under way, so that the others have other numbers."""
+    """True if steps have refused rows of the current batch, so that the numbers of the remaining rows have changed."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         origin = self.work.leg.origin
@@ -227,7 +228,8 @@ class UnitRows:
                     yield from self._timed(replace(batch, rows=rows))
 
     def _skip(self, source: Source, origin: SourceOrigin, read: SplitRead) -> None:
-        """Put the rows of a read aside, also if they cannot be read. The first leg of several keeps them."""
+        """Put the rows of a read aside, even if they cannot be parsed. If several legs read them, the first leg keeps
+        them."""
         if self.work.leg.index not in self.work.program.first_legs:
             return
         try:
@@ -239,7 +241,7 @@ class UnitRows:
         self._collect_bad([BadRow("", read.split, str(read.start), SKIPPED, payload) for payload in payloads])
 
     def _timed(self, batch: SourceBatch) -> Iterator[pa.RecordBatch]:
-        """Note the rows' event times, or add the time of the batch."""
+        """Note the event times of rows, or add the time of the batch as a column."""
         watermark, rows = self.work.leg.watermark, batch.rows
         if watermark is None:
             yield rows
@@ -314,7 +316,8 @@ def bad_rows_of(
 
 
 def _place(work: UnitWork, node: int, index: int, origin: UnitRows | None) -> tuple[str, str, str]:
-    """Place of a row (source, split, position), as exactly as known: steps and Spark lose the position."""
+    """Return the place of a row (source, split, position) as far as it is known: after steps or Spark, the position is
+    unknown."""
     leg, unit = work.leg, work.unit
     if isinstance(leg.origin, OperatorOrigin):
         return "", ", ".join(f"{leg.origin.operator}/{subtask}" for subtask in unit.subtasks), ""

@@ -6,8 +6,8 @@ Rows of a broadcast input are not divided: each subtask gets all of them.
 
 Invariants: rows of one (operator, input, subtask) arrive in the order in which they were sent; only non-empty streams
 exist; the totals that `finish` returns were computed from exactly the batches that were sent. A writer never waits for
-a TaskManager that is gone: it raises `TaskManagerLost`, and the JobMaster decides; or it drops the rows, where the
-routes say so. Callers retry, and decide about rows with null keys.
+a lost TaskManager: it raises `TaskManagerLost`, and the JobMaster decides; or it drops the rows, if the routes allow
+that. Callers retry, and decide about rows with null keys.
 """
 
 from abc import ABC, abstractmethod
@@ -36,11 +36,13 @@ from holdfast.protocol.taskmanager import (
 from holdfast.taskmanager.digest import Section, fold, of_sections
 
 ROWS_PER_MESSAGE_MIN = 64 * 1024
-"""Number of rows below which rows wait for more (until `finish`): a message costs some 50 µs whatever its size."""
+"""Number of rows below which rows wait for more rows (until `finish`), since a message costs some 50 µs whatever its
+size."""
 
 WRITERS_IN_FULL_MAX = 16
-"""Writers of a unit of which each lets so many rows wait; of more writers each lets fewer wait, so that the memory of a
-unit does not grow with its targets. A higher value takes more memory, and makes larger messages."""
+"""Number of writers of a unit up to which each may let the full number of rows wait. If there are more writers, each
+lets fewer rows wait, so that the memory of a unit does not grow with its targets. A higher value takes more memory, and
+makes larger messages."""
 ROWS_PER_MESSAGE_MAX = 256 * 1024
 """Number of rows above which a batch is cut, so that dividing the next rows overlaps with sending these."""
 
@@ -56,7 +58,7 @@ class UnitAttempt(NamedTuple):
 
 
 class _Pending:
-    """Rows of a target that wait until they are worth a message."""
+    """Rows for a target that wait until there are enough for a message."""
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
@@ -88,7 +90,7 @@ class UnitWriter(ABC):
         self._waiting_divisor = -(-writers // WRITERS_IN_FULL_MAX)
 
     def send(self, target: OperatorTarget, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """Send `rows` to the subtasks of `target` that own their keys; possibly later, in order.
+        """Send `rows` to the subtasks of `target` that own their keys, in order, but possibly later.
 
         Returns
         -------
@@ -117,7 +119,8 @@ class UnitWriter(ABC):
         return self.wait()
 
     def end(self) -> None:
-        """Send pending rows; no others follow. Small rows wait for those of other writers, until one of them waits."""
+        """Send pending rows, which are the last. Small messages wait for messages of other writers until one writer's
+        `wait` is called."""
         for target, pending in self._pending.items():
             if pending.rows:
                 self._divide(target, pending.take())
@@ -146,7 +149,7 @@ class UnitWriter(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Give up. Rows sent so far count for nothing."""
+        """Give up. Rows sent so far do not count."""
 
     @abstractmethod
     def _deliver(self, task_manager: int, tag: StreamTag, sections: list[SectionRows], rows: pa.RecordBatch) -> None:
@@ -207,7 +210,7 @@ class UnitWriter(ABC):
         self.dropped.add(target.operator, task_manager, rows)
 
     def _lost(self, task_manager: int, error: TaskManagerLost) -> None:
-        """Note that a TaskManager is gone, or raise the error where the routes let no rows be dropped."""
+        """Note that a TaskManager is lost, or raise the error if the routes do not allow rows to be dropped."""
         if not self._routes.drop:
             raise error
         self.dropped.gone[task_manager] = str(error)

@@ -1,4 +1,4 @@
-"""Rows of a unit for sinks whose turn has not come: in memory up to a bound, then on the local disk.
+"""Rows of a unit that wait for the turn of their sinks: in memory up to a bound, then on the local disk.
 
     (place, rows) ──aside──► rows of the first place, at once
                        └───► rows of the other places, kept ──of──► those of a place, in order
@@ -14,8 +14,8 @@ import pyarrow as pa
 from holdfast.taskmanager.buffers import RowBuffer, SpillArea
 
 KEPT_BYTES_MAX = 32 * 1024 * 1024
-"""Bound in bytes on the rows of a unit that are kept in memory; more go to a local file. A higher value takes more
-memory and writes less."""
+"""Bound in bytes on the rows of a unit that are kept in memory; further rows go to a local file. A higher value takes
+more memory and writes less."""
 
 
 class _Node:
@@ -60,7 +60,7 @@ class WaitingRows:
                 self._node_of[place].keep(place, batch)
 
     def of(self, place: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a place that were kept. None are kept any more."""
+        """Yield the kept rows of a place, and keep them no longer."""
         return self._node_of[place].of(place)
 
     def __enter__(self) -> Self:

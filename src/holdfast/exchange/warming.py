@@ -1,9 +1,9 @@
 """Warming of a sender before it registers, so that its first unit costs no more than later units.
 
 The first expression loads a second library of PyArrow, the first combined rows load compiled kernels: together up to a
-second of processor time in a new process. An expression is evaluated where a leg has expressions, and made-up rows go
-through each leg's combiner and the division by key. All of it is thrown away. Neither sources nor functions of users
-are called. No warming fails a process: a warmth that is missing costs time only.
+second of processor time in a new process. If a leg has expressions, one is evaluated, and made-up rows pass each leg's
+combiner and the division by key. All results are thrown away. Neither sources nor functions of users are called. A
+failure of warming never fails the process: without warming, the first unit only takes longer.
 """
 
 import numpy as np

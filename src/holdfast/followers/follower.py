@@ -1,12 +1,13 @@
-"""A follower: some subtasks with their state as of a completed checkpoint, taken on as checkpoints complete.
+"""A follower: some subtasks with their state at a completed checkpoint, advanced as further checkpoints complete.
 
     Follower(subtasks).follow(n, handles of n) ─► n      restores
                       .follow(n+1, handles of n+1) ─► n+1      applies the new pieces of log
-                      .take()      the subtasks, for somebody who goes on with them
+                      .take()      the subtasks, for a caller who continues with them
 
-It lags behind the owner by a checkpoint, writes nothing, and nobody but its caller knows it. The caller chooses the
-checkpoints, and sees to it that their objects stay until they are read. If an object is gone or damaged, the error
-names it, and the next call goes on from the state that is there, or starts anew where the new log does not lead on.
+It lags behind the owner by a checkpoint, writes nothing, and is known only to its caller. The caller chooses the
+checkpoints, and makes sure that their objects stay until they are read. If an object is missing or damaged, the error
+names it. The next call continues from the existing state, or starts anew if the new log does not continue from that
+state.
 """
 
 import threading
@@ -29,13 +30,13 @@ from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 
 AT_ONCE_MAX = 4
-"""Subtasks that are restored side by side. With a higher value the first restore takes more of the machine, on which
-TaskManagers run."""
+"""Number of subtasks that are restored side by side. With a higher value, the first restore takes more of the machine
+on which TaskManagers run."""
 
 
 @dataclass(frozen=True)
 class Followed:
-    """Progress of a follower: the checkpoint that its tables hold, and the cost so far."""
+    """Progress of a follower: the checkpoint whose state its tables have, and the cost so far."""
 
     number: JournalNumber | None = None
     """The number of the newest record whose checkpoint all tables have reached; None: none yet."""
@@ -44,7 +45,7 @@ class Followed:
     last_s: float = 0.0
     """Duration of the last call."""
     made_anew: int = 0
-    """Number of times that a subtask was restored, the first time included."""
+    """Number of complete restores of subtasks, including the first of each."""
 
 
 class Follower:
@@ -55,9 +56,9 @@ class Follower:
     subtasks
         The subtasks to follow; handles in them are not used.
     memory
-        The memory that RocksDB shares, also with tables of other followers. None: memory of its own.
+        The memory that all tables in RocksDB share, also with other followers. None: memory of its own.
     copies
-        Local copies of objects, which are read in place of the store, and kept. None: nothing is kept.
+        Local copies of objects: they are read in place of the store, and new ones are kept. None: no copies.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Follower:
         self._ended = threading.Event()
         self.followed = Followed()
         self.objects: frozenset[str] = frozenset()
-        """Names of the objects that the checkpoint followed last has for these subtasks."""
+        """Names of the objects that the last followed checkpoint has for these subtasks."""
 
     @property
     def memory_bytes(self) -> int:
@@ -99,9 +100,8 @@ class Follower:
     def follow(
         self, number: JournalNumber, handles: Sequence[TableHandle], base: BaseCheckpoint | None = None
     ) -> JournalNumber | None:
-        """Take the subtasks to the checkpoint with that record, given the handles of all its tables.
-
-        Returns the number of the checkpoint that all tables hold now: `number`, unless `end` was called meanwhile.
+        """Advance the subtasks to the checkpoint of record `number`, given the handles of all its tables. Returns the
+        number of the record whose state all tables have now: `number`, unless `end` was called meanwhile.
 
         Raises
         ------
@@ -151,12 +151,12 @@ class Follower:
         self._ended.set()
 
     def take(self) -> dict[tuple[str, int], SubtaskFollower]:
-        """Hand the subtasks over, by operator and number. The caller goes on with them, and closes them."""
+        """Hand over the subtasks, by operator and number. The caller continues with them, and closes them."""
         taken, self._subtasks = self._subtasks, []
         return {(each.subtask.operator, each.subtask.subtask): each for each in taken}
 
     def close(self) -> None:
-        """Let go of the subtasks that were not taken."""
+        """Close the subtasks that were not taken."""
         self.end()
         for each in self._subtasks:
             each.close()

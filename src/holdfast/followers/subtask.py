@@ -1,9 +1,9 @@
-"""A subtask's operator whose tables hold the state of a checkpoint, and are taken on to later checkpoints.
+"""A subtask's operator whose tables have the state of a checkpoint, and are advanced to later checkpoints.
 
     SubtaskFollower ──follow(handles of n)──► as of n ──follow(handles of n+1)──► as of n+1 … ──► a subtask
 
-Writes nothing, and knows neither batches nor the changelog: `taskmanager.hosting` adds the durable side when the
-subtask is to process. Tables of which every subtask sees all rows when it opens are filled then, since they are small.
+It writes nothing, and does not know batches or the changelog: `taskmanager.hosting` adds the durable side before the
+subtask processes. Tables that every subtask loads in full when it opens are filled only then, since they are small.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +70,8 @@ class SubtaskFollower:
         return self._program.key_groups(self.subtask.operator, table, own, self._max_parallelism)
 
     def select(self, handles: Sequence[TableHandle]) -> list[TableHandle]:
-        """Choose the subtask's handles among those of a whole checkpoint. Raises `CorruptObject` where some lack."""
+        """Choose the subtask's handles among all handles of a checkpoint. Raises `CorruptObject` if some are
+        missing."""
         return [
             handle
             for table in self._spec.table_schemas()
@@ -78,7 +79,8 @@ class SubtaskFollower:
         ]
 
     def ranges(self, handles: Sequence[TableHandle]) -> list[StoredRange]:
-        """The ranges that `follow` would read now, in its order; without the tables that all subtasks see."""
+        """Return the ranges that `follow` would read now, in its order; without tables that every subtask loads in
+        full."""
         found = self._missing(handles)
         if found is None:  # made anew
             found = [each.narrow(*self.key_groups(each.table)) for each in self._own(handles)]
@@ -91,10 +93,10 @@ class SubtaskFollower:
         whole: Mapping[TableName, pa.RecordBatch] | None = None,
         base: BaseCheckpoint | None = None,
     ) -> None:
-        """Take all tables to the state that the handles of the checkpoint `base` describe.
+        """Advance all tables to the state that the handles of the checkpoint `base` describe.
 
-        Tables to which the new log does not lead are made anew, and with them the operator. `whole`: the rows of the
-        tables that every subtask sees; given once, by the caller that lets the operator process.
+        If the new log does not continue from a table's state, the operator and its tables are made anew. `whole`: the
+        rows of the tables that every subtask loads in full; the caller that lets the operator process gives them, once.
 
         Raises
         ------
@@ -122,7 +124,7 @@ class SubtaskFollower:
         return self._tables[table].files()
 
     def close(self) -> None:
-        """Let go of the tables and their files."""
+        """Close the tables and delete their files."""
         if self._operator is not None:
             for table in self._operator.tables.values():
                 table.close()
@@ -137,7 +139,7 @@ class SubtaskFollower:
         ]
 
     def _missing(self, handles: Sequence[TableHandle]) -> list[TableHandle] | None:
-        """The handles with the ranges that are still to be read; None if the operator has to be made (anew)."""
+        """Return the handles with the ranges that must still be read; None if the operator must be made (anew)."""
         found: list[TableHandle] = []
         if self._operator is None:
             return None
@@ -159,7 +161,7 @@ class SubtaskFollower:
         }
 
     def _cannot_restore(self, table: str, base: BaseCheckpoint | None, error: Exception) -> str:
-        """Word the error for a damaged or missing object: who needs it, and how to go on."""
+        """Word the error for a damaged or missing object: who needs it, and what the user can do."""
         operator = self.subtask.operator
         checkpoint = "the checkpoint" if base is None else f"checkpoint {base.checkpoint_id} (batch {base.batch})"
         return (

@@ -3,8 +3,8 @@
     leader: Heartbeat ──► leader/<epoch> ──► Watcher, with the rules: a driver in waiting ──► the journal's fence
             LeaderLink ◄────────── a connection, where the machines reach each other ────┘
 
-Being wrong about the leader's death is harmless, since the journal's fence alone decides who leads; being late is
-bounded by the heartbeat.
+A wrong guess that the leader is dead is harmless, since only the journal's fence decides who leads. The heartbeat
+bounds the delay until a dead leader is noticed.
 
 Files in reading order: `rules` (pure), `link`, `heartbeat`, `watcher`.
 """

@@ -1,4 +1,4 @@
-"""The leader's heartbeat: an object that a thread of its own overwrites with a higher count while drivers wait.
+"""The leader's heartbeat: an object that a thread overwrites with a higher count as long as drivers wait.
 
 Without drivers in waiting the leader writes it twice, at its start and at its end, and asks for the object `standby`
 every `LOOK_S` seconds: 720 reads an hour. With them it writes it three times within the shortest `takeover_after`:
@@ -21,40 +21,41 @@ from holdfast.storage.store import ObjectStore
 log = logger(__name__)
 
 LOOK_S = 5.0
-"""Seconds between two looks for drivers in waiting. A higher value asks less often, and a new driver in waiting hears
-the first heartbeat later."""
+"""Seconds between two looks for drivers in waiting. With a higher value, the leader reads less often, and a new driver
+in waiting sees the first heartbeat later."""
 WAITING_S_MAX = 30.0
-"""Seconds without a word of a driver in waiting after which the leader no longer beats for it."""
+"""Seconds without a sign of a driver in waiting after which the leader no longer writes heartbeats for it."""
 WAITING_MAX = 16
-"""Bound on the drivers in waiting that are told apart; the others are heard at the next look."""
+"""Bound on the drivers in waiting that are remembered; others are noticed at a later look."""
 BEATS_IN_SILENCE = 3
-"""Heartbeats within `takeover_after`. A higher value costs more writes, and tells a slow store from a dead leader."""
+"""Number of heartbeats within `takeover_after`. A higher value costs more writes, and better distinguishes a slow store
+from a dead leader."""
 CLOSE_S_MAX = 5.0
 """Bound in seconds on the wait for a request in flight when the leader ends."""
 
 
 class KnownStandbys:
-    """The drivers in waiting that a leader knows of, by what it read and when."""
+    """The drivers in waiting that a leader knows: the last count that it read of each, and when."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, float, float]] = {}
 
     def hear(self, waiting: str, count: int, takeover_after_s: float, now_s: float) -> None:
-        """Note a word of a driver in waiting; the same count again is no new word."""
+        """Note the object of a driver in waiting; an unchanged count is no new sign of life."""
         known = self._known.get(waiting)
         if (known is None and len(self._known) < WAITING_MAX) or (known is not None and known[0] != count):
             self._known[waiting] = count, takeover_after_s, now_s
 
     def interval_s(self, now_s: float) -> float | None:
-        """Seconds between two heartbeats; None if nobody waits."""
+        """Seconds between two heartbeats; None if no driver waits."""
         self._known = {name: each for name, each in self._known.items() if now_s - each[2] < WAITING_S_MAX}
         shortest_s = min((after_s for _, after_s, _ in self._known.values()), default=None)
         return None if shortest_s is None else shortest_s / BEATS_IN_SILENCE
 
 
 class Heartbeat:
-    """The heartbeat of an epoch, from construction until `close`. `state_at_end` says how the start has ended, and
-    `newest_record` how far it is."""
+    """The heartbeat of an epoch, from construction until `close`. `state_at_end` returns how the start ended, and
+    `newest_record` its newest record."""
 
     def __init__(self, store: ObjectStore, job: JobId, epoch: Epoch, endpoint: Endpoint | None) -> None:
         self.state_at_end: Callable[[], LeaderState] = lambda: LeaderState.FAILED
@@ -118,7 +119,7 @@ class Heartbeat:
             log.debug("heartbeats of earlier epochs stay: %s", error)
 
     def close(self) -> None:
-        """Say how the start has ended, and then end the connections of drivers in waiting."""
+        """Write how the start ended, and then end the connections of drivers in waiting."""
         self._ended.set()
         self._thread.join(CLOSE_S_MAX)
         if not self._thread.is_alive():

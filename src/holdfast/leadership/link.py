@@ -1,8 +1,8 @@
-"""A connection from a driver in waiting to the leader, over which nothing is sent: its end tells of the leader's end.
+"""A connection from a driver in waiting to the leader. Nothing is sent over it: its end shows the leader's end.
 
-The kernel ends the connections of a process that dies, at once. A connection that ends for another reason is made
-again; only a machine that answers that nobody listens there any more counts as the end of the leader. No data travels,
-so nothing has to be authenticated: whoever connects learns that the leader lives, and can change nothing.
+When a process dies, the kernel ends its connections at once. A connection that ends for another reason is made again.
+Only a machine that answers that no process listens there any more shows the end of the leader. No data is sent, so no
+authentication is needed: whoever connects learns only that the leader lives, and can change nothing.
 """
 
 import select
@@ -12,9 +12,10 @@ from contextlib import suppress
 from holdfast.ports import Endpoint, bare, joined, listen, parted
 
 LINKS_MAX = 16
-"""Connections that a leader holds. A driver in waiting that finds no room goes by the heartbeat alone."""
+"""Bound on the connections that a leader holds. A driver in waiting that gets no connection relies on the heartbeat
+alone."""
 CONNECT_S_MAX = 0.3
-"""Bound in seconds on an attempt to connect, during which the driver in waiting looks at nothing."""
+"""Bound in seconds on an attempt to connect, during which the driver in waiting does nothing else."""
 
 
 class LinkServer:
@@ -33,7 +34,7 @@ class LinkServer:
         self.address = joined(endpoint.host, self._listener.getsockname()[1])
 
     def tend(self) -> None:
-        """Take new connections, and let go of those that have ended."""
+        """Accept new connections, and drop those that have ended."""
         self._held = [each for each in self._held if not _closed_if_ended(each)]
         with suppress(BlockingIOError):
             while len(self._held) < LINKS_MAX:
@@ -54,7 +55,7 @@ class LeaderLink:
         self._connection = connection
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Wait; True as soon as the connection has ended."""
+        """Wait up to `seconds`; return True as soon as the connection has ended."""
         select.select([self._connection], [], [], seconds)
         return has_ended(self._connection)
 
@@ -63,7 +64,7 @@ class LeaderLink:
 
 
 class NobodyListens(Exception):
-    """The machine answers, and has no process at that address."""
+    """The machine answers, but no process listens at that address."""
 
 
 def connect(address: str) -> LeaderLink | None:

@@ -1,4 +1,4 @@
-"""When a driver in waiting takes over, pure: facts in, commands out. No I/O, no clock, no thread.
+"""The rules by which a driver in waiting takes over: facts in, commands out. Pure: no I/O, no clock, no thread.
 
     Began ─► READ_JOURNAL ─► epoch ─► LOOK, again and again ─► silent, ended or link lost ─► READ_JOURNAL
                                ▲                                                                │ the same epoch
@@ -6,7 +6,7 @@
                                └──────────────── ClaimEnded: another driver was faster ◄──── CLAIM ─► won: LEADING
 
 - Silence is measured with this machine's monotonic clock, from the end of a look that saw a new count to the beginning
-  of a look that sees the same count. Time in which the store did not answer is no silence.
+  of a look that sees the same count. Time in which the store did not answer does not count as silence.
 - A leader beats only while drivers wait. Until a second count of its epoch was seen, it has `first_beat_s` for that.
 - A state other than `leads` that is there at the first look is an end of the past: there is no leader.
 """
@@ -22,14 +22,14 @@ NO_LEADER = Epoch(0)
 
 @dataclass(frozen=True)
 class Began:
-    """The driver waits from now on."""
+    """The driver begins to wait."""
 
     now_s: float
 
 
 @dataclass(frozen=True)
 class JournalRead:
-    """The newest epoch of the journal; 0: nobody has led yet."""
+    """The newest epoch of the journal was read; 0: there was no leader yet."""
 
     now_s: float
     epoch: Epoch
@@ -37,7 +37,8 @@ class JournalRead:
 
 @dataclass(frozen=True)
 class Looked:
-    """The heartbeat of the epoch that is watched, as a read begun at `asked_s` found it; None: there is none."""
+    """A look at the heartbeat of the watched epoch: the content that a read begun at `asked_s` found; None: there is
+    none."""
 
     asked_s: float
     now_s: float
@@ -54,7 +55,7 @@ class LookFailed:
 
 @dataclass(frozen=True)
 class LinkLost:
-    """The connection to the leader ended, and at its address nobody listens any more."""
+    """The connection to the leader ended, and no process listens at its address any more."""
 
     now_s: float
 
@@ -71,7 +72,8 @@ Event = Began | JournalRead | Looked | LookFailed | LinkLost | ClaimEnded
 
 
 class Command(StrEnum):
-    """Order to the watcher, carried out at once. While it is `WATCHING`, the watcher also looks by itself."""
+    """Order to the watcher, which carries it out at once. In the phase `WATCHING`, the watcher also looks on its
+    own."""
 
     READ_JOURNAL = "read journal"
     LOOK = "look"
@@ -80,7 +82,7 @@ class Command(StrEnum):
 
 
 class StandbyPhase(StrEnum):
-    """StandbyPhase of a driver in waiting."""
+    """The phase of a driver in waiting."""
 
     WATCHING = "watching"
     CLAIMING = "claiming"
@@ -102,9 +104,9 @@ class StandbyRules:
         self.count: int | None = None
         """The leader's last count."""
         self.heard_s = 0.0
-        """When something was last heard of the leader."""
+        """Time of the last sign of life of the leader."""
         self.why = ""
-        """Why the driver takes over, or has ended."""
+        """The reason why the driver takes over, or has ended."""
         self._takeover_after_s = takeover_after_s
         self._first_beat_s = max(first_beat_s, takeover_after_s)
         self._promote = promote
@@ -118,7 +120,7 @@ class StandbyRules:
         return self._takeover_after_s if self._beats else self._first_beat_s
 
     def handle(self, event: Event) -> list[Command]:
-        """Take a fact; return what is to be done."""
+        """Handle a fact; return the commands to carry out."""
         if self.phase in (StandbyPhase.LEADING, StandbyPhase.ENDED):
             return []
         match event:

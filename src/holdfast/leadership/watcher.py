@@ -1,4 +1,5 @@
-"""A driver in waiting: carries out what `rules` say, looks at the leader again and again, and says that it waits."""
+"""A driver in waiting: carries out the commands of `rules`, looks at the leader repeatedly, and announces that it
+waits."""
 
 import threading
 from collections.abc import Callable
@@ -22,12 +23,12 @@ from holdfast.storage.store import ObjectStore
 log = logger(__name__)
 
 FIRST_BEAT_S_MAX = 2 * LOOK_S + 5.0
-"""Seconds that a leader has to notice a driver in waiting. A higher value delays a takeover from a leader that died
-before the driver in waiting came; a lower one takes over from leaders whose store is slow."""
+"""Seconds that a leader has to notice a driver in waiting. With a higher value, a takeover from a leader that died
+before the driver in waiting came is later; with a lower value, drivers take over from leaders whose store is slow."""
 ANNOUNCE_S = WAITING_S_MAX / 3
-"""Seconds between two words to the leader that this driver waits: 360 writes an hour."""
+"""Seconds between two announcements to the leader that this driver waits: 360 writes an hour."""
 LOOKS_IN_SILENCE = 6
-"""Looks at the heartbeat within `takeover_after`: 7,200 reads an hour at 3 s."""
+"""Number of looks at the heartbeat within `takeover_after`: 7,200 reads an hour at 3 s."""
 CONNECT_AGAIN_S = 10.0
 """Seconds between two attempts to connect to a leader that cannot be reached."""
 
@@ -42,7 +43,7 @@ class Waiting:
 
 
 class Watcher:
-    """Watches a job's leader until this driver leads or is to end. `claim(epoch)` takes over from that epoch; False:
+    """Watches a job's leader until this driver leads or must end. `claim(epoch)` takes over from that epoch; False:
     another driver was faster, or the leader is alive."""
 
     def __init__(self, store: ObjectStore, waiting: Waiting, clock: Clock, claim: Callable[[Epoch], bool]) -> None:
@@ -73,7 +74,7 @@ class Watcher:
         self._stopped.set()
 
     def status(self) -> dict[str, Any]:
-        """The leader that is watched, and how far: its last count, the silence since, and how the leader is reached."""
+        """The watched leader: its last count, the silence since then, and the way in which the leader is reached."""
         watched, heard_s = self.rules, self._clock.monotonic() - self.rules.heard_s
         return {
             "leaderEpoch": watched.epoch,
@@ -85,7 +86,7 @@ class Watcher:
         }
 
     def _carry_out(self, event: rules.Event) -> None:
-        """Handle an event, and those that follow from the commands."""
+        """Handle an event, and the events that follow from its commands."""
         commands = self.rules.handle(event)
         while commands and not self._stopped.is_set():
             command, *later = commands
@@ -148,7 +149,7 @@ class Watcher:
             self._connected_s = -CONNECT_AGAIN_S
 
     def _connect_again(self) -> bool:
-        """Connect to the leader, if it is time to. True if its machine answers that nobody listens there."""
+        """Connect to the leader, if it is time. Returns True if its machine answers that no process listens there."""
         now_s = self._clock.monotonic()
         if not self._address or now_s - self._connected_s < CONNECT_AGAIN_S:
             return False
@@ -165,7 +166,7 @@ class Watcher:
             self._link = None
 
     def _announce(self) -> None:
-        """Say to the leader that this driver waits, now and then."""
+        """Announce to the leader, now and then, that this driver waits."""
         now_s = self._clock.monotonic()
         if now_s - self._said_s < ANNOUNCE_S:
             return

@@ -1,14 +1,15 @@
-"""The pieces of log that lead a table from a checkpoint to a later checkpoint. Pure.
+"""The pieces of log that advance a table from a checkpoint to a later checkpoint. Pure.
 
     held  n:    materialized │ p1 p2 p3
     new   n+1:  materialized │ p1 p2 p3 p4 p5        the same parts: apply p4 p5
     new   n+1:  another          │ p3 p4 p5          the owner materialized up to p2: apply p4 p5, read no parts
     new   n+1:  another                  │ p5        p4 is in the parts and nowhere else: the table is made anew
 
-An object's name is used once, and a change set's number once in a log, so a piece that both handles name stands for the
-same changes, and the table after it is the same, whatever the handles name before it. Nothing is concluded from numbers
-of change sets alone: a table that is restored from parts counts them from 0 again. A small piece that travels with an
-acknowledgement may be stored twice, with two checkpoints in a row of the same epoch: it is known by its checksum.
+The name of an object is used once, and so is the number of a change set within a log. So a piece that both handles name
+has the same changes, and the table after this piece is the same, whatever the handles name before it. The numbers of
+change sets alone prove nothing: a table that is restored from parts counts them from 0 again. A small piece that an
+acknowledgement carries may be stored twice, with two consecutive checkpoints of the same epoch: it is recognised by its
+checksum.
 """
 
 from collections.abc import Sequence
@@ -20,10 +21,10 @@ from holdfast.storage import names
 
 
 def continuation(held: Sequence[TableHandle], new: TableHandle) -> list[LogPiece] | None:
-    """The pieces that take a table from the state of `held` to that of `new`; None if they do not lead there.
+    """Return the pieces that advance a table from the state of `held` to the state of `new`; None if no pieces do.
 
-    `held` are the handles of the same table at the earlier checkpoint that share key groups with `new`, in the order of
-    key groups.
+    `held` are the handles at the earlier checkpoint, in order of key groups, of the same table that share key groups
+    with `new`.
     """
     before = [each.narrow(new.key_group_start, new.key_group_stop) for each in held]
     parts = [part for each in before for part in each.materialized]
@@ -34,7 +35,7 @@ def continuation(held: Sequence[TableHandle], new: TableHandle) -> list[LogPiece
         and all(_is_same(known, piece) for known, piece in zip(pieces, new.log, strict=False))
     ):
         return new.log[len(pieces) :]
-    # The logs of several handles have nothing to say about each other.
+    # The logs of several handles cannot be compared with each other.
     if len(before) > 1 or not pieces:
         return None
     for place, piece in enumerate(new.log):
@@ -58,8 +59,7 @@ def _is_same(known: LogPiece, piece: LogPiece) -> bool:
 
 
 def _is_stored_again(known: LogPiece, piece: LogPiece) -> bool:
-    """True if a piece that travelled with an acknowledgement was stored once more, since it was not known yet where it
-    had been stored the first time."""
+    """True if a piece carried by an acknowledgement was stored once more, because its first place was not known yet."""
     moved = msgspec.structs.replace(known, object=piece.object, offset=piece.offset)
     if known.head_crc is None or moved != piece:
         return False

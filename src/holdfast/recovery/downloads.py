@@ -3,10 +3,10 @@
     expect(ranges, in order of replay) ──► download threads: local copy, or store ──► decode threads ──► replay
                                            at most `ahead_bytes_max` ahead            `ahead`
 
-Which bytes of an object are fetched is decided in `spans`. Invariants: a span is fetched once, however many ranges of
-it are expected, and let go of when all of them are decoded. A span that is not expected is kept until the end. A span
-that somebody waits for is fetched at once, without waiting for the bound. Neither downloads nor decoding wait for
-anything but the store. Writes nothing but local copies.
+`spans` decides which bytes of an object are fetched. Invariants: a span is fetched once, however many of its ranges are
+expected, and is freed when all of them are decoded. A span that was not expected is kept until the end. A span that a
+thread waits for is fetched at once, regardless of the bound. Downloads and decoding wait only for the store. The module
+writes only local copies.
 """
 
 import threading
@@ -29,8 +29,9 @@ from holdfast.storage.store import ObjectStore
 _log = logger(__name__)
 
 DOWNLOADS_MAX = 48
-"""Objects that are fetched at once, each over a connection of its own. A higher value helps where objects are small and
-the store takes long to answer: 10,000 objects at 20 ms take 4 s of waiting. The bytes that wait have a bound too."""
+"""Number of objects that are fetched at once, each over its own connection. A higher value helps if objects are small
+and the store takes long to answer: 10,000 objects at 20 ms take 4 s of waiting. The bytes that wait have their own
+bound."""
 DECODES_MAX = 4
 AHEAD_MAX = 4
 """Ranges of a table that are decoded, or being decoded, before they are replayed. A higher value takes more memory."""
@@ -58,7 +59,7 @@ class Fetched:
 
 @dataclass(eq=False)
 class _Download:
-    """A span on its way to those who decode ranges of it."""
+    """A span that is being fetched for the decoding of its ranges."""
 
     span: Span
     expected: int = 0
@@ -66,7 +67,8 @@ class _Download:
     size: int = 0
     """Bytes that count as ahead."""
     kept: bool = False
-    """The object becomes a local copy once it is there. A base store's file does only where it is laid out."""
+    """True if the object becomes a local copy once it is fetched. A base store's file becomes one only when it is laid
+    out."""
     copy: Future[Copy] | None = None
     local: bool = False
     """The bytes are those of a local copy."""
@@ -78,12 +80,13 @@ class ObjectCache:
     Parameters
     ----------
     copies
-        Copies on this machine: asked before the store, and given each object that is read whole from there. None: no
-        local recovery.
+        Copies on this machine: they are read before the store, and get each object that is read in full from the store.
+        None: no local recovery.
     shared
-        Names of objects in which others have something, too: only what is expected is read, and not copied.
+        Names of objects that hold parts of other processes too: only the expected ranges of these are read, and no
+        copies are kept.
     ahead_bytes_max
-        Bytes that wait to be replayed at most; past them, no further expected span is fetched.
+        Bound on the bytes that wait to be replayed; above it, no further expected span is fetched.
     """
 
     def __init__(
@@ -123,12 +126,12 @@ class ObjectCache:
 
     @property
     def ahead_bytes(self) -> int:
-        """Expected spans that are being fetched, or that wait to be decoded."""
+        """Bytes of expected spans that are being fetched, or that wait to be decoded."""
         with self._lock:
             return self._ahead_bytes
 
     def expect(self, ranges: Iterable[StoredRange]) -> None:
-        """Each of these will be decoded once, in about this order: their bytes are fetched ahead."""
+        """Announce ranges that will be decoded once each, in about this order: their bytes are fetched ahead."""
         expected, missing = list(ranges), dict[str, list[StoredRange]]()
         with self._lock:
             for each in expected:
@@ -141,11 +144,10 @@ class ObjectCache:
             self._fetch_ahead()
 
     def ahead(self, ranges: Iterable[StoredRange], decode: Callable[[StoredRange, Copy], T]) -> Iterator[T]:
-        """`decode` each range and its bytes, in order; done on other threads as soon as they are there.
-
-        Once it has ended, also by an error, no thread decodes any of the ranges: what `decode` writes to may be
-        deleted.
-        Raises what `decode` raises, or `StorageError` where an object cannot be read.
+        """Yield the result of `decode` for each range and its bytes, in order; other threads decode as soon as the
+        bytes are there. Once the iterator has ended, even by an error, no thread decodes any of the ranges any more, so
+        the target of `decode` may be deleted. Raises the errors of `decode`, or `StorageError` if an object cannot be
+        read.
         """
         pending: deque[Future[T]] = deque()
         try:
@@ -163,12 +165,12 @@ class ObjectCache:
         return read_span(self._store, Span(name, 0, None), self._count)
 
     def keep_file(self, name: str, data: bytes | memoryview, file: Path) -> None:
-        """The object's end is in that file now: a local copy may link it."""
+        """Note that the object's end is in that file now, so that a local copy may link it."""
         if self._copies is not None:
             self._copies.keep(name, data, file, in_place_of_older=False)
 
     def close(self) -> None:
-        """Let go of everything; downloads that were not begun are dropped."""
+        """Free everything; downloads that were not begun are dropped."""
         self._downloads.shutdown(wait=True, cancel_futures=True)
         self._decodes.shutdown(wait=True, cancel_futures=True)
         with self._lock:
@@ -210,7 +212,7 @@ class ObjectCache:
             return
         try:
             self._decodes.submit(self._decode, each, decode, decoded, download, copy)
-        except RuntimeError:  # closed: nobody waits for it any more
+        except RuntimeError:  # closed: no thread waits for it any more
             decoded.cancel()
 
     def _decode(
@@ -234,7 +236,7 @@ class ObjectCache:
     def _decode_whole(
         self, each: StoredRange, decode: Callable[[StoredRange, Copy], T], download: _Download, copy: Copy
     ) -> T:
-        """Decode a range; where a local copy does not hold the object's bytes, those of the store."""
+        """Decode a range; if the local copy turns out to be damaged, decode the bytes of the store."""
         try:
             return decode(each, copy)
         except CorruptObject as error:
@@ -245,7 +247,7 @@ class ObjectCache:
             return decode(each, self.from_store(each.object))
 
     def _done(self, download: _Download) -> None:
-        """Note that a range of the span is decoded; let go of the span with its last expected range."""
+        """Note that a range of the span is decoded; free the span after its last expected range."""
         with self._lock:
             if not download.expected:
                 return
@@ -259,7 +261,7 @@ class ObjectCache:
         """Begin expected downloads up to the bound. Called under the lock, so that none is done too early."""
         while self._to_fetch and self._ahead_bytes < self._ahead_bytes_max:
             download = self._to_fetch.popleft()
-            if download.expected:  # else somebody waited for it, and it is done
+            if download.expected:  # otherwise a thread waited for it, and it is done
                 self._start(download)
 
     def _start(self, download: _Download) -> "Future[Copy]":

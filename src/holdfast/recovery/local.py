@@ -5,16 +5,15 @@
         <area>.<epoch>.<incarnation>.<uuid>.<bytes>.<crc>.object    a whole object
         <area>.<epoch>.<incarnation>.<uuid>.<bytes>.<crc>.head      the beginning of an object, whose rest is
         <area>.<epoch>.<incarnation>.<uuid>.<bytes>.<crc>.body      a link to a file that never changes
-        .part-<uuid>                                        a copy being written; or let go, to be written over
+        .part-<uuid>                                        a copy being written, or a dropped one to be written over
 
 Names of objects are used once and their content never changes, so job id and name identify the content. Length and
 CRC-32 are those of the whole object, checked before each use. A copy that does not fit is deleted, and the store is
-asked. A TaskManager writes to its own folder and reads the folders of the job's other TaskManagers, too: after a
-rescale its key groups come from there. Copies outlive their process, even after a kill -9. Four rules delete them:
-`keep_only` says that nothing needs them; the oldest go past `bytes_max`; a folder goes when its TaskManager ends in
-good order; folders that nobody uses go after `LEFTOVER_S_MAX`. Any copy may vanish at any time: that costs a download,
-and nothing else.
-It does not know handles, nor when to restore.
+read instead. A TaskManager writes to its own folder, and also reads the folders of the job's other TaskManagers, which
+have its key groups after a rescale. Copies survive their process, even after a kill -9. They are deleted by four rules:
+`keep_only` drops copies that are not needed; above `bytes_max` the oldest are dropped; a folder is deleted when its
+TaskManager ends in good order; an unused folder is deleted after `LEFTOVER_S_MAX`. Any copy may vanish at any time,
+which only costs a download. It does not know handles, nor when to restore.
 """
 
 import fcntl
@@ -37,11 +36,11 @@ from holdfast.storage import checksum, names
 _log = logger(__name__)
 
 LEFTOVER_S_MAX = 24 * 3600.0
-"""A folder of copies that no process uses is deleted when nothing was written to it for so long."""
+"""Seconds without a write after which a folder of copies that no process uses is deleted."""
 READ_BYTES = 4 * 1024 * 1024
 WRITE_BYTES = 256 * 1024
-"""Bytes that a single call writes: during a call with 5 MB the system has been seen to keep a processor from all other
-threads for 9 ms, while a checkpoint's record waited. A higher value makes fewer, longer calls."""
+"""Bytes that a single call writes. During a call with 5 MB, the system once kept a processor from all other threads for
+9 ms while a checkpoint's record waited. A higher value makes fewer and longer calls."""
 IN_USE = "in-use"
 _IN_USE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
 OBJECT, HEAD, BODY = ".object", ".head", ".body"
@@ -50,8 +49,8 @@ UNFINISHED = ".part-"
 
 @dataclass(frozen=True)
 class Copy:
-    """An object as it was found: as a whole in `head`, or with its rest in the file `body`. `start`: `head` has a part
-    of the object, from that byte on."""
+    """An object that was found: completely in `head`, or with its rest in the file `body`. `start`: `head` has only a
+    part of the object, from that byte on."""
 
     head: bytes | memoryview
     length: int
@@ -62,7 +61,7 @@ class Copy:
         return self.head if self.body is None else bytes(self.head) + self.body.read_bytes()
 
     def part(self, offset: int, length: int) -> memoryview:
-        """Return so many bytes of the object, or fewer if it ends earlier."""
+        """Return `length` bytes of the object from `offset` on, or fewer if it ends earlier."""
         return memoryview(self.data())[offset - self.start : offset - self.start + length]
 
 
@@ -77,7 +76,7 @@ class _Entry:
     linked: bool
 
     def paths(self) -> list[Path]:
-        """The files of the copy; the last file makes it whole, and is deleted first."""
+        """The files of the copy; the last file makes it complete, and is deleted first."""
         suffixes = (HEAD, BODY) if self.linked else (OBJECT,)
         return [self.folder / f"{self.stem}{suffix}" for suffix in suffixes]
 
@@ -88,11 +87,11 @@ class LocalCopies:
     Parameters
     ----------
     local_dir
-        The folder below which copies lie; None: the temporary folder of the machine.
+        The folder below which copies are kept; None: the temporary folder of the machine.
     job_id, task_manager
-        The owner of the copies. Folders of other jobs are only looked at for leftovers.
+        The owner of the copies. Folders of other jobs are only searched for leftovers.
     bytes_max
-        The most bytes that the copies of this TaskManager may take.
+        Bound on the bytes of this TaskManager's copies.
 
     Raises
     ------
@@ -114,7 +113,8 @@ class LocalCopies:
         self._spares = SpareFiles()
         self._failed = False
         self._deletions = ThreadPoolExecutor(1, "holdfast-copies")
-        """The thread of `keep_only`: deleting a checkpoint's files took up to 370 ms, and the next cut waited."""
+        """The thread of `keep_only`. To delete a checkpoint's files took up to 370 ms, for which the next cut would
+        wait."""
         self._in_use = self._open()
         _sweep(self._root)
 
@@ -129,7 +129,7 @@ class LocalCopies:
             return self._bytes
 
     def names(self) -> set[str]:
-        """The objects that it has copies of itself."""
+        """The objects of which this TaskManager has its own copies."""
         with self._lock:
             return set(self._entries)
 
@@ -152,7 +152,7 @@ class LocalCopies:
     def keep(
         self, name: str, data: bytes | memoryview, file: Path | None = None, *, in_place_of_older: bool = True
     ) -> None:
-        """See `uploads.uploader.Copies`. Without `in_place_of_older` nothing goes to make room for it."""
+        """See `uploads.uploader.Copies`. Without `in_place_of_older`, no older copy is dropped to make room."""
         length = len(data)
         with self._lock:
             room = length <= self._bytes_max if in_place_of_older else self._bytes + length <= self._bytes_max
@@ -171,7 +171,7 @@ class LocalCopies:
         self._add(name, entry)
 
     def open(self, name: str) -> Copy | None:
-        """Open the copy of an object, checked; None if no whole copy is there."""
+        """Open and check the copy of an object; None if there is no complete copy."""
         with self._lock:
             entry = self._entries.get(name) or self._others.get(name)
         if entry is None:
@@ -198,8 +198,7 @@ class LocalCopies:
 
     def keep_only(self, needed: Collection[str], known: Collection[str]) -> None:
         """Drop the `known` copies that are not `needed`. `known` are the `names` from before `needed` was determined.
-
-        They can no longer be found at once; their files are deleted later.
+        Dropped copies can no longer be found at once; their files are deleted later.
         """
         unneeded = sorted(set(known).difference(needed))
         with self._lock:
@@ -212,7 +211,7 @@ class LocalCopies:
                 self._deletions.submit(self._delete, files)
 
     def close(self, *, delete: bool) -> None:
-        """Let go of the folder; `delete` it where nobody is to recover from it."""
+        """Release the folder; with `delete`, delete it, because no process will recover from it."""
         with self._lock:
             self._entries.clear()
             self._bytes_max = -1
@@ -236,7 +235,7 @@ class LocalCopies:
         return in_use
 
     def _locked(self) -> IO[str]:
-        """The folder, made and in use; again where somebody sweeps it at this moment as a leftover."""
+        """Make the folder and lock it; try again if another process deletes it as a leftover at this moment."""
         while True:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._job.is_symlink() or self._folder.is_symlink():
@@ -283,14 +282,15 @@ class LocalCopies:
         return self._folder / f"{UNFINISHED}{uuid4().hex}"
 
     def _spare_for(self, length: int) -> Path | None:
-        """A file to write over, which is not much longer."""
+        """Take a file to write over, which is not much longer than `length`."""
         spare = self._spares.take(length)
         if spare is not None and spare.exists() and spare.stat().st_nlink > 1:
             spare.unlink(missing_ok=True)  # another TaskManager has made it its own
         return spare
 
     def _take_over(self, name: str, entry: _Entry) -> _Entry:
-        """Make another TaskManager's copy this TaskManager's, too; the other drops its own when it needs it no more."""
+        """Link another TaskManager's copy into this TaskManager's folder; the other TaskManager drops its own link
+        later."""
         own = _Entry(self._folder, entry.stem, entry.length, entry.crc, entry.linked)
         for source, target in zip(entry.paths(), own.paths(), strict=True):
             if not target.exists():
@@ -334,7 +334,7 @@ class LocalCopies:
                 self._cannot(f"{file.name} cannot be deleted", error)
 
     def _set_aside(self, entry: _Entry) -> list[Path]:
-        """Keep the entry's file as a spare, under a name that nobody else finds. Returns the files to delete."""
+        """Keep the entry's file as a spare, under a name that no other process finds. Returns the files to delete."""
         if entry.linked:
             return entry.paths()[::-1]
         spare = self._unfinished()
@@ -359,7 +359,7 @@ class LocalCopies:
 
 
 def open_copies(local_dir: str | None, job_id: str, task_manager: int, bytes_max: int) -> LocalCopies | None:
-    """The copies of a TaskManager; None where there are to be none (`bytes_max` is 0), or the folder cannot be used."""
+    """Open the copies of a TaskManager; None if `bytes_max` is 0, or the folder cannot be used."""
     if not bytes_max:
         return None
     try:

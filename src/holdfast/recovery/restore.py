@@ -1,9 +1,9 @@
-"""Restore a table from its handles: choose the handles that a subtask needs, fetching their objects, replaying them;
-and take it on to later checkpoints by the new pieces of its log.
+"""Restore a table from its handles (choose the handles that a subtask needs, fetch their objects, replay these), and
+advance it to later checkpoints by the new pieces of its log.
 
-Rescaling is no case of its own: a subtask takes the handles that share key groups with it, narrowed to those, whichever
-subtask wrote them. Invariants: each key group comes from exactly one handle; materialized parts come before the log; an
-object is fetched once, however many tables need it. Writes nothing.
+Rescaling needs no special case: a subtask takes the handles that share key groups with it, narrowed to these key
+groups, whichever subtask wrote them. Invariants: each key group comes from exactly one handle; materialized parts come
+before the log; an object is fetched once, however many tables need it. Writes nothing.
 """
 
 import os
@@ -37,14 +37,13 @@ from holdfast.storage.reading import read_schema
 def select(
     handles: Iterable[TableHandle], operator: str, table: str, key_group_start: int, key_group_stop: int
 ) -> list[TableHandle]:
-    """The handles of a table that share key groups with `[key_group_start, key_group_stop)`, narrowed to those.
-
-    None where the checkpoint has no state of that table at all.
+    """Return the handles of a table that share key groups with `[key_group_start, key_group_stop)`, narrowed to these;
+    an empty list if the checkpoint has no state of that table at all.
 
     Raises
     ------
     CorruptObject
-        The handles leave some of these key groups out, or have some twice.
+        Some of these key groups are in no handle, or in two.
     """
     own = [handle for handle in handles if (handle.operator, handle.table) == (operator, table)]
     chosen = sorted(
@@ -92,11 +91,11 @@ def read_range(handle: TableHandle, each: StoredRange, copy: Copy) -> list[pa.Re
 
 
 class TableFollower:
-    """A table that holds the state of a checkpoint, for some key groups, and is taken on to later checkpoints.
+    """A table that has the state of a checkpoint, for some key groups, and is advanced to later checkpoints.
 
-    A restore is a follower that follows a single checkpoint. The first time it reads everything that the handles name,
-    afterwards the new pieces of log alone. It writes nothing. After an error the table holds a part of the state. If it
-    was being filled, it has to be made anew; otherwise `follow` may be called again, with the same handles or newer.
+    A restore is a follower that follows a single checkpoint. The first call reads everything that the handles name,
+    later calls only new pieces of log. It writes nothing. After an error, the table has only a part of the state. If it
+    was being filled, it must be made anew; otherwise `follow` may be called again, with the same or newer handles.
 
     Parameters
     ----------
@@ -115,7 +114,7 @@ class TableFollower:
         self._files: dict[str, MaterializedPart] = {}
 
     def missing(self, handles: Sequence[TableHandle]) -> list[TableHandle] | None:
-        """The handles, each with the ranges alone that are still to be read; None if the table has to be made anew.
+        """Return the handles, each with only the ranges that must still be read; None if the table must be made anew.
 
         `handles` are those of `select`, for the table's key groups.
         """
@@ -136,8 +135,8 @@ class TableFollower:
         return found if found or not self._held else None
 
     def follow(self, handles: Sequence[TableHandle], fetch: ObjectCache) -> None:
-        """Take the table to the state that the handles describe. `fetch` may have been told of the `missing` ranges
-        before, together with those of other tables.
+        """Advance the table to the state that the handles describe. The caller may have announced the `missing` ranges
+        to `fetch` before, together with those of other tables.
 
         Raises
         ------
@@ -157,11 +156,11 @@ class TableFollower:
         self._held = [handle.narrow(*self._groups) for handle in handles]
 
     def files(self) -> dict[str, MaterializedPart]:
-        """The parts of files that the table took as they are, by the files' names, so that it need not store them
-        again: those that the checkpoint followed last still names."""
+        """The stored files that the table adopted unchanged and that the last followed checkpoint still names, as parts
+        by file name: the table need not store them again."""
         start, stop = self._groups
         named = {part.object for handle in self._held or () for part in handle.materialized}
-        # With the next heading, which covers all key groups of the table, they stand for all of them.
+        # The next heading covers all key groups of the table, and so do these parts then.
         return {
             name: msgspec.structs.replace(part, key_group_start=start, key_group_stop=stop)
             for name, part in self._files.items()
@@ -177,8 +176,8 @@ def restore_table(
     key_group_stop: int,
     local_dir: str | None = None,
 ) -> dict[str, MaterializedPart]:
-    """Fill an empty table with the state that the handles describe, for these key groups. Returns the parts of files
-    that it took as they are; none if it could not. Raises as `TableFollower.follow`."""
+    """Fill an empty table with the state that the handles describe, for these key groups. Returns the parts of the
+    files that the table adopted unchanged, if any. Raises as `TableFollower.follow`."""
     follower = TableFollower(table, key_group_start, key_group_stop, local_dir)
     fetch.expect(ranges_of(handles, key_group_start, key_group_stop))
     follower.follow(handles, fetch)
@@ -187,7 +186,7 @@ def restore_table(
 
 @dataclass
 class _Restoration:
-    """A handle, narrowed to the wanted key groups, on its way to rows of a table."""
+    """The restore of a handle, narrowed to the wanted key groups, into a table."""
 
     table: StateTable
     handle: TableHandle
@@ -195,10 +194,10 @@ class _Restoration:
     only: bool
     """True if this handle is the only source of the table's rows."""
     _rows_materialized: int | None = None
-    """Set where the table took the files as they are."""
+    """The number of rows after the files were adopted, if it is known."""
 
     def run(self, local_dir: str | None) -> dict[str, MaterializedPart]:
-        """The parts of files that the table took as they are."""
+        """Restore everything; return the parts of the files that the table adopted unchanged."""
         adopted: dict[str, MaterializedPart] = {}
         for parts in _file_sets(self.handle):
             adopted |= self._take_files(parts, local_dir)
@@ -208,7 +207,7 @@ class _Restoration:
 
     @property
     def _rows(self) -> int | None:
-        """Number of rows that the table has in the end, if it is known."""
+        """The table's final number of rows, if it is known."""
         return self.handle.rows if self.only else None
 
     def _replay(self, ranges: Sequence[StoredRange], rows: int | None) -> None:
@@ -221,7 +220,7 @@ class _Restoration:
             self.table.count_is(rows)
 
     def _take_files(self, parts: Sequence[MaterializedPart], local_dir: str | None) -> dict[str, MaterializedPart]:
-        """Lay the files of a base store out in a folder; then they become the table's own, or their rows do."""
+        """Lay out the files of a base store in a folder; then the table adopts the files, or loads their rows."""
         if local_dir is not None:
             Path(local_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="holdfast-restore-", dir=local_dir) as temporary:
@@ -245,20 +244,19 @@ class _Restoration:
             }
 
     def _rows_with(self, part: MaterializedPart, heading: FilesDirectory) -> int | None:
-        """The table's number of rows with these files; None: unknown, or the files hold rows of others, too.
-
-        Rows of key groups for which the handle names a later materialization belong to others.
+        """Return the table's number of rows with these files; None: it is unknown, or the files hold rows of other key
+        groups too. Key groups for which the handle names a later materialization count as others.
         """
         covered = range(heading.key_group_start, heading.key_group_stop)
         if range(part.key_group_start, part.key_group_stop) != covered:
             return None
         own = range(self.handle.key_group_start, self.handle.key_group_stop)
-        if covered == own:  # nothing of the handle comes from another materialization
+        if covered == own:  # no part of the handle is of another materialization
             return heading.rows
         return self._rows if own.start <= covered.start and covered.stop <= own.stop else None
 
     def _lay_out(self, folder: Path, each: StoredRange, copy: Copy) -> FilesDirectory:
-        """The files of an object, written into the folder, or linked there where this machine has them."""
+        """Write the files of an object into the folder, or link them there if this machine has them."""
         assert isinstance(each, MaterializedPart)
         handle = self.handle
         if copy.body is not None:
@@ -277,7 +275,7 @@ class _Restoration:
 
 
 def _linked(file: Path, to: Path) -> bool:
-    """True if the link could be made: a local copy may be gone by now."""
+    """Link a file; return False if that fails, since the local copy may be gone by now."""
     try:
         os.link(file, to)
     except OSError:

@@ -1,4 +1,4 @@
-"""Check that stored state fits the job that wants to restore it: schemas decide, before anything is read.
+"""Check by schemas, before any state is read, that stored state fits the job that restores it.
 
 Allowed: a state or value column that the job adds (it starts null for existing keys), a column that it drops, and a
 value's type with more room (`state.widening`). Everything else is refused, naming operator, state, and both types.
@@ -13,7 +13,7 @@ from holdfast.state.changes import key_schema_of, value_schema_of
 from holdfast.state.widening import is_packed, shown_type, widens
 
 _PARTS = {"elements": "elements", "entries": "values", "order": "map keys", "list": "entries"}
-"""The content of a table that a state has of its own, by the last part of the table's name."""
+"""The content of a state's own table, by the last part of the table's name."""
 
 _KINDS = {
     "elements": "a list",
@@ -53,7 +53,8 @@ def check_schema(stored: pa.Schema, declared: pa.Schema, operator: str, table: s
 
 
 def _state_of(table: str) -> tuple[str | None, str]:
-    """The state that has a table of its own, and the meaning of its values; None: it is the operator's own table."""
+    """Return the state to which a table belongs, and the meaning of its values; None: the table is the operator's
+    own."""
     state, _, part = table.rpartition(".")
     return (state, _PARTS[part]) if state and part in _PARTS else (None, "")
 
@@ -69,7 +70,7 @@ def check_kinds(stored: Mapping[str, pa.Schema], declared: Mapping[str, pa.Schem
     Raises
     ------
     JobRefused
-        A state is stored as a value and declared as a list, or the like.
+        A state is stored as one kind and declared as another, for example as a value and as a list.
     """
     before, now = _kinds(stored), _kinds(declared)
     for state, kind in now.items():

@@ -1,13 +1,13 @@
-"""Spans: the bytes of an object that a recovery asks a store for. Decides which; reads a span on the caller's thread.
+"""Spans: the bytes of an object that a recovery reads from the store. This module chooses spans, and reads them.
 
     ranges of an object ──spans_of──► whole object                       files of a base store, objects to be copied
                                       a span of neighbouring ranges      a request
                                       a range, by key group              its directory first, then its blocks in between
 
-An object may hold the logs of many subtasks, and a part rows of many key groups. After a rescale, or for a table that
-others wrote, only some of that is wanted. Bytes of a span that are not read are zero, and nobody looks at them: a
-directory says which blocks hold the wanted key groups, and its checksum is checked again when it is decoded. A damaged
-or short object is read whole, so that decoding tells what is wrong with it.
+An object may hold the logs of many subtasks, and a part may hold rows of many key groups. After a rescale, or for a
+table that others wrote, only some of these bytes are wanted. Bytes of a span that are not read are zero and never used:
+a directory names the blocks with the wanted key groups, and its checksum is checked again when it is decoded. A damaged
+or short object is read completely, so that decoding can report the damage.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,14 +28,17 @@ from holdfast.storage.store import ObjectStore
 log = logger(__name__)
 
 GAP_BYTES_MAX = 16 * 1024
-"""Bytes between two ranges that are read along with both. A higher value makes fewer requests, and reads more."""
+"""Greatest gap in bytes between two ranges that are read in a single request. A higher value makes fewer requests, and
+reads more."""
 DIVIDED_BYTES_MIN = 512 * 1024
-"""A shorter range is read with all of its key groups. It has a block or two, and a second request costs as much time as
-a store takes to send 1 MB. A higher value makes fewer requests, and reads more after a rescale."""
+"""Length in bytes below which a range is read with all its key groups. Such a range has a block or two, and a second
+request takes as long as a store takes to send 1 MB. A higher value makes fewer requests, and reads more after a
+rescale."""
 DIRECTORY_BYTES = 8 * 1024
-"""Bytes of a range that are read first: most directories are shorter."""
+"""Bytes of a range that are read first, since most directories are shorter."""
 SPAN_BYTES_MAX = 1 << 30
-"""A handle that refers to more has its object read whole, so that no handle makes a reader allocate that much."""
+"""Bound on the bytes of a span. If a handle refers to more, the object is read completely, so that a wrong handle
+cannot make a reader allocate so much."""
 
 StoredRange = LogPiece | MaterializedPart
 GroupBounds = tuple[int, int]
@@ -45,7 +48,7 @@ GroupBounds = tuple[int, int]
 class Span:
     """Bytes `[start, stop)` of an object; `stop` None: the complete object, whose length is not known.
 
-    `divided`: the range that the span is, narrowed to the wanted key groups, of which only these are read.
+    `divided`: the span's only range, narrowed to the wanted key groups; only their blocks are read.
     """
 
     object: str
@@ -66,7 +69,7 @@ class Span:
 
 
 def spans_of(ranges: Sequence[StoredRange], *, divide: bool) -> list[Span]:
-    """The spans of an object to read for its ranges. `divide`: others own a part of the key groups in it."""
+    """Return the spans of an object to read for its ranges. `divide`: the object also holds key groups of others."""
     name = ranges[0].object
     if any(isinstance(each, MaterializedPart) and each.kind != ROWS for each in ranges):
         return [Span(name, 0, None)]
@@ -100,7 +103,7 @@ def read_span(store: ObjectStore, span: Span, count: Callable[[int], None]) -> C
         except ObjectNotFound:
             raise
         except (StorageError, CorruptObject) as error:
-            # The object is short or damaged, or the store is away: reading all of it tells which.
+            # The object is short or damaged, or the store is unreachable: to read all of it shows which.
             log.info("%s: all of it is read, since a part of it could not be used: %s", span.object, error)
     data = store.get(span.object)
     count(len(data))
@@ -108,7 +111,7 @@ def read_span(store: ObjectStore, span: Span, count: Callable[[int], None]) -> C
 
 
 def bounds_of(handles: Iterable[TableHandle]) -> dict[str, GroupBounds]:
-    """The lowest key group, and one past the highest, for which these handles refer to each object."""
+    """Return, for each object, the lowest key group and one past the highest for which these handles refer to it."""
     bounds: dict[str, GroupBounds] = {}
     for handle in handles:
         for each in handle.ranges():
@@ -118,7 +121,7 @@ def bounds_of(handles: Iterable[TableHandle]) -> dict[str, GroupBounds]:
 
 
 def shared_objects(own: Iterable[TableHandle], bounds: Mapping[str, GroupBounds], start: int, stop: int) -> list[str]:
-    """The objects of `own` handles in which others than key groups `[start, stop)` have something, too."""
+    """Return the objects of the `own` handles that also hold rows of key groups outside `[start, stop)`."""
     objects = dict.fromkeys(name for handle in own for name in handle.objects())
     return [name for name in objects if bounds[name][0] < start or stop < bounds[name][1]]
 
@@ -148,7 +151,7 @@ def _divided(each: StoredRange, ranged: Callable[[int, int], bytes]) -> Copy:
         for at, entry in enumerate(entries)
         if max(entry.key_group_start, each.key_group_start) < min(entry.key_group_stop, each.key_group_stop)
     ]
-    data = np.zeros(each.length, np.uint8).data  # pages that nobody writes to take no memory
+    data = np.zeros(each.length, np.uint8).data  # pages that are never written take no memory
     data[: len(head)] = head
     start, stop = (max(edges[wanted[0]], len(head)), edges[wanted[-1] + 1]) if wanted else (0, 0)
     if start < stop:

@@ -1,4 +1,5 @@
-"""Files of dropped copies that are kept to be written over: a bounded number of files and of bytes, the newest ones.
+"""Spare files: files of dropped copies that are kept to be written over. Their number and bytes are bounded; the newest
+stay.
 
 A file is chosen for new bytes by its length, so that a few large files do not keep small objects from the other files.
 It does not know copies, and deletes nothing: its callers do.
@@ -8,13 +9,13 @@ import threading
 from pathlib import Path
 
 SPARES_MAX = 64
-"""Number of files kept. A checkpoint of a TaskManager drops about as many copies as it makes: a few for each table.
-With a higher value more of them are written over, and more files stand around."""
+"""Bound on the number of spare files. A checkpoint of a TaskManager drops about as many copies as it makes, a few for
+each table. With a higher value, more files are written over, and more unused files are kept."""
 SPARE_BYTES_MAX = 128 * 1024 * 1024
-"""Bytes of the files kept. Writing over a file takes 0.16 microseconds for a kilobyte, making and deleting a new file
-0.33; and a log's objects live for seconds only. A higher value takes more of the disk."""
+"""Bound on the bytes of spare files. To write over a file takes 0.16 microseconds for a kilobyte; to make and delete a
+new file takes 0.33, and a log's objects live only for seconds. A higher value takes more of the disk."""
 LONGER_MAX = 2
-"""A file is not written over with less than this part of its length, since most of it would be thrown away."""
+"""Greatest ratio of a spare file's length to the new bytes, since more than half of a longer file would be wasted."""
 
 
 class SpareFiles:
@@ -40,7 +41,7 @@ class SpareFiles:
         return surplus
 
     def take(self, length: int) -> Path | None:
-        """Give the longest file that so many bytes may be written over; None if there is none."""
+        """Take the longest file over which `length` bytes may be written; None if there is none."""
         with self._lock:
             fitting = [file for file, each in self._lengths.items() if each <= LONGER_MAX * length]
             found = max(fitting, key=self._lengths.__getitem__, default=None)
@@ -49,7 +50,7 @@ class SpareFiles:
         return found
 
     def clear(self) -> list[Path]:
-        """Keep none. Returns the files, which are to be deleted."""
+        """Drop all spare files; return them, so that the caller deletes them."""
         with self._lock:
             files = list(self._lengths)
             self._lengths.clear()

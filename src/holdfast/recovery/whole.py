@@ -1,11 +1,11 @@
-"""Tables that every subtask reads whole: all rows of all subtasks, read once for a TaskManager.
+"""Tables that every subtask loads in full: all rows of all subtasks, read once for a TaskManager.
 
     handles of all subtasks ──► objects, many at a time ──► decoded rows ──► the last row of each key
 
-An object of a whole table is small, and there are as many as there were TaskManagers or subtasks, so reading takes as
-long as the store takes to answer. Downloads therefore run side by side (`downloads`), and only the rows of an object
-are kept. Rows of different handles are in different key groups, so their order does not matter; within a handle the
-order is that of a restore. These tables are in memory when they are written, so none has files of a base store.
+An object of such a table is small, and there are as many as there were TaskManagers or subtasks, so the store's time to
+answer decides how long reading takes. Downloads therefore run side by side (`downloads`), and only the rows of an
+object are kept. Rows of different handles are in different key groups, so their order does not matter; within a handle
+the order is that of a restore. These tables are always in memory, so none has files of a base store.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from holdfast.state.changes import DELETED, last_of_each_key
 from holdfast.storage.reading import read_schema
 
 BATCHES_MAX = 256
-"""Decoded batches that wait to be joined. A higher value joins less often, and holds more: a batch of a few rows takes
-some kilobytes."""
+"""Number of decoded batches that wait to be joined. A higher value joins less often and takes more memory: a batch of a
+few rows takes some kilobytes."""
 
 TableName = tuple[str, str]
 """Operator and table."""

@@ -1,4 +1,4 @@
-"""Uploads: from requests of logs to objects in the store.
+"""Uploads: the way from the requests of logs to objects in the store.
 
 Files in reading order: `uploader` (all logs and materializations of a TaskManager), `gathering` (requests of a cut),
 `packing` and `packer` (requests to objects), `carried` (small objects, which travel), `in_flight` (the bound on waiting

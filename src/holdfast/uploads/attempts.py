@@ -4,10 +4,10 @@
              └─failed─► attempt 2 after the delay         later success: discarded when it lands
                                                           last failure:  the answer, once no attempt is running
 
-Every attempt writes under a name of its own. A put that was reported as failed may have happened, or may happen later;
-its own name keeps it apart from the attempt that counts. Invariants: each attempt has successors once; an upload
-makes at most `max_attempts` requests and gives a single answer. Attempt, answer and discarding are apart, as in Flink's
-`RetryingExecutor`.
+Every attempt writes under its own name. A put that was reported as failed may have happened, or may happen later; its
+name keeps it apart from the attempt that counts. Invariants: each attempt starts successors at most once; an upload
+makes at most `max_attempts` requests and gives a single answer. Attempt, answer and discarding are separate steps, as
+in Flink's `RetryingExecutor`.
 """
 
 import threading
@@ -23,28 +23,28 @@ from holdfast.uploads.scheduling import Scheduler, report_failure
 
 @dataclass(frozen=True)
 class Answer:
-    """How an upload ended; `error` is None where `name` holds the bytes."""
+    """The outcome of an upload; `error` is None if the object `name` holds the bytes."""
 
     name: str
     error: BaseException | None
     attempts: int
     """Number of attempts until the answer."""
     attempt: int
-    """The number of the attempt that decided, from 1."""
+    """The number of the attempt that decided the outcome, from 1."""
     hedges: int
     """Attempts that were started beside a slow attempt."""
     errors: int
-    """Attempts that had failed by then."""
+    """Number of attempts that had failed before the answer."""
 
 
 class Losers:
-    """Receivers of the names of attempts that lost. They are called without any lock held."""
+    """Receivers of the names of superfluous or failed attempts. They are called without any lock held."""
 
     def __init__(self, landed: Callable[[str], None], unknown: Callable[[str], None]) -> None:
         self.landed = landed
         """Receives the name of an object that is stored and not wanted."""
         self.unknown = unknown
-        """Receives the name of a put that was reported as failed: the object may be there, now or later."""
+        """Receives the name of a put that was reported as failed: the object may exist, now or later."""
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class _Attempt:
 
 
 class Upload:
-    """The upload of an object; to be started once.
+    """The upload of an object; it is started once.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class Upload:
 
     def _ended(self, attempt: _Attempt, error: BaseException | None) -> None:
         attempt.cancel_timeout()
-        # Timer and attempt name each other: as a cycle they would keep the object's bytes until a garbage collection.
+        # Timer and attempt refer to each other. This cycle would keep the object's bytes until a garbage collection.
         attempt.cancel_timeout = lambda: None
         if error is None:
             self._hedging.attempt_succeeded(self._size_bytes, self._scheduler.monotonic() - attempt.begun_s)

@@ -1,13 +1,14 @@
-"""Small objects of logs that travel: an acknowledgement takes their bytes to the JobMaster, which stores them together.
+"""Small objects of logs that are *carried*: an acknowledgement takes their bytes to the JobMaster, which stores them
+together.
 
     add ──► waiting ──compose──► sent with an acknowledgement ──completed: its place──► placed ──forget──► gone
                ▲ └───────────────────────────┴── forget ──► gone: nothing was stored
                └── its checkpoint did not complete: sent again with the next checkpoint
 
-An object has a name of this process until its place is known: an object of the store, and an offset there. Logs keep
-that name for good; `places` translates it wherever names leave the process. Invariants: the bytes are kept until the
-place is known; a place is fixed once, since later acknowledgements name it; `informed` grows, and says which places
-this process knew when an acknowledgement was composed. Names and bytes only; no I/O. Thread-safe.
+An object has a name made by this process until its place (an object of the store, and an offset in it) is known. Logs
+keep that name for good; `places` translates it wherever names leave the process. Invariants: the bytes are kept until
+the place is known; a place never changes, since later acknowledgements name it; `informed` only grows, and shows which
+places this process knew when it composed an acknowledgement. Names and bytes only; no I/O. Thread-safe.
 """
 
 import threading
@@ -21,15 +22,14 @@ from holdfast.ids import NO_CHECKPOINT, CheckpointId
 from holdfast.storage import names
 
 CARRIED = "carried/"
-"""The beginning of the names of objects that travel; no object of a store has it."""
+"""Prefix of the names of carried objects; no object of a store has it."""
 SENT_MAX = 100
-"""Checkpoints whose sent objects are remembered until they complete; further ones send their objects again."""
+"""Number of uncompleted checkpoints whose sent objects are remembered; objects of further ones are sent again."""
 
 
 class Composed(NamedTuple):
-    """The logs that an acknowledgement takes along, and the place of each object that its manifest names.
-
-    `log` is stored right before the manifest, so that the places in it are `HERE`, below 0.
+    """The logs that an acknowledgement carries, and the place of each object that its manifest names. `log` is stored
+    directly before the manifest, so places in it are in the object `HERE`, at offsets below 0.
     """
 
     log: bytes
@@ -38,7 +38,7 @@ class Composed(NamedTuple):
 
 
 class PlacedLog(NamedTuple):
-    """An object that travelled: the object of the store that it lies in, its offset there, and its bytes."""
+    """A carried object whose place is known: the object of the store that holds it, its offset there, and its bytes."""
 
     object: str
     offset: int
@@ -46,7 +46,7 @@ class PlacedLog(NamedTuple):
 
 
 class Carried:
-    """The objects of a TaskManager's logs that travel; together at most `bytes_max` that have no place yet."""
+    """The carried objects of a TaskManager's logs. Objects without a place take at most `bytes_max` together."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -55,11 +55,12 @@ class Carried:
         self._bytes = 0
         self._places: dict[str, tuple[str, int]] = {}
         self._sent: dict[CheckpointId, dict[str, int]] = {}
-        """Objects that went with each checkpoint, and where each began, counted from the checkpoint's manifest."""
+        """The objects sent with each checkpoint, each with its begin relative to the checkpoint's manifest."""
         self._informed = NO_CHECKPOINT
 
     def add(self, data: bytes) -> str | None:
-        """Take an object; return its name, or None if there is no room: the object has to be stored from here."""
+        """Take an object and return its name; None if there is no room, so that this process must store the object
+        itself."""
         with self._lock:
             if self._bytes + len(data) > self.bytes_max:
                 return None
@@ -69,9 +70,8 @@ class Carried:
             return name
 
     def compose(self, checkpoint_id: CheckpointId, objects: Iterable[str]) -> Composed:
-        """Take together, for a checkpoint, those of the `objects` that have no place yet.
-
-        Raises `CheckpointFailed` if one was forgotten: the checkpoint has ended otherwise.
+        """Join, for a checkpoint, the members of `objects` that have no place yet. Raises `CheckpointFailed` if one was
+        forgotten, because the checkpoint has ended already.
         """
         with self._lock:
             wanted = dict.fromkeys(objects)
@@ -90,8 +90,8 @@ class Carried:
             return Composed(log, places | {name: (HERE, at) for name, at in begins.items()}, self._informed)
 
     def completed(self, checkpoint_id: CheckpointId, manifest: str = "") -> list[PlacedLog]:
-        """Note that a checkpoint completed, and the reference to this process's manifest if that travelled; return the
-        objects whose place this tells."""
+        """Note that a checkpoint completed, and the reference to this process's manifest if that was carried; return
+        the objects whose place is known now."""
         with self._lock:
             self._informed = max(self._informed, checkpoint_id)
             begins = self._sent.pop(checkpoint_id, {})
@@ -104,7 +104,7 @@ class Carried:
             return self._place(self._sent.pop(checkpoint_id, {}), manifest)
 
     def forget(self, objects: Iterable[str]) -> list[str]:
-        """Forget those of the objects that travel; return the others."""
+        """Forget the carried ones among the objects; return the others."""
         others = []
         with self._lock:
             for name in objects:
@@ -116,7 +116,7 @@ class Carried:
         return others
 
     def in_store(self, objects: Iterable[str]) -> list[str]:
-        """The names of these objects in the store, without doubles; those that have no place yet are left out."""
+        """Return the names of these objects in the store, without duplicates; objects without a place are left out."""
         with self._lock:
             found = [self._places[name][0] if name in self._places else name for name in objects]
         return list(dict.fromkeys(name for name in found if not name.startswith(CARRIED)))

@@ -1,4 +1,4 @@
-"""The rule by which requests to persist are put together, without time, threads or I/O.
+"""The rule by which requests to persist are joined, without clock, threads or I/O.
 
 The requests of a cut wait for each other, to share an object, until every registered log has asked, or `delay_s` after
 the first, or until they hold `bytes_max`. A log that asks with nothing to persist counts as having asked.
@@ -25,7 +25,8 @@ class Gathering(Generic[L, Request]):
     def ask(self, log: L, now_s: float, request: Request | None = None, size_bytes: int = 0) -> None:
         """Note that a log asks to persist; `request` is None if it has nothing new."""
         if not self._requests and log in self._asked:
-            # A log asks once in each cut. The cut before had nothing to store, so nobody took the logs that had asked.
+            # A log asks once in each cut. The cut before had nothing to store, so `take` did not clear the logs that
+            # had asked.
             self._asked.clear()
         self._asked.add(log)
         if request is None:
@@ -36,7 +37,7 @@ class Gathering(Generic[L, Request]):
             self._deadline_s = now_s + self._delay_s
 
     def due_in_s(self, now_s: float, registered: Iterable[L]) -> float | None:
-        """Seconds until the requests are to be taken: 0 is now, None is never, as nothing waits."""
+        """Seconds until the requests should be taken; 0: now; None: no request waits."""
         if self._deadline_s is None:
             return None
         if self._bytes >= self._bytes_max or self._asked.issuperset(registered):

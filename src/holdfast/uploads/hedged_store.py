@@ -1,12 +1,13 @@
-"""The JobMaster's uploads: the layer that hedges, retries and measures the puts of logs does so for all that it stores.
+"""The JobMaster's uploads: the layer that hedges, retries and measures the puts of logs serves all that it stores.
 
     gathered objects ─────────────────────────► Puts, each attempt under a name of its own
     committables, objects of sources ─► put ──► Puts, all attempts under the caller's name, which has one content
     records ───────────────────► create ──────► Puts, put if absent: hedged, and after an error never repeated here
 
 Invariants: a put-if-absent that finds an object with the caller's own bytes has succeeded, since another attempt of the
-same call made it; any other error goes to the caller, who reads back. A slow attempt at a record may land after the
-record was expired: it is deleted again, since nobody would ask for it. Reads and deletes go to the store as they come.
+same call stored it; any other error goes to the caller, who reads the object back. A slow attempt at a record may store
+it after the record was expired: then the record is deleted again, since it is not needed any more. Reads and deletes go
+directly to the store.
 """
 
 from collections import deque
@@ -32,7 +33,7 @@ EXPIRED_MAX = 1000
 """Deleted names that are remembered, for attempts that land later."""
 
 _LEFT = Losers(lambda name: None, lambda name: None)
-"""Attempts under the caller's name: those that lost have stored the same bytes, or nothing."""
+"""Receivers for attempts under the caller's name: superfluous attempts have stored the same bytes, or nothing."""
 
 
 class _Unsettled(Exception):
@@ -124,6 +125,6 @@ class HedgedStore:
             return False
 
     def _created_late(self, name: str) -> None:
-        """Delete what an attempt stored that was overtaken, if the object was deleted meanwhile."""
+        """Delete an object that a slow attempt stored after the object had been deleted."""
         if name in self._deleted:
             self._inner.delete([name])

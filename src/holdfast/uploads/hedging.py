@@ -1,10 +1,10 @@
 """The rule for slow upload attempts: when an attempt is slow, and whether another may start beside it. Does no I/O.
 
-An attempt is slow after `timeout + size / measured rate`. It is slow already when it takes longer than nearly all of
-the latest attempts took for their size; this shortens the tail. A checkpoint waits for the slowest of all its uploads,
-so `BESIDE_MAX` attempts start at once beside a slow attempt. Invariant: extra requests are at most `STARTING_REQUESTS`,
-and a share of the first attempts that can be set, however slow the store becomes as a whole.
-After Dean and Barroso, The Tail at Scale (2013).
+An attempt is slow after `timeout + size / measured rate`, or earlier, once it takes longer for its size than nearly all
+of the latest attempts: this shortens the tail. A checkpoint waits for the slowest of all its uploads, so `BESIDE_MAX`
+attempts start at once beside a slow attempt. Invariant: there are at most `STARTING_REQUESTS` extra requests plus a
+share (a setting) of the first attempts, however slow the whole store becomes. After Dean and Barroso, The Tail at Scale
+(2013).
 """
 
 import threading
@@ -16,24 +16,26 @@ BESIDE_MAX = 2
 """Attempts that start at once beside a slow attempt. With a higher value fewer attempts can count as slow for the same
 number of requests, and no attempt is left to follow when they fail."""
 SLOW_OF_BUDGET = 0.96
-"""The share of the budget that attempts which count as slow would use up: a little below all of it, so that the budget
-suffices for the slowest."""
+"""Share of the budget that slow attempts are expected to use. It is a little below 1, so that the budget suffices for
+the slowest attempts."""
 SLOW_SHARE_MAX = 0.5
 STARTING_REQUESTS = 2.0
-"""Extra requests that may be made before any upload has paid for them. A process makes few uploads, often one for each
-checkpoint, and the first checkpoint of a job with many processes already waits for the slowest of all. A higher value
+"""Extra requests that are allowed before any upload has added to the budget. A process makes few uploads, often one for
+each checkpoint, and even the first checkpoint of a job with many processes waits for the slowest upload. A higher value
 lets a store that is slow at the start get more requests."""
 SAVED_REQUESTS_MAX = 50.0
-"""The budget does not pile up: a store that becomes slow is not met with more than that many requests on top."""
+"""Bound on the budget, so that a store that becomes slow gets at most this many extra requests at once."""
 OBSERVED_SLOW_MIN, OBSERVED_MAX = 2.4, 1000
-"""Slow attempts among those observed from which the time of slow attempts is known: 2.4 of 100, if 2.4 % are slow."""
+"""Expected number of slow attempts among the observed ones from which on the time of slow attempts counts as known: for
+example 100 observed attempts, if 2.4 % are slow."""
 LEARNED_EVERY = 20
 SECONDS_PER_BYTE_MAX = 1e-6
-"""Small objects say little about the rate: no store is taken to be slower than 1 MB/s."""
+"""Bound on the measured time for a byte, since small objects say little about the rate: no store counts as slower than
+1 MB/s."""
 TIMEOUT_S_MIN = 0.1
-"""The least seconds, on top of an object's size at the measured rate, after which an attempt is slow. With a lower
-value, another request costs more than it can win; with a higher value, slow attempts hold up a checkpoint for
-longer."""
+"""Least time in seconds, beyond the time for the object's size at the measured rate, after which an attempt is slow.
+With a lower value, another request costs more than it can gain; with a higher value, slow attempts delay a checkpoint
+for longer."""
 
 
 class Hedging:
@@ -44,7 +46,7 @@ class Hedging:
     timeout_s
         The retry policy's time-out in seconds; None: no attempt is ever slow.
     extra_ratio_max
-        Extra requests over first attempts, in the long run.
+        Bound on the ratio of extra requests to first attempts, in the long run.
     """
 
     def __init__(self, timeout_s: float | None, extra_ratio_max: float) -> None:
@@ -64,7 +66,7 @@ class Hedging:
             self._budget = min(SAVED_REQUESTS_MAX, self._budget + self._extra_ratio_max)
 
     def attempt_succeeded(self, size_bytes: int, took_s: float) -> None:
-        """Learn from an attempt that stored its object, also if another attempt was faster: slow attempts count too."""
+        """Learn from an attempt that stored its object, even if another attempt was faster: slow attempts count too."""
         with self._lock:
             self._observed.append((size_bytes, took_s))
             self._unlearned += 1
@@ -82,7 +84,7 @@ class Hedging:
             return max(min(TIMEOUT_S_MIN + usual_s, longest_s), longest_s * self._share_of_timeout)
 
     def take(self, wanted: int) -> int:
-        """Return how many of the requests that are wanted may be made beside a slow request, and count them."""
+        """Return how many of the `wanted` requests may be made beside a slow request, and count these."""
         with self._lock:
             granted = min(wanted, BESIDE_MAX, int(self._budget))
             self._budget -= granted

@@ -1,9 +1,9 @@
-"""The bound on bytes that are still to be stored; makers of further bytes are told to wait.
+"""The bound on bytes that wait to be stored; whoever makes further bytes must wait.
 
     asked ──encoded──► in flight ──stored or failed──► gone
 
-Encoding goes on only while there is `room` in flight. `available` is not done while the bytes of requests and the bytes
-in flight are together above the bound. Thread-safe; waits for nothing itself, and calls nobody under its lock.
+Encoding continues only while there is `room` in flight. The future `available` is not done while the bytes of requests
+and the bytes in flight together exceed the bound. Thread-safe; never waits, and makes no calls under its lock.
 """
 
 import threading
@@ -19,13 +19,13 @@ class InFlight:
     Parameters
     ----------
     bytes_max
-        The bound of bytes in flight, which only a single larger object may pass.
+        Bound on the bytes in flight, which only a single larger object may exceed.
     object_bytes_max
         Bytes that are set aside for the next object, whose size is known only once it is encoded.
     objects_max
         Uploads at once.
     monotonic
-        The time in seconds, for how long there was no room.
+        The clock, in seconds, that measures for how long there was no room.
     """
 
     def __init__(self, bytes_max: int, object_bytes_max: int, objects_max: int, monotonic: Callable[[], float]) -> None:
@@ -56,27 +56,27 @@ class InFlight:
             return self._available
 
     def asked(self, size_bytes: int) -> None:
-        """A request has come, with so many bytes before they are encoded."""
+        """Note a request, with the number of its bytes before encoding."""
         self._change(requests=1, asked_bytes=size_bytes)
 
     def encoded(self, size_bytes: int) -> None:
-        """Requests of so many bytes were encoded: from now on their objects count as in flight."""
+        """Note that requests of `size_bytes` were encoded: from now on, their objects count as in flight."""
         self._change(asked_bytes=-size_bytes)
 
     def started(self, size_bytes: int) -> None:
-        """An object is on its way."""
+        """Note that the upload of an object has begun."""
         self._change(bytes_=size_bytes, objects=1)
 
     def ended(self, size_bytes: int) -> None:
-        """An object was stored, or has failed."""
+        """Note that an object was stored, or has failed."""
         self._change(bytes_=-size_bytes, objects=-1)
 
     def answered(self) -> None:
-        """A request has its answer."""
+        """Note that a request was answered."""
         self._change(requests=-1)
 
     def close(self) -> None:
-        """Release everybody who waits, now and later."""
+        """Release all who wait, now and later."""
         with self._lock:
             self._closed = True
         self._change()

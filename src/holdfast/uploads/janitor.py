@@ -1,10 +1,11 @@
-"""Deletes of objects that are this TaskManager's own to delete; those that fail stay queued.
+"""Deletion of the objects that this TaskManager may delete itself; failed deletions stay queued.
 
     discard ──► queued ──sweep──► deleted
     suspect ──► queued, and again every `AGAIN_S`: a put that was reported as failed may land arbitrarily late
 
-Invariant: nothing but names given to `discard` and `suspect` is deleted, and nothing after `abandon`. Objects that the
-bounds or the end of the process leave behind are in the folder of an incarnation, which is swept when that is dead.
+Invariant: only names given to `discard` and `suspect` are deleted, and none after `abandon`. Objects that are left
+behind, because of the bounds or the end of the process, are in the folder of an incarnation, which is swept once the
+incarnation is dead.
 """
 
 import threading
@@ -30,13 +31,13 @@ class DeletionQueue:
         self._abandoned = False
 
     def discard(self, names: Iterable[str]) -> None:
-        """Queue objects that may be stored, that no running request will store later, and whose names were given to no
-        one."""
+        """Queue objects that may be stored, that no running request will store later, and whose names no other part
+        knows."""
         with self._lock:
             self._queued.extend(names)
 
     def suspect(self, name: str) -> None:
-        """Queue an object whose put was reported as failed. Its name is remembered as long as this process lives."""
+        """Queue an object whose put was reported as failed. Its name is remembered, and deleted again and again."""
         with self._lock:
             self._queued.append(name)
             self._suspects.append(name)

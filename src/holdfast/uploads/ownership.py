@@ -1,12 +1,12 @@
-"""The owner of each uploaded object: this TaskManager may delete it until an acknowledgement names it.
+"""Ownership of uploaded objects: this TaskManager may delete an object until an acknowledgement names it.
 
     uploaded ──hold──► used by n ──release × n──► nobody uses it ──► `discard` deletes it
                           │
                      acknowledge: from now on only the JobMaster's registry or clean-up deletes it
 
-Invariants: an object is discarded at most once, and never if an acknowledgement has named it; after `abandon` no object
-is: the JobMaster is gone, and the next JobMaster decides which objects to keep. Names only. Thread-safe; `discard` is
-called without any lock held.
+Invariants: an object is discarded at most once, and never if an acknowledgement has named it. After `abandon` no object
+is discarded: the JobMaster is gone, and the next JobMaster decides which objects to keep. Names only. Thread-safe;
+`discard` is called without any lock held.
 """
 
 import threading
@@ -24,7 +24,7 @@ class Ownership:
         self._abandoned = False
 
     def hold(self, name: str, users: int = 1) -> None:
-        """Note that an object was uploaded for so many users, under a name that was never used before."""
+        """Note that an object was uploaded for a number of users, under a name that was never used before."""
         with self._lock:
             self._users[name] = users
 
@@ -41,7 +41,7 @@ class Ownership:
             self._acknowledged.update(name for name in names if name in self._users)
 
     def release(self, names: Iterable[str]) -> None:
-        """Take away a user of each object; objects of other TaskManagers are ignored.
+        """Remove a user of each object; objects of other TaskManagers are ignored.
 
         Objects without users that no acknowledgement named are discarded.
         """

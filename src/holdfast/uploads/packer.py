@@ -31,7 +31,7 @@ class Packer:
     upload
         Takes each object as soon as it is full, and calls `go_on` once the object was stored or has failed.
     release
-        Lets go of the stored objects of a request that failed.
+        Releases the stored objects of a request that failed.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Packer:
         self._logs: set[LogId] = set()
         self._cancel_wait: Callable[[], None] | None = None
         self._groups: deque[Sequence[PersistRequest]] = deque()
-        """Gathered requests that nobody has begun to encode."""
+        """Gathered requests whose encoding has not begun."""
         self._packing: Iterator[PackedObject] | None = None
         self._packing_bytes = 0
         self._encoding = False
@@ -68,13 +68,14 @@ class Packer:
             self._logs.add(log)
 
     def unregister(self, log: LogId) -> None:
-        """Let no request wait for this log any more."""
+        """Unregister a log: requests no longer wait for it."""
         with self._lock:
             self._logs.discard(log)
         self._gather()
 
     def ask(self, log: LogId, request: PersistRequest | None) -> bool:
-        """Take a request, or note that a log has nothing new. False: the packer is closed and takes nothing."""
+        """Take a request, or note that a log has nothing new. Returns False if the packer is closed and takes no
+        requests."""
         with self._lock:
             if self._closed:
                 return False
@@ -86,7 +87,7 @@ class Packer:
         return True
 
     def go_on(self) -> None:
-        """Encode what waits, if there is room. Called whenever there may be room again."""
+        """Encode the waiting requests, if there is room. Called whenever there may be room again."""
         with self._lock:
             wanted = (self._packing is not None or self._groups) and self._in_flight.room
             start = wanted and not self._encoding
@@ -95,7 +96,7 @@ class Packer:
             self._scheduler.submit(ENCODING, self._encode).add_done_callback(report_failure)
 
     def close(self) -> list[PersistRequest]:
-        """Take no more requests; return those that nobody has begun to encode."""
+        """Take no more requests; return the requests whose encoding has not begun."""
         with self._lock:
             self._closed = True
             waiting = [*self._gathering.take(), *(request for group in self._groups for request in group)]
@@ -104,7 +105,7 @@ class Packer:
         return waiting
 
     def _gather(self) -> None:
-        """Take the gathered requests if they are due; if not, look again when they will be."""
+        """Take the gathered requests if they are due; otherwise look again once they are due."""
         with self._lock:
             if self._cancel_wait is not None:
                 self._cancel_wait()

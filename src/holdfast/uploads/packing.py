@@ -1,8 +1,8 @@
-"""Packing of requests into objects: pieces are lined up in objects of bounded size.
+"""Packing of requests into objects of bounded size, piece after piece.
 
-Invariant: a request is answered once, when it is encoded and each object with a piece of it was stored or has
-failed; it fails as a whole with the first error, and then lets go of the objects that were stored.
-This module owns no upload and no thread.
+Invariant: a request is answered once, after it was encoded and each object with one of its pieces was stored or has
+failed. It fails as a whole with the first error, and then releases its stored objects. This module owns no upload and
+no thread.
 """
 
 import threading
@@ -17,13 +17,13 @@ from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import OBJECT_HEADER, ChangeSet, EncodedPiece, LogId, encode_pieces
 
 Release = Callable[[list[str]], None]
-"""Lets go of stored objects that a request which failed had pieces in."""
+"""Function that releases the stored objects with pieces of a failed request."""
 
 
 class PersistRequest:
     """Change sets of a log to store, and the future of the pieces that hold them.
 
-    With `merge` they are stored as a single change set, else apart.
+    With `merge`, they are stored as a single change set, otherwise separately.
     """
 
     def __init__(self, log: LogId, change_sets: Sequence[ChangeSet], merge: Merge | None) -> None:
@@ -53,11 +53,11 @@ class PersistRequest:
             self._unfinished += 1
 
     def arrived(self, pieces: Sequence[LogPiece], release: Release) -> None:
-        """An object with these pieces was stored, or encoding has ended (no pieces)."""
+        """Note that an object with these pieces was stored, or (without pieces) that encoding has ended."""
         self._finish(pieces, None, release)
 
     def failed(self, error: BaseException, release: Release) -> None:
-        """An object with pieces of it could not be stored, or encoding failed."""
+        """Note that an object with some of its pieces could not be stored, or that encoding failed."""
         self._finish((), error, release)
 
     def _finish(self, pieces: Sequence[LogPiece], error: BaseException | None, release: Release) -> None:
@@ -95,7 +95,7 @@ class PackedObject:
         return data
 
     def stored(self, name: str, release: Release) -> None:
-        """Tell each request that its pieces lie in the object of that name."""
+        """Tell each request that its pieces are in the object of that name."""
         for request, pieces in self.pieces.items():
             request.arrived([piece.at(name, offset) for piece, offset in pieces], release)
 
@@ -108,7 +108,8 @@ class PackedObject:
 def pack(requests: Sequence[PersistRequest], object_bytes_max: int, release: Release) -> Iterator[PackedObject]:
     """Encode requests in order into objects of at most `object_bytes_max`; yield each object as soon as it is full.
 
-    A request that cannot be encoded fails alone. Every request has been told that encoding ended when this ends.
+    A request that cannot be encoded fails by itself. When the iterator ends, every request has been told that encoding
+    has ended.
     """
     packed = PackedObject()
     for request in requests:

@@ -1,12 +1,14 @@
-"""Checkpoints go first: when a checkpoint is expected, and when something large that competes with it may begin.
+"""Precedence of checkpoints: when the next checkpoint is expected, and when large uploads that compete with it may
+begin.
 
     begun ──── under way ──── done ─ record     begun ──── …
       └──────────────── interval ─────────────────┘
                                      free … quiet ┘
 
-Nothing begins while a checkpoint is under way, its record included, nor shortly before the next checkpoint is expected.
-It is expected an interval after the last checkpoint began, the interval being that between the last two. Nobody waits
-for long: if checkpoints take as long as the work that waits for them, there is nothing to win. Runs nothing itself.
+No large upload begins while a checkpoint is under way (including its record), or shortly before the next checkpoint is
+expected. That is expected one interval after the last checkpoint began; the interval is the time between the last two
+checkpoints. No upload waits for long: if checkpoints take as long as the uploads that wait for them, waiting gains
+nothing. This module runs nothing itself.
 """
 
 import threading
@@ -17,21 +19,23 @@ from typing import Any
 from holdfast.uploads.scheduling import Scheduler, done
 
 BYTES_PER_S = 250e6
-"""The assumed rate of reading a file, its checksum and storing it beside a busy local disk: an object that would take
-longer than the time until the next checkpoint has to wait. A store that is slower is farther away, and its requests
-hold up no checkpoint."""
+"""Assumed rate of reading a file, computing its checksum and storing it while the local disk is busy. An object that
+would take longer than the time until the next checkpoint must wait. A slower store is remote, and requests to it do not
+delay checkpoints."""
 QUIET_RATIO_MAX = 0.4
-"""The largest share of the interval, before the next checkpoint, that is kept free of large objects."""
+"""Greatest share of the interval that is kept free of large objects before the next checkpoint."""
 LATE_RATIO = 0.15
-"""The share of the interval by which the next checkpoint may be late and is still expected."""
+"""Share of the interval by which the next checkpoint may be late and still counts as expected."""
 RECORD_S = 0.02
-"""The time kept free after this TaskManager's part of a checkpoint, in which the JobMaster, perhaps on this machine,
-writes the record. An upload that began at once held the record up for 4 ms; it takes a few tenths of a millisecond."""
+"""Seconds kept free after this TaskManager's part of a checkpoint, in which the JobMaster, perhaps on this machine,
+writes the record. An upload that began at once delayed the record by 4 ms, although the record takes only a few tenths
+of a millisecond."""
 WAIT_S_MAX = 0.5
 SOON_RATIO, SOON_S_MAX = 0.3, 0.5
-"""Share of the checkpoint interval, and seconds, before the next checkpoint, in which uploads ahead use the smaller
-threshold. A checkpoint that is cut at a commit may come `triggers.EARLY_RATIO` of the interval before it is due, after
-an interval that was longer by as much: the share covers both, and the uploads ahead."""
+"""Time before the next checkpoint in which uploads ahead of a cut use the smaller threshold, as a share of the
+checkpoint interval and in seconds. A checkpoint that is cut at a commit may come earlier than it is due by
+`triggers.EARLY_RATIO` of the interval, and the last interval may have been longer by as much: the share covers both,
+and the uploads themselves."""
 
 
 class Precedence:
@@ -44,7 +48,7 @@ class Precedence:
         self._began_s: float | None = None
         self._interval_s: float | None = None
         self._waiting: dict[Future[None], None] = {}
-        """The keys are the set of waiting futures in order of arrival; first come, first served."""
+        """The waiting futures, as keys in order of arrival; first come, first served."""
 
     def begun(self, checkpoint: Future[Any]) -> None:
         """Note that a checkpoint begins; this TaskManager's part of it ends when the future is done."""
@@ -67,7 +71,7 @@ class Precedence:
         return free
 
     def soon(self) -> bool:
-        """Return whether the next checkpoint comes within a moment."""
+        """Return whether the next checkpoint is expected very soon."""
         with self._lock:
             return self._within(SOON_S_MAX, SOON_RATIO)
 

@@ -1,8 +1,8 @@
-"""The changelog's puts and deletes: attempts, the fate of their losers, and measurements of both.
+"""The changelog's puts and deletes: attempts, the disposal of superfluous attempts, and measurements of both.
 
-Invariants: an object that an attempt may have stored, and that no answer named, is given to the janitor. The janitor
-deletes in a lane of its own, at once and again. Takes a store that does not retry. It does not know logs, requests or
-owners.
+Invariant: an object that an attempt may have stored, and that no answer named, is given to the janitor. The janitor
+deletes such objects in its own lane, at once and again later. Takes a store that does not retry. It does not know logs,
+requests or owners.
 """
 
 import threading
@@ -20,7 +20,7 @@ from holdfast.uploads.scheduling import Scheduler, report_failure
 
 DELETES = "delete"
 LOG = "log"
-"""The beginning of the names of those metrics of logs that do without one elsewhere."""
+"""Prefix for those metrics of logs whose names have no prefix elsewhere."""
 
 
 class Repeats(NamedTuple):
@@ -44,7 +44,7 @@ class Puts:
         self._scheduler = scheduler
         self._janitor = janitor
         self._hedging: dict[str, Hedging] = defaultdict(lambda: Hedging(policy.timeout_s, policy.extra_requests))
-        """A hedging rule for each lane: how long a log's piece takes says nothing about a file a thousand times as
+        """A hedging rule for each lane, since the time for a log's piece says nothing about a file a thousand times as
         large."""
         self._losers = Losers(self._landed, self._unknown)
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class Puts:
         self._counters["curedUploadErrors"] = 0
         self._sizes: dict[str, Histogram] = defaultdict(Histogram)
         self._latencies: dict[str, Histogram] = defaultdict(Histogram)
-        """Histograms by the beginning of their metric's name, which is empty for logs."""
+        """Histograms by the prefix of their metric's name, which is empty for logs."""
         self._lane_attempts: dict[str, Histogram] = defaultdict(Histogram)
         self._attempts = Histogram()
         self._total_attempts = Histogram()
@@ -71,10 +71,9 @@ class Puts:
         of: str = "",
         losers: Losers | None = None,
     ) -> Future[str]:
-        """The name under which `write` stored it, once it did; or the last attempt's error, once all have ended.
-
-        `of`: the beginning of the names of metrics that measure it. `losers`: the receiver of the attempts that lost,
-        if they have no names of their own.
+        """Return the name under which `write` stored the object, as a future; it has the last attempt's error once all
+        attempts have failed. `of`: the prefix of the metrics that measure it. `losers`: the receiver of superfluous
+        attempts, if attempts do not have their own names.
         """
         future: Future[str] = Future()
         begun_s = self._scheduler.monotonic()
@@ -95,12 +94,12 @@ class Puts:
         return future
 
     def take_repeats(self, names: Iterable[str]) -> dict[str, Repeats]:
-        """Hand out the repeats of the objects that took repeats. Each object's are handed out a single time."""
+        """Take out the repeats of those objects that needed any."""
         with self._lock:
             return {name: self._repeats.pop(name) for name in names if name in self._repeats}
 
     def discard(self, names: Iterable[str]) -> None:
-        """Delete objects that may have been stored and that nobody was told of; returns at once."""
+        """Delete objects that may have been stored and whose names no other part knows; returns at once."""
         names = list(names)
         self.take_repeats(names)
         self._janitor.discard(names)
@@ -125,7 +124,7 @@ class Puts:
         return values
 
     def close(self) -> None:
-        """Stop looking for late arrivals; uploads under way end by themselves, and are deleted if nobody wants them."""
+        """Stop looking for late objects; uploads under way end by themselves, and unwanted objects are deleted."""
         with self._lock:
             self._closed = True
             cancel, self._next_sweep = self._next_sweep, None

@@ -3,9 +3,9 @@
     submit(lane, call) ──► a thread of that lane ──► the future, whose callbacks run there
     call_later(delay)  ──► the timer's thread: short calls only, which submit longer work to a lane
 
-A lane runs a limited number of calls at once, in the order they came. Invariant of `ThreadScheduler`: after `close` it
-ends when all submitted calls have ended, together with the calls that these submitted in turn. A call that is submitted
-later still runs, on its caller's thread. A scheduler with a single thread and manual time is `testing.ManualScheduler`.
+A lane runs a limited number of calls at once, in the order in which they came. Invariant of `ThreadScheduler`: after
+`close`, it ends once all submitted calls, and all calls that these submitted, have ended. A call that is submitted even
+later runs on its caller's thread. A scheduler with a single thread and manual time is `testing.ManualScheduler`.
 """
 
 import heapq
@@ -35,11 +35,12 @@ class Scheduler(Protocol):
         ...
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Call it once after the delay, unless the returned function was called before to cancel it."""
+        """Make the call once after the delay, unless the returned function cancels it before."""
         ...
 
     def result(self, future: Future[T]) -> T:
-        """Wait for the future and return its result or raise its error. Not from a lane that the future needs."""
+        """Wait for the future; return its result or raise its error. Do not call it from a lane that the future
+        needs."""
         ...
 
     def close(self) -> None:
@@ -65,7 +66,7 @@ def done() -> Future[None]:
 
 
 def report_failure(future: Future[Any]) -> None:
-    """Log the error of a call that should raise nothing, and whose future nobody else looks at."""
+    """Log the error of a call that should not raise, and whose future is not used otherwise."""
     error = future.exception()
     if error is not None:
         _log.error("work of the changelog failed", exc_info=error)
@@ -76,7 +77,7 @@ class _Timer:
     due_s: float
     number: int
     call: Callable[[], None] | None = field(compare=False)
-    """None once it is over: often the call holds the object that holds the function to cancel it."""
+    """None once it is over, to break a cycle: the call often holds the object that holds the function to cancel it."""
 
     @property
     def over(self) -> bool:
@@ -120,7 +121,7 @@ class ThreadScheduler:
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
         with self._changed:
             if self._ended:
-                # A call may fail, and the last one be over, before its maker asks for its retry.
+                # The last submitted call may have ended before its caller asks for a retry.
                 late = threading.Timer(delay_s, call)
                 late.daemon = True
                 late.start()

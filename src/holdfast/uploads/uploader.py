@@ -1,4 +1,5 @@
-"""The DSTL's way to the store: each TaskManager has an uploader, which all its logs and materializations share.
+"""The uploader: the way of logs and materializations into the store. Each TaskManager has one, which all its tables
+share.
 
     writer ─persist─► Packer ─object─► Puts ─stored or failed─► Ownership.hold, the futures of the requests
                       gathers, packs   attempts                       │
@@ -6,9 +7,9 @@
                                 └─small─► Carried: travels with the acknowledgement, and is the JobMaster's to store
 
 Invariants: an object is written once, each attempt under its own name. An object that no acknowledgement names is
-deleted when its last user lets go. Deletes and puts happen on threads of their own, never under a lock. Past the bound
-in flight encoding waits, and `available` tells makers of changes to wait. The uploader knows neither cuts, SQNs and
-truncation (`writer`) nor snapshots (`materialize/`). It takes a store that does not retry: `Puts` does.
+deleted when its last user releases it. Deletes and puts run on their own threads, never under a lock. Above the bound
+in flight, encoding waits, and `available` makes the makers of changes wait. The uploader does not know cuts, SQNs and
+truncation (`writer`), nor snapshots (`materialize/`). Its store must not retry, because `Puts` does.
 """
 
 import threading
@@ -41,23 +42,23 @@ from holdfast.uploads.scheduling import Scheduler, ThreadScheduler, report_failu
 T = TypeVar("T")
 
 LOGS, SHARED, MATERIALIZING, MANIFESTS = "upload", "shared", "materialize", "manifest"
-"""Lanes: the attempts at objects of logs, those at materialized objects, materializations, and the attempts at
-manifests."""
+"""Lanes: attempts to store objects of logs, attempts to store materialized objects, materializations, and attempts to
+store manifests."""
 MATERIALIZATIONS = "materialization"
-"""The beginning of the names of metrics that measure the objects of materialized tables."""
+"""Prefix of the metrics that measure the objects of materialized tables."""
 OF_MANIFESTS = "manifest"
-"""The beginning of the names of metrics that measure manifests too large to travel."""
+"""Prefix of the metrics that measure manifests too large to be carried."""
 UPLOADS_MAX = 12
-"""Objects of logs that are uploaded at once: as many of full size as the default bound in flight holds."""
+"""Objects of logs that are uploaded at once: the default bound in flight holds this number of full-size objects."""
 COPIED_BYTES_MAX = 16 * 1024 * 1024
-"""The end of this process's logs in a gathered object up to which a local copy of them is kept. A higher value writes
-more empty bytes to the disk, and asks the store less."""
+"""Greatest end of this process's logs in a gathered object at which a local copy of them is kept. A higher value writes
+more empty bytes to the disk, and reads less from the store."""
 MANIFESTS_MAX = 4
-"""Manifests that are stored at once, of so many checkpoints; further ones wait."""
+"""Manifests that are stored at once, each of another checkpoint; further ones wait."""
 SOON_DIVISOR = 4
-"""Divisor of the bytes that a log may have pending when a checkpoint comes soon. With 10 MB a second, the checkpoint
-then has 1 or 2 MB to encode and store instead of up to 5, at the cost of 1 or 2 more requests. A higher value leaves
-less to the checkpoint and makes more requests."""
+"""Divisor of the bytes that a log may have pending if a checkpoint comes soon. With 10 MB a second, the checkpoint then
+has 1 or 2 MB to encode and store instead of up to 5, at the cost of 1 or 2 more requests. A higher value leaves fewer
+bytes for the checkpoint and makes more requests."""
 
 
 class Copies(Protocol):
@@ -79,16 +80,16 @@ class Uploader:
     store
         A store without retries of its own (no `RetryingStore`).
     persist_delay_s, persist_bytes_max
-        Seconds, and bytes, for which requests wait for others to share an object with.
+        Bounds, in seconds and in bytes, on the wait of requests for other requests in the same object.
     object_bytes_max
-        Changelog objects are split there; only a single key group's changes can be larger.
+        Bound on the bytes of a changelog object; only the changes of a single key group can be larger.
     in_flight_bytes_max
-        Bytes that wait to be encoded or stored; past it, `available` is not done.
+        Bytes that wait to be encoded or stored, above which `available` is not done.
     preempt_bytes_max
         Bytes that a log may have pending before it asks to store them without waiting for a cut; a quarter of that if a
         cut comes soon.
     gathered_bytes_max
-        Bytes of small objects of logs that travel with acknowledgements instead of being stored from here; 0: none.
+        Bytes of small objects of logs that acknowledgements carry, instead of being stored by this process; 0: none.
     uploads_max
         Objects of logs that are stored at once.
     materializations_max
@@ -97,7 +98,7 @@ class Uploader:
         Deletes objects of the same store; shared by the deployments of a TaskManager, so that a delete which failed in
         a deployment is repeated in the next deployment.
     copies
-        Hears of each object that was stored.
+        Gets each object that was stored.
     """
 
     def __init__(
@@ -160,17 +161,18 @@ class Uploader:
     def preempt_bytes_max(self) -> int:
         """Bytes that a log may have pending before they are uploaded ahead of a cut; fewer if a cut comes soon.
 
-        So a checkpoint has its last moments to store, and not all that came since an object was last full.
+        So a checkpoint has to store only the last moments, and not everything since an object was last full.
         """
         return self._preempt_bytes_max // SOON_DIVISOR if self._precedence.soon() else self._preempt_bytes_max
 
     def precede(self, checkpoint: Future[Any]) -> None:
-        """A checkpoint begins, whose part here ends with this future; materialized parts and copies let it go first."""
+        """Note that a checkpoint begins, whose part here ends with this future. Materialized parts and copies wait for
+        it."""
         self._precedence.begun(checkpoint)
 
     def available(self) -> "Future[None]":
-        """Return a future that is done while there is room for more changes, and once this is closed. Makers of changes
-        wait for it."""
+        """Return a future that is done while there is room for more changes, and after `close`. Makers of changes wait
+        for it."""
         return self._in_flight.available()
 
     def wait_until_available(self) -> None:
@@ -187,8 +189,8 @@ class Uploader:
     def put_shared(self, data: bytes | memoryview, file: Path | None = None) -> str:
         """Store a materialized object, and wait for it; returns its name. The object has a single user.
 
-        Materialized objects come after the logs: the call waits until the logs do not wait themselves. `file`, if
-        given, holds the end of `data` and will not change.
+        Logs have precedence over materialized objects: the call waits as long as logs wait. `file`, if given, holds the
+        end of `data` and will not change.
 
         Raises
         ------
@@ -225,7 +227,7 @@ class Uploader:
         return self._scheduler.result(stored)
 
     def completed(self, checkpoint_id: CheckpointId, manifest: str) -> None:
-        """Note that a checkpoint completed, and the reference to the manifest that travelled, if it did."""
+        """Note that a checkpoint completed, and the reference to its manifest if that was carried."""
         self._keep_copies(self.carried.completed(checkpoint_id, manifest))
 
     def stored(self, checkpoint_id: CheckpointId, manifest: str) -> None:
@@ -233,11 +235,11 @@ class Uploader:
         self._keep_copies(self.carried.stored(checkpoint_id, manifest))
 
     def retain(self, objects: Iterable[str]) -> None:
-        """Add a user of each object; the user calls `release` in the end, as all users do."""
+        """Add a user of each object; every user calls `release` in the end."""
         self._ownership.retain(objects)
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Run a materialization; few at a time in a TaskManager, so that they leave the logs their share."""
+        """Run a materialization. Only few run at a time in a TaskManager, so that logs can be uploaded meanwhile."""
         return self._scheduler.submit(MATERIALIZING, call)
 
     def acknowledge(self, objects: Iterable[str]) -> None:
@@ -249,11 +251,11 @@ class Uploader:
         return self._puts.take_repeats(objects)
 
     def release(self, objects: Iterable[str]) -> None:
-        """Take away a user of each object. Objects without users that no acknowledgement named are deleted."""
+        """Remove a user of each object. Objects without users that no acknowledgement named are deleted."""
         self._ownership.release(objects)
 
     def discard(self, objects: Sequence[str]) -> None:
-        """Delete objects that may have been stored and that nobody was told of; returns at once."""
+        """Delete objects that may have been stored and whose names no other part knows; returns at once."""
         stored = self.carried.forget(objects)
         if stored:
             self._puts.discard(stored)
@@ -268,7 +270,7 @@ class Uploader:
             self._counters.update(counters)
 
     def metrics(self) -> dict[str, float]:
-        """Counters and histograms since the start, and gauges of the present, by the names of `holdfast.metrics`."""
+        """Counters and histograms since the start, and current gauges, by the names of `holdfast.metrics`."""
         with self._lock:
             values: dict[str, float] = dict(self._counters)
         batch_sizes = self._batch_sizes.values("uploadBatchSizes")
@@ -325,9 +327,8 @@ class Uploader:
         self._puts.sweep()
 
     def _keep_copies(self, logs: Sequence[PlacedLog]) -> None:
-        """Keep a local copy of the logs of this process in a gathered object, with nothing in the places of others.
-
-        Whoever reads those there finds that they are damaged, and asks the store.
+        """Keep a local copy of this process's logs in a gathered object, with empty bytes in place of the parts of
+        others. A reader of those parts finds the copy damaged there, and reads the store.
         """
         end = max((each.offset + len(each.data) for each in logs), default=0)
         if self._copies is None or not 0 < end <= COPIED_BYTES_MAX:
@@ -340,7 +341,7 @@ class Uploader:
     def _keep_copy(self, copies: Copies, name: str, data: bytes) -> None:
         """Keep a local copy of an object, not beside the manifest and the record of the checkpoint that waits for it.
 
-        That happens in the lane of the uploads, so that these wait for a disk that is slower than they are.
+        The copy is written in the lane of uploads, so that uploads wait for a disk that is slower than the store.
         """
 
         def keep(_: Future[None]) -> None:
@@ -350,7 +351,8 @@ class Uploader:
 
 
 def _threads(uploads_max: int, materializations_max: int, attempts_max: int) -> Scheduler:
-    """Make a thread for each attempt of an upload, so that none waits for the attempt that it is to overtake."""
+    """Make a thread for each attempt of an upload, so that no attempt waits for the slow attempt that it should
+    overtake."""
     return ThreadScheduler(
         {
             ENCODING: 1,
