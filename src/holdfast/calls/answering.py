@@ -1,4 +1,4 @@
-"""Make calls of rows, and rows of answers: the body of a `map_async` step."""
+"""From rows to calls, and from answers to rows: the body of a `map_async` step."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -88,7 +88,7 @@ def _fitted(
         yield fitter.batch(shaped)
         return
     except OutputMismatch:
-        pass  # the rows are looked at singly below, which finds all that do not fit
+        pass  # each row is checked singly below, which finds all rows that do not fit
     fitting: list[tuple[int, Row]] = []
     for owner, row in zip(owners, shaped, strict=True):
         try:

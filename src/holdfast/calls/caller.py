@@ -1,4 +1,4 @@
-"""Calls of a function in this process: how many at once, how long, how often, and what follows when they fail."""
+"""Calls of a function in this process: bounds on their number, duration and attempts, and the reaction to failures."""
 
 import asyncio
 import queue
@@ -18,13 +18,14 @@ from holdfast.printable import logger
 _log = logger(__name__)
 
 CHUNK = 1_024
-"""Answers that go on together where their order does not matter. A higher value makes fewer, larger batches."""
+"""Number of answers that are passed on together if their order does not matter. A higher value makes fewer and larger
+batches."""
 LOOK_S = 0.1
-"""Seconds between two looks whether the rows are still wanted, while calls are under way."""
+"""Seconds between two checks, while calls are under way, whether the rows are still wanted."""
 RETRY_S_MAX = 30.0
 """The longest pause in seconds between two attempts at a call."""
 CLOSE_S_MAX = 5.0
-"""Seconds in which a function is closed; one that takes longer is left to itself."""
+"""Seconds for which the close of a function is awaited; a longer close continues by itself."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,13 @@ class Caller:
         self.kept = KeptAnswers(settings.kept_answers)
 
     def answers(self, items: Sequence[Any], answers: list[Any], place: CallPlace) -> Iterator[list[int]]:
-        """Call the function for each item whose answer is still `NOTHING`, and put what comes into `answers`.
-
-        Yields the places of answers, as soon as they may go on: all at the end, or `CHUNK` by `CHUNK` as they come.
+        """Call the function for each item whose answer is still `NOTHING`, and put the answers into `answers`. Yields
+        the places of answers as soon as they may be passed on: all at the end, or `CHUNK` by `CHUNK` as they come.
 
         Raises
         ------
         ServiceAway
-            So many calls in a row have failed for good that the service counts as away.
+            So many calls in a row have failed for good that the service counts as unreachable.
         UserFunctionError
             The function cannot be opened.
         """
@@ -106,7 +106,7 @@ class Caller:
     async def _work(
         self, items: Sequence[Any], answers: list[Any], waiting: Iterator[int], place: CallPlace, progress: "_Progress"
     ) -> None:
-        """Make a call after the other, until none is waiting."""
+        """Make one call after the other, until no call waits."""
         for number in waiting:
             answers[number] = answer = await self._answer(items[number], place, progress)
             if isinstance(answer, FailedCall):
@@ -209,7 +209,7 @@ def _expire(task: "asyncio.Task[Any]", expired: list[bool]) -> None:
 
 
 class Rate:
-    """Spaces calls evenly, so that all processes together keep to a rate."""
+    """Spaces calls evenly, so that all processes together do not exceed a rate."""
 
     def __init__(self) -> None:
         self._next_s = 0.0
@@ -226,10 +226,9 @@ class Rate:
 
 
 class _Progress:
-    """Calls for some items, as the caller's thread learns of them.
-
-    `news`: places of answers that may go on, then None at the end, or an error. `is_over`: True once nobody wants
-    further answers, so that a cancelled call is not a failed call.
+    """Progress of the calls for some items, for the caller's thread. `news` has the places of answers that may be
+    passed on, and at the end None or an error. `is_over`: True once no further answers are wanted, so that a cancelled
+    call does not count as failed.
     """
 
     def __init__(self, answers: list[Any], ordered: bool) -> None:

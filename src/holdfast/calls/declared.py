@@ -39,7 +39,8 @@ KEPT_ANSWERS = 10_000
 
 @dataclass(frozen=True)
 class CallContext:
-    """Facts that a function is told when it is opened. `capacity`: the most calls that the process makes at once."""
+    """Facts for a function that is being opened. `capacity`: greatest number of calls that the process makes at
+    once."""
 
     capacity: int
 
@@ -77,7 +78,8 @@ class _Function(AsyncFunction):
 
 @dataclass(frozen=True)
 class CallPlace:
-    """The place where calls are made: the batch and its run, the units worked off side by side, and the clock."""
+    """The unit in which calls are made: the batch and its run, the number of units that run side by side, and the
+    clock."""
 
     batch: int = -1
     run: int = 0
@@ -156,13 +158,14 @@ def name_of(function: AsyncFunction) -> str:
 
 
 class Closable(Protocol):
-    """Anything that a process holds for a function."""
+    """An object that a process holds for a function, and that can be closed."""
 
     def close(self) -> None: ...
 
 
 class AsyncCalls:
-    """A function with its settings, as a step has it; travels to the senders without what a process has opened."""
+    """A step's function with its settings. It is sent to the senders without the resources that a process has
+    opened."""
 
     def __init__(self, function: AsyncFunction, settings: CallSettings, schema: pa.Schema) -> None:
         self.function = function

@@ -1,4 +1,4 @@
-"""Answers of a batch that is under way: if it is repeated, the same calls are not made again.
+"""Answers of the current batch: if the batch is repeated, the same calls are not made again.
 
 A repeated batch reads the same rows, in the same pieces, wherever its units go. A process that gets a piece again
 finds the answers by the piece's bytes. Another process does not have them, and calls again.
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 NOTHING = object()
-"""Stands for an answer that has not come."""
+"""Marks an answer that has not come yet."""
 
 
 class KeptAnswers:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 END_S_MAX = 5.0
 """Seconds for which the end of a loop is awaited."""
 LOOK_S = 0.001
-"""Seconds for which a loop without a clock of its own waits for something real before it skips a pause."""
+"""Seconds for which a loop with a simulated clock waits for real events before it skips a pause."""
 
 
 class LoopThread:
@@ -39,7 +39,7 @@ class LoopThread:
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """An event loop for tests: where nothing else is left to do, it goes to the next timer at once.
+    """An event loop for tests: if there is nothing else to do, it goes on to the next timer at once.
 
     A test of time-outs and retries then takes no time. A call that really waits, for a socket or a thread, races with
     the timers.

@@ -48,7 +48,7 @@ def build_program(
     dead_letters: Sink | None,
     state: StateBackend = IN_MEMORY,
 ) -> Program:
-    """Resolve every schema and lay the legs. Raises `JobRefused`."""
+    """Resolve every schema and make the legs. Raises `JobRefused`."""
     if not declared.sinks:
         raise JobRefused("the job writes nothing: give at least one stream a sink with .write(...)")
     program = Builder(declared, analyse).build(dead_letters)
@@ -56,7 +56,7 @@ def build_program(
 
 
 class Builder:
-    """Makes a program part by part. `schemas`: of the origins so far."""
+    """Makes a program part by part. `schemas` has the schemas of the origins so far."""
 
     def __init__(self, declared: Declarations, analyse: AnalyseTransform) -> None:
         self._declared = declared
@@ -137,7 +137,7 @@ class Builder:
         )
 
     def _check_kinds(self, spec: OperatorSpec, inputs: Sequence[OperatorInput]) -> None:
-        """Refuse a stream of changes where an operator would take its rows for rows that count for ever."""
+        """Refuse a stream of changes if the operator would count its rows for ever and ignore their change types."""
         for each in inputs:
             if each.kind in spec.takes or each.broadcast or CHANGE_TYPE not in each.schema.names:
                 continue
@@ -164,7 +164,8 @@ class Builder:
     def _narrowed(
         self, rows: Resolved, declared: InputDeclaration, needed: tuple[str, ...], times: tuple[str, ...]
     ) -> Resolved:
-        """Add the step that leaves the columns which the operator reads, and makes those that are computed for it."""
+        """Add the step that keeps the columns that the operator reads, and computes the columns that are made for
+        it."""
         names = rows.schema.names
         wanted = (*declared.key_columns, *needed, *(declared.reads or ()), *_change_type(rows))
         if declared.reads is None or not set(wanted) <= set(names):
@@ -175,7 +176,7 @@ class Builder:
         return rows.then(Projection({**kept, **declared.computed}), self._analyse)
 
     def _behind_windows(self, operator: str, declared: InputDeclaration, reads: Sequence[ReadNode]) -> InputDeclaration:
-        """Extend the time that the input's window stays open if its times are starts of other windows."""
+        """Let the input's window stay open for longer if its times are starts of other windows."""
         if declared.window is None or declared.window.column != WINDOW_START:
             return declared
         before = [read.origin for read in reads if isinstance(read.origin, OperatorOrigin)]
@@ -218,7 +219,7 @@ class Builder:
         return rows.schema
 
     def _schema_read(self, read: ReadNode) -> pa.Schema:
-        """The schema of a read's rows, with the time of the batch where it is added."""
+        """The schema of a read's rows, including the column with the time of the batch, if there is one."""
         if read.origin not in self.schemas:
             raise JobRefused(
                 f"operator {read.origin.kept_as!r}: its late rows are no stream; declare it with late='stream'"
@@ -250,7 +251,8 @@ class Builder:
         self._delays[declared.name] = self._delay_of(reads)
 
     def _delay_of(self, reads: Sequence[ReadNode]) -> int:
-        """Microseconds by which rows are behind the watermarks of their sources: windows stay open for so long."""
+        """Microseconds by which rows may be behind the watermarks of their sources, since windows before stay open for
+        so long."""
         before = {read.origin.operator for read in reads if isinstance(read.origin, OperatorOrigin)}
         return max((self._delays[operator] + self._specs[operator].output_delay_us for operator in before), default=0)
 
@@ -297,7 +299,8 @@ class Builder:
         return self._levels[read.origin.operator] if isinstance(read.origin, OperatorOrigin) else 0
 
     def _sink_keys(self, declared: SinkDeclaration) -> tuple[str, ...]:
-        """Key columns of the last operator before the sink; empty if its rows come from several with others."""
+        """Key columns of the last operator before the sink; empty if its rows come from several operators with
+        different keys."""
         keys = {
             self._specs[read.origin.operator].key_columns if isinstance(read.origin, OperatorOrigin) else ()
             for read in reads_of(declared.node)
@@ -318,7 +321,7 @@ def _change_type(rows: Resolved) -> tuple[str, ...]:
 
 
 def _of_one_schema(name: str, rows: Sequence[Resolved]) -> Resolved:
-    """Unite what goes to an operator or a sink. Raises `JobRefused`."""
+    """Unite the rows that go to an operator or a sink. Raises `JobRefused`."""
     first, *others = together(rows)
     if others:
         raise JobRefused(

@@ -1,4 +1,4 @@
-"""Steps that say whether a stream is one of changes, and the kind of each stream behind its steps. Pure.
+"""Steps that declare a stream of changes or an append stream, and the kind of a stream after its steps. Pure.
 
 A stream's kind (`schema.StreamKind`) begins at its source or operator. A step keeps it as long as the column
 `_change_type` is there; a step that makes this column makes a stream of changes.
@@ -43,7 +43,7 @@ class AsChanges:
             return rows.append_column(CHANGE_TYPE, pa.array([PUT] * rows.num_rows, pa.string()))
         given = pc.fill_null(pc.cast(rows.column(self.column), pa.string()), "null")
         if self.kinds:
-            # A value without a name stays as it is, so that the operator refuses its row with this value.
+            # A value that is not in `kinds` stays, so that the operator refuses its row and names the value.
             place = pc.index_in(given, value_set=pa.array(list(self.kinds), pa.string()))
             given = pc.coalesce(pc.take(pa.array(list(self.kinds.values()), pa.string()), place), given)
         return rows.drop_columns([self.column]).append_column(CHANGE_TYPE, given)
@@ -80,7 +80,7 @@ class AsAppend:
 
 
 def kind_behind(step: object, kind: StreamKind, before: pa.Schema, after: pa.Schema) -> StreamKind:
-    """Return the kind of a stream behind a step. Raises `JobRefused`."""
+    """Return the kind of a stream after a step. Raises `JobRefused`."""
     place = after.get_field_index(CHANGE_TYPE)
     if isinstance(step, AsAppend) or place < 0:
         return "append"
@@ -105,9 +105,9 @@ def common_kind(kinds: Iterable[StreamKind]) -> StreamKind:
 def kept_changes(rows: pa.RecordBatch, kept: pa.Array, kind: StreamKind) -> pa.RecordBatch:
     """Keep some of the rows of a stream of changes.
 
-    An update whose row before is kept alone becomes a delete, and an update whose row after is kept alone an insert.
-    Halves that do not follow each other within `rows` become a delete and an insert, which mean the same. In a stream
-    of upserts, a row after that is not kept becomes a delete, since a row of its key may have been kept before.
+    An update becomes a delete if only its row before is kept, and an insert if only its row after is kept. Halves of an
+    update that are not neighbours within `rows` become a delete and an insert, which mean the same. In a stream of
+    upserts, a row after that is not kept becomes a delete, since an earlier row of its key may have been kept.
     """
     change = rows.column(CHANGE_TYPE)
     kept = pc.fill_null(kept, False)

@@ -31,9 +31,10 @@ class InputDeclaration:
     plain: bool = False
     """True if `window_start` among the keys is a column like any other, and not the previous window."""
     reads: tuple[str, ...] | None = None
-    """The columns that the operator reads besides its keys, so that others need not reach it; None: all of them."""
+    """The columns that the operator reads besides its keys, so that others need not be sent to it; None: all
+    columns."""
     computed: dict[str, Any] = field(default_factory=dict)
-    """Columns that are made of others on their way to the operator."""
+    """Columns that are computed from others before rows reach the operator."""
     broadcast: str = ""
     """Name of the broadcast state that the rows make in every subtask; empty: rows are divided by key."""
 
@@ -85,7 +86,7 @@ class OperatorDeclaration:
 
     @property
     def keyed_reads(self) -> tuple[ReadNode, ...]:
-        """The reads that rows which are divided by key come from: event time follows these."""
+        """The reads of the inputs that are divided by key: event time depends only on these."""
         return reads_of(*(each.node for each in self.inputs if not each.broadcast))
 
 
@@ -104,7 +105,7 @@ class Declarations:
     operators: dict[str, OperatorDeclaration] = field(default_factory=dict)
     sinks: dict[str, SinkDeclaration] = field(default_factory=dict)
     unnamed: dict[str, str] = field(default_factory=dict)
-    """Kinds of those that the user gave no name, by the names that they have instead."""
+    """Kinds of the unnamed parts, by the names that were made for them."""
 
     def name_for(self, given: str | None, kind: str) -> str:
         """Return the given name, or kind plus declaration order; refuse a name that is taken or cannot be part of a

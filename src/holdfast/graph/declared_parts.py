@@ -1,8 +1,8 @@
-"""Each source, operator and sink as declared, in words. Pure.
+"""Descriptions, in words, of each declared source, operator and sink. Pure.
 
-State is found again by name, and a name that was made of a kind and a number ("aggregate-2") counts in the order of
-declaration. By these descriptions a restart notices that such a name now means another part of the job. They are made
-of declarations alone, so that another version of Holdfast describes the same job alike.
+Stored state is found by name. A name made of a kind and a number ("aggregate-2") depends on the order of declarations.
+By these descriptions, a restart notices that such a name now means another part of the job. Descriptions depend only on
+declarations, so every version of Holdfast describes the same job in the same way.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ def _nodes(declared: OperatorDeclaration) -> list[Node]:
 
 
 def _readers(declared: Declarations) -> dict[str, set[str]]:
-    """Return the nearest parts behind each that the user named: the other names move with the order."""
+    """Return, for each part, the nearest later parts that the user named; other names depend on the order."""
     found: dict[str, set[str]] = {}
     reads = {name: each.reads for name, each in declared.operators.items()}
     reads |= {name: reads_of(each.node) for name, each in declared.sinks.items()}

@@ -8,7 +8,7 @@ from holdfast.graph.program import SourceOrigin
 
 
 def described(node: Node) -> str:
-    """Describe the ways into a stream, each from its source or operator over its steps."""
+    """Describe the ways into a stream, each from its source or operator through its steps."""
     return " and ".join(_line(way) for way in ways(node))
 
 
@@ -25,7 +25,7 @@ def described_in_any_order(node: Node) -> str:
 
 
 def ways(node: Node) -> list[tuple[str, str]]:
-    """Return the origin of each way into a stream, and its steps; of very many ways the first."""
+    """Return the origin of each way into a stream, and its steps; if there are very many ways, only the first ones."""
     found = [_shown_way(way) for way in islice(ways_into(node), WAYS_SHOWN_MAX + 1)]
     return found if len(found) <= WAYS_SHOWN_MAX else [*found[:WAYS_SHOWN_MAX], ("further ways", "")]
 

@@ -1,7 +1,7 @@
-"""Schemas of streams while a job is declared, so that an expression is checked where it stands. Pure.
+"""Schemas of streams while a job is being declared, so that a wrong expression fails in the user's line. Pure.
 
-The schema of a stream is known if its sources were given theirs, and no step before it needs Spark. Sources that look
-at data or a server for their schema do so at `start()`, and expressions behind them are checked there.
+The schema of a stream is known if the user gave the schemas of its sources, and no step before it needs Spark. Sources
+that read their schema from data or a server do so at `start()`, and expressions on their rows are checked then.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,8 @@ class KnownSchemas:
         return found[0].schema if len(found) == 1 else None
 
     def _origins_before(self, last: Node) -> list[SourceOrigin | OperatorOrigin]:
-        """Return the origins that a node needs and that are not resolved yet, those before others first."""
+        """Return the origins that a node needs and that are not resolved yet, each after the origins that it needs
+        itself."""
         waiting, found = [last], dict[SourceOrigin | OperatorOrigin, None]()
         while waiting:
             for read in reads_of(waiting.pop()):

@@ -9,11 +9,11 @@ from holdfast.graph.program import LATE, OperatorOrigin
 from holdfast.graph.projecting import Omission
 
 GIVEN_BY = ("aggregate(), top() or process() of a windowed key, a drop_duplicates() or a join()", "join()")
-"""The operators that an input of this number may be late for."""
+"""The operators for whose first and second input rows may be late."""
 
 
 def late_rows(node: Node, operators: Mapping[str, OperatorDeclaration], number: int) -> Node:
-    """The late rows of the operators whose output `node` is. Raises `JobRefused`: there is no such input."""
+    """Return the late rows of the operators whose output is `node`. Raises `JobRefused` if they have no such input."""
 
     def late(read: ReadNode) -> Node:
         origin = read.origin

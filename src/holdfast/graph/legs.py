@@ -1,10 +1,9 @@
-"""Legs, laid from the outputs of a program: for each origin the graph of steps on the way to its targets. Pure.
+"""Legs, made from the outputs of a program: for each origin, the graph of steps on the way to its targets. Pure.
 
     outputs, each with its resolved rows ──► by origin: what lies between the origin and these targets ──► a leg
 
-A leg reads its origin once for all of its targets. Targets behind a step that Spark runs have legs of their own, since
-Spark's plan of a graph is as large as the number of ways through it; so have those beyond the bound on the targets of a
-leg.
+A leg reads its origin once for all its targets. A target after a step that Spark runs has its own leg, since Spark's
+plan of a graph is as large as the number of ways through it. Targets beyond the bound of a leg have further legs too.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,17 +30,17 @@ from holdfast.graph.resolving import Resolved
 from holdfast.graph.uniting import Conforming
 
 OUTPUTS_PER_LEG_MAX = 1_024
-"""Targets of a leg: those beyond have their rows read again. A unit does the work of all of its targets in turn, so
-that more of them share less among senders."""
+"""Bound on the targets of a leg; the rows of further targets are read again. A unit does the work for all targets of
+its leg in turn, so with a higher value, less work is shared among senders."""
 
 WAYS_THROUGH_SPARK_MAX = 1_024
-"""Ways from a source or an operator to a target through steps that Spark runs. Each is a leg, which reads its rows
-itself; more take long to start."""
+"""Bound on the ways from a source or an operator to a target through steps that Spark runs. Each way is a leg, which
+reads its rows itself; more ways take long to start."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """A target and the rows that it gets, as resolved."""
+    """A target, and the resolved node whose rows it gets."""
 
     target: OperatorTarget | SinkTarget
     rows: Resolved
@@ -53,7 +52,7 @@ class Output:
 
 
 def lay_legs(outputs: Sequence[Output], levels: Mapping[str, int], by_spark: Collection[object]) -> tuple[Leg, ...]:
-    """Lay the legs of a program. `levels`: of operators. `by_spark`: the origins that Spark reads.
+    """Make the legs of a program. `levels`: the level of each operator. `by_spark`: the origins that Spark reads.
 
     Raises
     ------
@@ -70,7 +69,7 @@ def lay_legs(outputs: Sequence[Output], levels: Mapping[str, int], by_spark: Col
 
 
 class _Graph:
-    """The resolved nodes before all outputs, each with the nodes behind it."""
+    """The resolved nodes before all outputs, each with the nodes that read it."""
 
     def __init__(self, outputs: Sequence[Output]) -> None:
         self.outputs = list(enumerate(outputs))
@@ -90,7 +89,7 @@ class _Graph:
         return [node.read for node in self._reads if node.read is not None]
 
     def reached(self, read: ReadNode) -> set[Resolved]:
-        """Everything that rows of a read come through."""
+        """Return all nodes that rows of a read pass."""
         found: set[Resolved] = set()
         waiting = [node for node in self._reads if node.read is read]
         while waiting:
@@ -120,7 +119,7 @@ def _legs_of(read: ReadNode, graph: _Graph, by_spark: bool) -> Iterator[Leg]:
 
 
 def _through_spark(reached: set[Resolved], graph: _Graph) -> set[Resolved]:
-    """The nodes at or behind a step that Spark runs, among those that a read reaches."""
+    """Return the nodes at or after a step that Spark runs, among the nodes that a read reaches."""
     found: set[Resolved] = set()
     waiting = [node for node in reached if isinstance(node.step, Transform)]
     while waiting:
@@ -143,7 +142,7 @@ def _ways(output: Output, reached: set[Resolved]) -> list[list[Resolved]]:
 
 
 def _before(outputs: Iterable[tuple[int, Output]], reached: set[Resolved], graph: _Graph) -> list[Resolved]:
-    """Return what lies between a read and some of the outputs, inputs first."""
+    """Return the nodes between a read and some of the outputs, inputs first."""
     found: set[Resolved] = set()
     waiting = [output.rows for _, output in outputs]
     while waiting:
@@ -155,7 +154,7 @@ def _before(outputs: Iterable[tuple[int, Output]], reached: set[Resolved], graph
 
 
 def _narrowed(nodes: list[Resolved], outputs: list[tuple[int, Output]]) -> Leg:
-    """Lay a leg that reads only the columns of its source that are needed."""
+    """Make a leg that reads only the needed columns of its source."""
     known = set(nodes)
     links = [(node, [each for each in node.inputs if each in known]) for node in nodes[1:]]
     columns = _columns_read(nodes, {output.rows for _, output in outputs})
@@ -171,7 +170,8 @@ def _narrowed(nodes: list[Resolved], outputs: list[tuple[int, Output]]) -> Leg:
 
 
 def _columns_read(nodes: list[Resolved], given: Collection[Resolved]) -> set[str] | None:
-    """The columns of the first node that the others need; None: all of them. `given`: nodes that targets get whole."""
+    """Return the columns of the first node that the other nodes need; None: all columns. `given`: the nodes whose rows
+    targets get with all columns."""
     needed: dict[Resolved, set[str] | None] = {node: set() for node in nodes} | dict.fromkeys(given)
     for node in reversed(nodes):
         for before in node.inputs:
@@ -181,7 +181,7 @@ def _columns_read(nodes: list[Resolved], given: Collection[Resolved]) -> set[str
 
 
 def _needs(node: Resolved, before: Resolved, needed: set[str] | None) -> set[str] | None:
-    """The columns of an input that a node needs, for the columns of its own that are needed."""
+    """Return the columns of the input `before` that a node needs to make its own `needed` columns."""
     fn = node.step.fn if isinstance(node.step, MapBatches) else None
     if node.step is None or isinstance(fn, Selection):
         return _both(needed, set(fn.needs(before.schema)) if isinstance(fn, Selection) else set())
@@ -198,7 +198,7 @@ def _leg(
     outputs: Iterable[tuple[int, Output]],
     columns: set[str] | None = None,
 ) -> Leg:
-    """Lay a leg from a read over nodes, each with its inputs. The leg's number and level are not known yet."""
+    """Make a leg from a read through nodes, each with its inputs. The leg's number and level are not known yet."""
     laid = _Laid(first, columns)
     for node, inputs in links:
         laid.add(node, inputs)
@@ -206,7 +206,7 @@ def _leg(
 
 
 class _Laid:
-    """The nodes of a leg as they are laid. `places`: the number of each resolved node."""
+    """The nodes of a leg under construction. `places`: the number of each resolved node in the leg."""
 
     def __init__(self, first: Resolved, columns: set[str] | None) -> None:
         assert first.read is not None, "a leg begins with a read"
@@ -236,7 +236,7 @@ class _Laid:
         self.places[node] = len(self._nodes) - 1
 
     def _in_one(self, numbers: tuple[int, ...], step: LegStep | None) -> tuple[tuple[int, ...], LegStep | None]:
-        """Put two conversions to united schemas that follow each other into one."""
+        """Join two consecutive conversions to united schemas into a single one."""
         before = self._nodes[numbers[0]]
         first = before.step.fn if isinstance(before.step, MapBatches) else None
         if isinstance(step, MapBatches) and isinstance(step.fn, Conforming) and isinstance(first, Conforming):

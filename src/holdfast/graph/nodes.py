@@ -1,11 +1,11 @@
-"""The graph that a program declares: a node for each stream. A node knows the nodes before it, and nothing behind it.
+"""The graph that a program declares: a node for each stream. A node knows the nodes before it, but not those after it.
 
     ReadNode ──► StepNode ──► StepNode ──► UnionNode ◄── StepNode ◄── ReadNode
 
 A stream that is used twice is the same node twice.
 
-A stream may be divided and united again at each of many stages, so that the number of ways through the graph doubles at
-each: a walk over the graph visits each node once, and does not follow every path.
+A stream may be divided and united again at each of many stages, which doubles the number of ways through the graph each
+time. So a walk over the graph visits each node once, and does not follow every path.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -21,7 +21,7 @@ from holdfast.sources.dataframe import DataFrameSource
 from holdfast.watermarks import WatermarkSpec
 
 WAYS_SHOWN_MAX = 16
-"""Ways into a stream that a description shows. More are longer than anybody reads."""
+"""Bound on the ways into a stream that a description shows, since people do not read longer texts."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ReadNode:
 
 @dataclass(frozen=True, eq=False)
 class StepNode:
-    """The rows of `before` behind a step."""
+    """The rows of `before` after a step."""
 
     before: "Node"
     step: StepDeclaration
@@ -85,7 +85,7 @@ def united(left: Node, right: Node, by_name: bool = False, tag: str | None = Non
 
 
 def inputs_first(last: Linked, known: Container[Linked] = ()) -> list[Linked]:
-    """Return what `last` depends on, and `last`: each once, its inputs before it. What is `known` is left out."""
+    """Return `last` and everything on which it depends, each once and after its inputs. `known` nodes are left out."""
     found: list[Linked] = []
     seen: set[Linked] = set()
     waiting = [(last, False)]
@@ -101,7 +101,7 @@ def inputs_first(last: Linked, known: Container[Linked] = ()) -> list[Linked]:
 
 
 def over_reads(node: Node, change: Callable[[ReadNode], Node]) -> Node | None:
-    """Return the node with its reads changed; None if rows have come through steps since they were read."""
+    """Return the node with its reads changed; None if there are steps between the reads and the node."""
     changed: dict[Node, Node] = {}
     for each in inputs_first(node):
         if isinstance(each, StepNode) or (isinstance(each, UnionNode) and each.by_name):

@@ -11,12 +11,12 @@ from holdfast.ids import BatchNumber
 from holdfast.sources.base import Offsets, SplitRead
 
 ROWS_PER_UNIT_MIN = 256
-"""Number of rows that are worth a unit of their own. More saves calls where batches are small, and lets fewer processes
-share the work of a function that takes long for each row."""
+"""Least number of rows that are worth a unit of their own. A higher value saves calls if batches are small, but fewer
+processes then share the work of a function that takes long for each row."""
 
 PIECES_PER_UNIT_MAX = 16
-"""Reads, or outputs of subtasks, that make a unit however few rows they have. More saves units, which then take longer
-where each piece is slow to begin."""
+"""Bound on the pieces (reads, or outputs of subtasks) in a unit, however few rows they have. A higher value makes fewer
+units, which take longer if each piece is slow to begin."""
 
 
 class Unit(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -76,10 +76,10 @@ def group_reads(reads: list[SplitRead], senders: int) -> list[list[SplitRead]]:
 
 
 def divide(rows: Sequence[int], units_max: int) -> list[range]:
-    """Divide pieces of work with so many rows each among at most `units_max` units, of about equal rows.
-
-    Few rows make few units, since a unit costs the driver and each process that it sends to some time by itself. But
-    a piece costs time as well (a file to open, a call to a TaskManager), so that a unit has few of small ones.
+    """Divide pieces of work, whose numbers of rows are `rows`, among at most `units_max` units with about equal numbers
+    of rows. Few rows make few units, since a unit has a fixed cost for the driver and for each process that it sends
+    to. A piece has a fixed cost too (a file to open, a call to a TaskManager), so the number of pieces in a unit is
+    bounded.
     """
     if not rows:
         return []

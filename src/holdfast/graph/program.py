@@ -56,7 +56,7 @@ class MapBatches:
 class Transform:
     """`fn(DataFrame) -> DataFrame`, run by Spark SQL; `schema` is the result of the analysis at `start()`.
 
-    Tasks get it without `fn`, which is called on the driver and may hold DataFrames and the session.
+    Tasks get it without `fn`, which is called only on the driver, and may hold DataFrames and the session.
     """
 
     fn: Callable[[Any], Any]
@@ -142,7 +142,7 @@ class LegNode:
 class LegOutput:
     """A target of a leg, and the node whose rows it gets.
 
-    `number`: its place among all outputs of the program, in which order an operator gets its inputs.
+    `number`: its place among all outputs of the program; an operator gets its inputs in this order.
     """
 
     number: int
@@ -172,7 +172,7 @@ class Leg:
 
     @property
     def steps(self) -> tuple[LegStep, ...]:
-        """All steps. Of a leg that Spark works off these are the steps of its single way, in order."""
+        """All steps. A leg that Spark runs has a single way, and these are its steps in order."""
         return tuple(node.step for node in self.nodes if node.step is not None)
 
     @property
@@ -208,7 +208,8 @@ class Leg:
 class DeclaredPart:
     """A source, operator or sink. `unnamed`: its name was made of its kind and a number.
 
-    `inputs` are names, of the sources and operators that it reads; `details` tells it from others of its kind.
+    `inputs` are the names of the sources and operators that it reads; `details` distinguishes it from others of its
+    kind.
     """
 
     role: str
@@ -218,12 +219,12 @@ class DeclaredPart:
     inputs: tuple[str, ...]
     details: str
     settings: str = ""
-    """An operator's settings, with which it may be declared anew: they tell it from others where details are equal."""
+    """An operator's settings. They may change between starts, and distinguish operators whose details are equal."""
 
 
 @dataclass(frozen=True)
 class SinkWatermark:
-    """The watermarks that all rows of a sink come under, by their keys, and by how much the rows are behind them."""
+    """The watermarks for the rows of a sink, by their keys, and the delay of the rows behind these watermarks."""
 
     keys: tuple[str, ...]
     delay_us: int
@@ -274,7 +275,7 @@ class Program:
 
     @cached_property
     def first_legs(self) -> frozenset[int]:
-        """The first leg of each origin, by whose counts the origin's rows are counted once."""
+        """The first leg of each origin. Only its counts are used, so that the origin's rows are counted once."""
         return frozenset({leg.origin: leg.index for leg in reversed(self.legs)}.values())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Steps that are expressions, `select` and `where`, whose columns are known, so that sources read no others. Pure.
+"""The steps `select` and `where`, whose expressions show which columns they read, so that sources read no others. Pure.
 
 where(e) … select(…)            the source reads the columns that these need, and those of the watermark
 … key_by(k).aggregate(…)        so is it where an aggregate is the first to say which columns it reads
@@ -61,7 +61,8 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """`Stream.select`: makes rows of these columns, in order: each the column of that name (None), or an expression.
+    """`Stream.select`: makes rows of these columns, in order. A value None takes the column of that name; others are
+    expressions.
 
     `added`: all columns of the input come first.
     """
@@ -78,7 +79,7 @@ class Projection:
         return replace(self, columns=made)
 
     def keeping(self, schema: pa.Schema) -> "Projection":
-        """Return the step that gives the change type of each row too, where rows of this schema have any."""
+        """Return the step that also keeps the change type of each row, if rows of this schema have one."""
         if self.added or CHANGE_TYPE not in schema.names or CHANGE_TYPE in self.columns:
             return self
         return replace(self, columns={**self.columns, CHANGE_TYPE: None})
@@ -113,7 +114,7 @@ class Projection:
         return [name for name in schema.names if name in computed or self._all(schema).get(name, computed) is None]
 
     def missing_from(self, schema: pa.Schema) -> list[str]:
-        """Return the columns that are taken as they are and that the input does not have."""
+        """Return the columns that are taken unchanged but that the input does not have."""
         return [name for name, made in self.columns.items() if made is None and name not in schema.names]
 
     def _values(self, rows: pa.RecordBatch) -> list[pa.Array]:

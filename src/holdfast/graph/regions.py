@@ -1,12 +1,12 @@
-"""Regions of a job: the parts whose work fails, and advances, without the others. Pure.
+"""Regions of a job: parts that fail and advance independently of each other. Pure.
 
-    split ──leg──► sink                      the split is a region: nothing of it meets another split's rows
+    split ──leg──► sink                      the split is a region: its rows never meet another split's rows
     split ──leg──► operator ──leg──► sink    an exchange: every subtask may hold rows of every split, so that the
                                              whole job is one region
 
 A split is a region if no operator is in the job and its source keeps a position for each split
-(`Source.splits_stand_alone`). A job with an operator is one region even where some of its sources never reach it: the
-record of a checkpoint is a cut of the whole job, and pipelines that share nothing are better two jobs.
+(`Source.splits_stand_alone`). A job with an operator is a single region even if some of its sources never reach the
+operator: the record of a checkpoint is a cut of the whole job, and pipelines that share nothing should be two jobs.
 """
 
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ from holdfast.graph.uniting import Conforming
 class Regions:
     """The regions of a job.
 
-    `by_split`: the sources of which each split is a region. `joined`: for each part of the job that makes one region of
-    several splits, the reason.
+    `by_split`: the sources whose splits are regions. `joined`: for each part of the job that joins several splits to
+    one region, the reason.
     """
 
     by_split: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""Nodes of a declared graph with their schemas: each is resolved once, whatever the number of its ways. Pure.
+"""Nodes of a declared graph with their schemas: each node is resolved once, however many ways lead to it. Pure.
 
-A plain union may join streams of different schemas if later steps make them equal. So a declared node becomes as many
-resolved nodes as its rows have schemas: almost always a single one.
+A plain union may join streams of different schemas if later steps make them equal. So a declared node becomes one
+resolved node for each schema of its rows: almost always a single node.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ AnalyseTransform = Callable[[Callable[[Any], Any], pa.Schema], pa.Schema]
 
 @dataclass(frozen=True, eq=False)
 class Resolved:
-    """Rows of a single schema: of a read, behind a step, or (without a step) of several inputs one after the other."""
+    """Rows of a single schema: of a read, after a step, or (without a step) of several inputs one after the other."""
 
     schema: pa.Schema
     inputs: "tuple[Resolved, ...]" = ()
@@ -39,7 +39,7 @@ class Resolved:
     kind: StreamKind = "append"
 
     def then(self, declared: StepDeclaration, analyse: AnalyseTransform) -> "Resolved":
-        """Resolve a step behind these rows. Raises `JobRefused`."""
+        """Resolve a step on these rows. Raises `JobRefused`."""
         if isinstance(declared, MapBatches):
             return self._behind(declared, declared.schema, declared)
         if isinstance(declared, TransformDeclaration):

@@ -1,4 +1,4 @@
-"""The columns of `Stream.select`, as they were given: names, texts in Spark's SQL, and expressions by name. Pure."""
+"""The columns of `Stream.select` as the user gave them: names, texts in Spark's SQL, and expressions by name. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """Values of declarations as texts that stay the same from start to start. Pure.
 
-A value of a class that is not known here counts by its class alone: its `repr` may have an address in it.
+A value of an unknown class is described by its class alone, since its `repr` may contain an address.
 """
 
 import dataclasses
@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from holdfast.graph.program import name_of_function
 
 DEPTH_MAX = 8
-"""Bound on values within values. A higher value tells declarations apart that differ further inside."""
+"""Bound on the depth of nested values. A higher value distinguishes declarations that differ deeper inside."""
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, range, Enum)
 ARROW = (pa.DataType, pa.Field, pa.Schema, pa.Scalar, pc.Expression)
 PLAIN_MODULES = {"datetime", "decimal", "fractions", "numpy", "pathlib", "re", "uuid", "zoneinfo"}
-"""Modules of whose classes a `repr` says all of the value, unless it has an address."""
+"""Modules whose classes have a `repr` that describes the complete value, unless it contains an address."""
 
 
 def settings_text(value: object, depth: int = 0) -> str:

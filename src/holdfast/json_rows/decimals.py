@@ -1,6 +1,6 @@
-"""Texts become decimals exactly.
+"""Exact conversion of texts to decimals.
 
-PyArrow's own cast wraps around where a text has more than 38 digits, or gets them by the scale of the type: it makes
+PyArrow's own cast overflows silently if a text has more than 38 digits, or gets them by the scale of the type: it makes
 902640103482957207.09… of `11111111111111111111` as DECIMAL(38, 20).
 """
 
@@ -46,7 +46,8 @@ def to_decimals(texts: pa.Array, type_: pa.DataType) -> Texts:
 
 
 def few_digits(type_: pa.DataType) -> str:
-    """Return the pattern of numbers that fit a type without a look at zeros and exponents."""
+    """Return the pattern of numbers that certainly fit a type, whatever their zeros; numbers with exponents are left
+    out."""
     whole = type_.precision - type_.scale
     return rf"^[+-]?{f'[0-9]{{1,{whole}}}' if whole else '0'}(\.[0-9]{{0,{type_.scale}}})?$"
 

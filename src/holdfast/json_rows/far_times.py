@@ -1,7 +1,7 @@
 """Dates and timestamps outside of the years 0 to 9999, which Arrow neither reads nor writes as text.
 
 Years of more than four digits, and years before 0, are written as in ISO 8601, with a sign: `+10000-01-01`. The
-calendar repeats every 400 years, so that Python's calendar tells the days of any year.
+calendar repeats every 400 years, so Python's calendar can compute the days of any year.
 """
 
 import re
@@ -21,7 +21,7 @@ UNITS_OF_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 DAY_S = 86_400
 INT64 = np.iinfo(np.int64)
 YEAR_0_DAY, YEAR_10000_DAY = -719_528, 2_932_897
-"""The first days, from 1970-01-01 on, of the years that Arrow reads and writes, and of the years behind them."""
+"""Days since 1970-01-01 of the first day of year 0, the first year that Arrow reads and writes, and of year 10000."""
 
 
 def far_time(text: str, type_: pa.DataType) -> pa.Array | None:

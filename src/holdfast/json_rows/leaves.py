@@ -1,6 +1,6 @@
-"""JsonTexts without parts: JSON values become texts, and the texts of a column are cast to its type at once.
+"""Leaf values, which have no parts: JSON values become texts, and the texts of a column are cast to its type at once.
 
-A cast fails for all texts if it fails for one of them: they are halved then, until each wrong text stands alone.
+A cast fails for all texts if it fails for one of them. Then the texts are halved until each wrong text is found.
 """
 
 import base64
@@ -25,7 +25,7 @@ NOT_FINITE = {
     **dict.fromkeys(("Infinity", "+Infinity", "INF", "+INF", "Inf"), "inf"),
     **dict.fromkeys(("-Infinity", "-INF", "-Inf"), "-inf"),
 }
-"""Spellings of floats that are no numbers in JSON, as Python, Java, Spark and PyArrow write them."""
+"""Spellings, by Python, Java, Spark and PyArrow, of floats that are no numbers in JSON."""
 
 TEXT = msgspec.json.Decoder(str)
 
@@ -90,7 +90,7 @@ def read_leaves(values: JsonTexts, type_: pa.DataType) -> Texts:
 
 
 def alike(type_: pa.DataType) -> type | None:
-    """Return the Python type of JSON values that a type takes as they are; None if it has to look at their texts."""
+    """Return the Python type of JSON values that fit a type directly; None if their texts must be parsed."""
     if pa.types.is_boolean(type_):
         return bool
     if pa.types.is_integer(type_):

@@ -1,6 +1,5 @@
-"""Looks at the text of a JSON record before a parser does: its levels, and floats that are no numbers in JSON.
-
-Parsers recurse, and the stack of Python is bounded, so that levels have a bound of their own.
+"""Checks of the text of a JSON record before it is parsed: its levels, and floats that are no numbers in JSON. Parsers
+recurse and Python's stack is bounded, so the number of levels has its own bound.
 """
 
 import re
@@ -29,7 +28,8 @@ def is_too_deep(record: bytes) -> bool:
 
 
 INFINITY = rb'"\u0049nfinity"'
-"""Text that stands for a bare Infinity. It differs in its bytes from a text "Infinity", which is in base64 too."""
+"""Text that replaces a bare Infinity. Its bytes differ from those of the text "Infinity", which is also valid
+base64."""
 
 
 def quote_not_finite(record: bytes) -> bytes:

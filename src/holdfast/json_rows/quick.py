@@ -1,7 +1,7 @@
 """The quick way from JSON records to rows: PyArrow's reader takes all of them at once, or refuses all of them.
 
-Whatever it takes, `values.py` reads in the same way. It refuses more: it knows no maps, no numbers for texts, and no
-fields that come twice. So that it never gives another row,
+It gives the same rows as `values.py`, but refuses more records: it knows no maps, no numbers in place of texts, and no
+repeated fields. To make sure that it never gives a different row,
 
 - a record has to be plain: UTF-8, a brace at its beginning and at its end, not too many levels (PyArrow has no bound);
 - texts that become times or bytes are read as texts, and then cast as they are in `leaves.py`;
@@ -68,7 +68,8 @@ class QuickReader:
 
 
 def long_numbers(schema: pa.Schema) -> str | None:
-    """Return a pattern of numbers that have too many digits for PyArrow, and digits that are hidden; None if none has.
+    """Return a pattern of numbers with too many digits for PyArrow, or with hidden digits; None if there are no
+    decimals.
 
     PyArrow multiplies a number with ten to the scale of its type, in 128 bits, which hold 38 digits.
     """
@@ -131,7 +132,7 @@ def is_quick(schema: pa.Schema) -> bool:
 
 
 def quick_type(type_: pa.DataType) -> pa.DataType | None:
-    """Return the type as which PyArrow reads JSON values of a type; None if it cannot read them as they are meant."""
+    """Return the type with which PyArrow reads JSON values of `type_`; None if it would read them differently."""
     if pa.types.is_boolean(type_) or pa.types.is_integer(type_):
         return type_
     if pa.types.is_float32(type_) or pa.types.is_float64(type_) or pa.types.is_decimal128(type_):
@@ -148,7 +149,7 @@ def quick_type(type_: pa.DataType) -> pa.DataType | None:
 
 
 def as_typed(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
-    """Return values that were read as `quick_type` as their type; None if some value has to be read in another way."""
+    """Convert values that were read as `quick_type` to their type; None if a value must be read in another way."""
     if pa.types.is_floating(type_):
         return None if pc.any(pc.is_inf(array)).as_py() else array
     if pa.types.is_decimal(type_):

@@ -1,7 +1,7 @@
-"""JSON records become rows: each record is an object whose fields are columns, or it is bad. For files and for Kafka.
+"""From JSON records to rows: each record is an object whose fields are columns, or it is bad. For files and Kafka.
 
-A record is read by itself: neither its row nor the reason why it is bad depends on the records that are read with it.
-Two ways lead to the same row:
+Records are independent: neither a row nor the reason why a record is bad depends on the records read with it. Two ways
+lead to the same row:
 
     records ──► plain? ──no──────────────────────────────► msgspec, field by field (`values.py`)
                   │ yes                                        ▲
@@ -25,7 +25,8 @@ from holdfast.json_rows.values import OBJECT, WrongValue, read_field, texts_of
 RECORDS_MAX = 65_536
 """Records that are read at once: PyArrow's reader takes at most 100,000. A higher value needs more memory."""
 GROUP_MIN = 128
-"""Records that are read one by one if PyArrow refuses them. A lower value asks PyArrow more often about fewer."""
+"""Number of records that are read one by one if PyArrow refuses them together. A lower value calls PyArrow more often,
+with fewer records."""
 
 
 class BadJson(NamedTuple):
@@ -73,7 +74,8 @@ class JsonReader:
         return found.joined()
 
     def _read_plain(self, records: pa.Array, places: npt.NDArray[np.int64], found: "_Found") -> None:
-        """Read records at once; if PyArrow refuses them, halve them until the refused ones are few."""
+        """Read records at once; if PyArrow refuses them, read halves of them, until only few records are left for
+        `_read_any`."""
         rows = self._quick.read(records) if self._quick is not None else None
         if rows is not None:
             found.add(rows, places)

@@ -1,4 +1,4 @@
-"""JSON values of a column become an Arrow array of its declared type.
+"""From the JSON values of a column to an Arrow array of its declared type.
 
 This is the table of which JSON value fits which type; `null` and a missing field fit each type:
 
@@ -13,8 +13,8 @@ This is the table of which JSON value fits which type; `null` and a missing fiel
     ARRAY                    an array
     MAP                      an object; a key of another type than STRING is the text of its JSON: "1", "true"
 
-Any other value is wrong: its place in the array is null, and the reason stands beside it. A value is read by itself, so
-that neither the array nor a reason depends on the neighbours.
+Any other value is wrong: it becomes null in the array, and its reason is returned beside the array. Values are
+independent: neither an entry of the array nor a reason depends on other values.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -54,7 +54,7 @@ class WrongValue(NamedTuple):
 
 
 class ReadColumn(NamedTuple):
-    """An array with a place for each value, and the wrong values by their place."""
+    """An array with an entry for each value, and the wrong values by position."""
 
     array: pa.Array
     wrong: Mapping[int, WrongValue]
@@ -191,7 +191,7 @@ def _maps(values: JsonTexts, type_: pa.DataType) -> ReadColumn:
     key_texts = [key for row in objects if row for key in row]
     offsets, owners = _laid(objects)
     keys, faults = _keys(key_texts, type_)
-    if faults:  # An array of maps has no place for a key that is null: these maps are read as nulls.
+    if faults:  # An array of maps cannot hold a null key, so such maps become nulls.
         wrong |= {owners[place]: fault.below(" (a key)") for place, fault in faults.items()}
         array, others = _maps([None if place in wrong else value for place, value in enumerate(values)], type_)
         return ReadColumn(array, {**others, **wrong})

@@ -23,11 +23,11 @@ from holdfast.storage.names import StagedName
 from holdfast.storage.store import ObjectStore
 
 Gone = Callable[[StagedName], bool]
-"""Function that is true if nobody can still name the staged object with that name, except those who name it already."""
+"""Function that returns True if no process can come to name the staged object any more, unless it is named already."""
 
 
 class Owner(NamedTuple):
-    """The sink of a job, to which staged files belong: files of others may lie at the same target."""
+    """The owner of staged files: the sink of a job. Files of other owners may be at the same target."""
 
     sink: str
     job: str | None
@@ -35,7 +35,7 @@ class Owner(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest that names of files outside of the job's own folders have in them."""
+        """Digest that is part of the names of files outside of the job's own folders."""
         return hashlib.blake2b(f"{self.job}/{self.sink}".encode(), digest_size=8).hexdigest()
 
 
@@ -48,7 +48,7 @@ class SinkContext:
     store: ObjectStore
     key_columns: tuple[str, ...] = ()
     has_watermark: bool = False
-    """True if all rows of the sink come under a watermark."""
+    """True if there is a watermark for all rows of the sink."""
 
     @property
     def owner(self) -> Owner:
@@ -90,8 +90,8 @@ class PublishContext:
     layout: bytes = b""
     """Result of `Sink.layout` at the time when the group was stored."""
     watermark_us: int | None = None
-    """Watermark of the group's last batch: rows of later groups are not before it, except for late ones. None: there
-    is none."""
+    """Watermark of the group's last batch: rows of later groups are not earlier, except for late rows. None: no
+    watermark."""
 
     @property
     def owner(self) -> Owner:
@@ -122,7 +122,7 @@ class Sink(ABC):
 
     @property
     def stable_text(self) -> str:
-        """Text that tells the sink from others of its kind, and stays the same from start to start."""
+        """Text that distinguishes the sink from others of its kind, and is the same at every start."""
         return self.kind if self.target is None else f"{self.kind} {self.target[0]}"
 
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
@@ -131,17 +131,16 @@ class Sink(ABC):
         return
 
     def last_number(self, context: SinkContext) -> int | None:
-        """The highest number under which the target has output of this job's sink, a part of a group included.
-
-        0: the target knows of none. None: the sink cannot say. Asked on the driver at `start()`, after `prepare`: a
-        number above the storage's newest checkpoint shows that the storage was set back. Raises `StorageError` or
-        another `OSError` if the target does not answer.
+        """Return the highest number under which the target has output of this job's sink, even only a part of a group;
+        0: there is no output; None: the sink cannot tell. Asked on the driver at `start()`, after `prepare`: a number
+        above the storage's newest checkpoint shows that the storage was set back. Raises `StorageError` or another
+        `OSError` if the target does not answer.
         """
         return None
 
     def refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
-        """Numbers of rows that the sink could never show, each with the reason; they are bad records and are not
-        staged."""
+        """Return the numbers of rows that the sink could never publish, each with the reason: they become bad records
+        and are not staged."""
         return {}
 
     @abstractmethod
@@ -151,18 +150,17 @@ class Sink(ABC):
         Without rows there are no committables."""
 
     def is_snapshot_available(self) -> SnapshotAvailability:
-        """Decide if a checkpoint may be cut now; called in the JobMaster after each committed batch.
-
-        It must answer at once. `SOFT_FAILURE.because(reason)` puts a checkpoint that is due off to a later batch.
+        """Decide if a checkpoint may be cut now; called in the JobMaster after each committed batch. It must answer at
+        once. `SOFT_FAILURE.because(reason)` postpones a due checkpoint to a later batch.
         """
         return SnapshotAvailability.AVAILABLE
 
     @property
     def awaited_us(self) -> int | None:
-        """The watermark, in microseconds, at which a group without committables has the sink finish something.
-
-        None: nothing is left to finish. A sink that is not None before its first publication gets groups without
-        committables as the watermark reaches that time. It is asked after a publication, on its thread.
+        """The watermark, in microseconds, at which even a group without committables makes the sink finish output.
+        None: nothing is left to finish. A sink for which this is not None before its first publication gets groups
+        without committables when the watermark reaches that time. It is asked after a publication, on the publication's
+        thread.
         """
         return None
 
@@ -173,13 +171,13 @@ class Sink(ABC):
 
     @abstractmethod
     def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
-        """Make a group visible; a number already published changes nothing, and a group without committables nothing
-        but what its watermark finishes (`context.awaited_us`).
+        """Make a group visible. A number that was published already changes nothing, and a group without committables
+        only finishes output up to its watermark (`awaited_us`).
 
         `committables` may be more than fit into memory: each iteration reads them anew, a portion at a time. Runs in a
         thread of its own beside the stream, never twice at once for the same sink in a JobMaster. An older JobMaster
-        may run it at the same time. Raises `PublishFailed` or `CorruptObject` if trying again cannot help,
-        `StorageError` or another `OSError` if it can.
+        may run it at the same time. Raises `PublishFailed` or `CorruptObject` if another attempt cannot succeed, and
+        `StorageError` or another `OSError` if it may.
         """
 
     def sweep(self, gone: Gone, named: Collection[bytes], context: PublishContext) -> None:

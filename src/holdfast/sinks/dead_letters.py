@@ -27,12 +27,13 @@ class DeadLetterSink(ParquetSink):
 
     @property
     def private(self) -> bool:
-        """Rows that nobody checked are for this user alone."""
+        """True: unchecked rows must be readable by this user only."""
         return True
 
 
 def merged(bad: Sequence[BadRow]) -> list[BadRow]:
-    """Return a single bad row for a row that several targets of its source refuse, with all operators and reasons.
+    """Join the bad rows of a row that several targets of its source refuse to a single one, with all operators and
+    reasons.
 
     A row is known by its place, so rows whose position is not exact (`from 7`) stay as they are.
     """

@@ -3,7 +3,7 @@
     many committables ──gather──► an object in the job's storage, and a committable that names it
     a group of both   ──expanded──► the committables again, in their order, an object at a time
 
-No sink sees a committable that stands for others: callers expand committables before they pass them to a sink.
+A sink never gets a committable that replaces others: callers expand committables before they pass them to a sink.
 Invariants: the object's name has the number of the gathering, which is never used twice in an epoch; an object is
 deleted after the staged files that the committables in it name, so that a deletion can be repeated.
 """
@@ -38,7 +38,7 @@ def gathering_of(name: names.StagedName) -> int | None:
 
 
 def gather(committables: Sequence[bytes], name: str, store: ObjectStore) -> bytes:
-    """Store committables as the object `name`; return the committable that stands for them."""
+    """Store committables as the object `name`; return the committable that replaces them."""
     data = msgspec.msgpack.encode(committables)
     store.put(name, data)
     return encode(StagedCommittables(len(committables), len(data), checksum.crc32(data), name))

@@ -1,7 +1,7 @@
 """A sink into a table in the driver's memory: for tests, notebooks and examples.
 
-Invariants: the instance that the user holds has the data; copies sent to tasks are empty. A number is
-applied once. A driver that ends takes the table with it.
+Invariants: the instance that the user holds has the data; copies sent to tasks are empty. A number is applied once. The
+table is lost when the driver ends.
 """
 
 import threading

@@ -8,8 +8,8 @@
 Small pieces are staged as rows in the job's storage instead, and gathered into a file for each partition and portion.
 Invariants: a published name depends only on job id, sink, number and place in the group, and the file's content only on
 the staged rows and the group's layout, so publishing again changes nothing. A file becomes visible as a whole; a
-checkpoint's files become visible in turn. `<url>/<column=value>/…/_SUCCESS` says that a partition is finished: it is
-written after all files of the group whose watermark is past the partition's end.
+checkpoint's files become visible in turn. `<url>/<column=value>/…/_SUCCESS` marks a finished partition: it is written
+after all files of the group whose watermark has passed the partition's end.
 """
 
 import re
@@ -62,7 +62,7 @@ class ParquetSink(Sink):
     partition_by: Sequence[str] = ()
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
     finished: PartitionTime | None = None
-    """Reading of partitions as times: `_SUCCESS` is written into those whose end the watermark has passed."""
+    """The times of partitions: `_SUCCESS` is written into partitions whose end the watermark has passed."""
 
     def __post_init__(self) -> None:
         if isinstance(self.partition_by, str):
@@ -82,7 +82,7 @@ class ParquetSink(Sink):
 
     @property
     def private(self) -> bool:
-        """True if files on a disk are for this user alone. A table is for those whom the umask lets read it."""
+        """True if files on a disk must be readable by this user only. For a table, the umask decides."""
         return False
 
     @property
@@ -102,7 +102,7 @@ class ParquetSink(Sink):
             raise JobRefused(f"sink {context.sink!r} cannot write to {self.url}: {error}") from error
 
     def last_number(self, context: SinkContext) -> int:
-        """Read the noted number; an earlier release noted none, so the names of published files tell it then."""
+        """Read the noted number. An earlier release noted none; then the names of published files show it."""
         store = self._open()
         with suppress(ObjectNotFound, ValueError):
             return int(store.get(_last(context.job_id, context.sink)))

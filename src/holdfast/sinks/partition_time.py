@@ -1,4 +1,4 @@
-"""Partitions read as times, which says when a partition is finished: when the watermark has passed its end. Pure."""
+"""Partitions as times: a partition is finished once the watermark has passed its end. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 Invariants: partition columns are in folder names (or add actions), never in the files; the division is stable, so that
 the same rows give the same files in the same order. Folders are named as Spark names them, so that Spark, Arrow, DuckDB
 and delta-rs read every value back: an empty string is null, as it is for Spark and in Delta's protocol; a value that
-cannot be told from null, or is too long for a name, is refused before it is staged (`unwritable`).
+would be read back as null, or is too long for a name, is refused before it is staged (`unwritable`).
 """
 
 import re
@@ -22,8 +22,8 @@ SEGMENT_BYTES_MAX = 255
 """Bound on a folder's name in bytes, from the file systems in use."""
 
 FOLDERS_BYTES_MAX = 700
-"""Bound on all folders of a file together in bytes: an object's key, with the paths of table and file, has at most
-1,024."""
+"""Bound in bytes on all folder names of a file together, since an object's key, with the paths of table and file, has
+at most 1,024 bytes."""
 
 _ESCAPED = re.compile(r"(?![A-Za-z0-9_.-])[\x00-\x7F]")
 _PLAIN_RE2 = r"[A-Za-z0-9_.-]"
@@ -32,7 +32,7 @@ _ESCAPED_RE2 = r"[\x00-,/:-@\[-^`{-\x7F]"
 
 _ROW = "__holdfast_row"
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""Days since 1970 of the years 1 to 9999; no reader reads other dates back."""
+"""Days since 1970 of the first and last day of the years 1 to 9999; readers cannot read other dates."""
 
 
 class Part(NamedTuple):

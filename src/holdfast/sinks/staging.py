@@ -1,8 +1,8 @@
 """Committables, and rows staged as Arrow in the job's own storage.
 
 Invariants: a staged object's name is new for every attempt, so nothing is overwritten; a committable holds the size and
-checksum of the object that it names, and a reader checks both. Small outputs travel inside the committable, which is
-stored with the checkpoint, and so need no object of their own. The JobMaster decides when staged objects are deleted;
+checksum of the object that it names, and a reader checks both. Small outputs are inside the committable, which is
+stored with the checkpoint, so they need no object of their own. The JobMaster decides when staged objects are deleted;
 the sink decides how the rows are published.
 """
 
@@ -34,8 +34,7 @@ STAGED_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of rows in memory at which they are written to a staged file. A higher value makes fewer, larger files."""
 
 SMALL_BYTES_MAX = 256 * 1024
-"""Bytes of a piece up to which a sink of files gathers it with others into a file per checkpoint, instead of its own
-file."""
+"""Bytes of a piece up to which a sink of files gathers it with other pieces of the checkpoint into one file."""
 
 PORTION_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of rows and files that a publication holds in the driver's memory at once; a single committable may be
@@ -109,7 +108,8 @@ def decode_rows(encoded: Iterable[bytes], owner: Owner) -> list[StagedRows]:
 
 @dataclass
 class Portion(Generic[F]):
-    """Neighbours in the group of a sink of files: small pieces as rows, and the sink's own files, both in order."""
+    """Consecutive committables of a group of a sink of files: small pieces as rows, and the sink's own files, both in
+    order."""
 
     number: int
     start: int
@@ -149,8 +149,9 @@ def portions(
 
 
 def decode_owned(data: bytes, owner: Owner, *kinds: type[Committable]) -> Committable:
-    """Decode a committable of a sink of this job. Raises `CorruptObject` as `decode_one` does, and if it names a file
-    that others staged: files of several jobs may lie at a target, and what is named is published and deleted."""
+    """Decode a committable of a sink of this job. Raises `CorruptObject` as `decode_one` does, and if the committable
+    names a file that another sink staged: several jobs may have files at a target, and named files are published and
+    deleted."""
     committable = decode_one(data, owner.sink, *kinds)
     if not _is_owned(committable, owner):
         raise CorruptObject(
@@ -197,8 +198,8 @@ def _places(committable: Committable) -> str:
 
 
 def _is_staged_output(committable: Committable) -> bool:
-    """True if a committable refers only to places at which output is staged, since what it names is copied and
-    deleted."""
+    """True if a committable names only files and objects in places for staged output, since the named ones are copied
+    and deleted."""
     if isinstance(committable, StagedDeltaFile):
         return _is_relative(committable.path) and _data_file_of(committable) is not None
     if isinstance(committable, StagedParquet) and not _is_relative(committable.folder or "a"):

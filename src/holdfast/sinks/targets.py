@@ -1,8 +1,8 @@
 """Check that no two sinks, and no sink and the job's storage, share a folder.
 
-The clean-up of a job deletes unneeded objects in its storage, and a reader of a folder takes every file below it for
-rows. A folder inside another is therefore refused like the same folder, whatever the spelling of the two URLs. Pure,
-except that symbolic links are followed.
+The clean-up of a job deletes unneeded objects in its storage, and a reader of a folder reads every file below it as
+rows. So a folder inside another is refused like the same folder, however the two URLs are spelled. Pure, except that
+symbolic links are followed.
 """
 
 import os

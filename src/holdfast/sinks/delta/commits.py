@@ -4,7 +4,7 @@
     upsert   portions are folded to the last row per key; past a bound, folded rows are merged as a step of their own
 
 Invariants: the commit that completes a group carries the app transaction of the group's number, even if it changes no
-row. A merge that is only a step carries a second app transaction with number and place; a later publication goes on
+row. A merge that is only a step carries a second app transaction with number and place; a later publication continues
 from that place. Each step is thus applied once and in order, even if its JobMaster ends in between. An attempt that
 meets a conflict leaves the table unchanged. The caller loads the table and checks the number.
 """
@@ -25,7 +25,8 @@ from holdfast.sinks.staging import StagedDeltaFile, StagedRows, portions, read_r
 from holdfast.storage.store import ObjectStore
 
 STEPS_MAX = 1 << 32
-"""Bound on the committables of a group: the place in it is part of the version of the steps' app transaction."""
+"""Bound on the committables of a group, since a place in the group is part of the version of the steps' app
+transaction."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Applications:
         return Transaction(self.app, self.number)
 
     def step(self, place: int) -> Transaction:
-        """App transaction which says that the group's committables before `place` are in the table."""
+        """Return the app transaction that records that the group's committables before `place` are in the table."""
         return Transaction(f"{self.app}/steps", self.number * STEPS_MAX + place)
 
     def is_published(self, table: DeltaTable) -> bool:
@@ -48,7 +49,7 @@ class Applications:
         return version is not None and version >= self.number
 
     def last_number(self, table: DeltaTable) -> int:
-        """The highest number of which a group, or steps of a group, are in the table; 0 if there is none."""
+        """Return the highest number whose group, or steps of whose group, are in the table; 0 if there is none."""
         steps = (table.transaction_version(f"{self.app}/steps") or 0) // STEPS_MAX
         return max(table.transaction_version(self.app) or 0, steps)
 
@@ -67,7 +68,8 @@ class NumberedOutput(Protocol):
 
 @dataclass
 class Append:
-    """Data files to be named in a commit. Small pieces become files first; a failed attempt leaves those to VACUUM."""
+    """Data files that a commit will name. Small pieces become files first; files of a failed attempt are left to
+    VACUUM."""
 
     context: PublishContext
     partition_by: tuple[str, ...]
@@ -125,7 +127,7 @@ class Upsert:
                 return conflict
             if table.version() > version:
                 return None
-        # A merge that finds nothing to do commits nothing, and the number would be forgotten.
+        # A merge without changes commits nothing, so the number must be committed by itself.
         return _commit_files(table, [], self.partition_by, commit)
 
     def _next(self, place: int) -> _Step:

@@ -50,8 +50,8 @@ from holdfast.storage.store import ObjectStore, open_store
 from holdfast.storage.urls import path_of, split_url
 
 CONFLICTS_MAX = 20
-"""Bound on consecutive commits of other writers that a call of `publish` works around before it gives up, to be called
-again."""
+"""Bound on consecutive conflicts with other writers after which a call of `publish` gives up; it is called again
+later."""
 
 Mode = Literal["append", "upsert"]
 SchemaMode = Literal["fail", "merge"]
@@ -135,7 +135,7 @@ class DeltaSink(Sink):
             raise StorageError(f"{self.url}: {error}") from chained(error)
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, str]:
-        # Delta-rs escapes, when it merges or compacts.
+        # Delta-rs escapes names of folders when it merges or compacts.
         return {**unstorable(rows), **unwritable(rows, self.partition_by, escapes_unicode=True)}
 
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The table that one publication leaves for the next, which then reads new commits alone instead of the table's log.
+"""The loaded table that a publication keeps for the next, which then reads only new commits instead of the table's log.
 
 Invariant: a table is used again only while the newest commit that it has seen is still the same object. A table that
 was dropped, or dropped and created anew, is loaded in full.

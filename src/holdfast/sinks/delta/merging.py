@@ -43,7 +43,8 @@ def check_changes(rows: pa.Table, sink: str) -> None:
 def changes_of(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Prepare staged rows for a merge: normalised keys, and a column that marks rows that go.
 
-    The row before an update goes as well: of its key the row after comes later and counts, unless it has another key.
+    The row before an update counts as a removal too: the later row after the update has precedence, unless its key
+    differs.
     """
     rows = normalised_keys(rows, keys)
     if CHANGE_TYPE not in rows.schema.names:

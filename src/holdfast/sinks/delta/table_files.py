@@ -32,7 +32,8 @@ DECIMAL_DIGITS_MAX = 15
 exactly."""
 
 UNCHECKED_AGE_S = 3600.0
-"""Age in seconds above which a file is looked for before its commit; VACUUM cannot have deleted a younger file."""
+"""Age in seconds above which the existence of a file is checked before its commit; VACUUM cannot have deleted a younger
+file."""
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
@@ -73,7 +74,7 @@ def require_files(staged: Sequence[StagedDeltaFile], store: ObjectStore, sink: s
         A file is gone.
     """
     now_ms = time.time() * 1000
-    young = range(int(now_ms - UNCHECKED_AGE_S * 1000), int(now_ms) + 1)  # a time to come was told by a wrong clock
+    young = range(int(now_ms - UNCHECKED_AGE_S * 1000), int(now_ms) + 1)  # a future time comes from a wrong clock
     transfer(lambda one: _require(one, store, sink), [one for one in staged if one.modification_time_ms not in young])
 
 

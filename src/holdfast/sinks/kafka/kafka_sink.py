@@ -1,8 +1,8 @@
 """A topic of Kafka as a sink: rows are staged, and produced when their checkpoint has completed.
 
 With `delivery="exactly_once"` a group is produced in short transactions that carry its number (`transactions.py`). A
-publisher that starts reads that number first and goes on behind it, so that no row is lost or comes twice for readers
-of committed messages, however often drivers and brokers die.
+publisher first reads that number and continues after it, so readers of committed messages lose no row and see no row
+twice, however often drivers and brokers die.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,9 +70,9 @@ class KafkaSink(Sink):
         `"exactly_once"`: readers of committed messages see each row once. `"at_least_once"` uses no transactions; after
         a death, the rows of a checkpoint may come again.
     forgotten
-        The reaction when the broker no longer knows which group was published last, because `offsets.retention.minutes`
-        have passed since: `"fail"` refuses the start; `"publish_again"` produces the groups that are waiting, of which
-        the first may then come twice.
+        The reaction if the broker has forgotten which group was published last, because `offsets.retention.minutes`
+        have passed: `"fail"` refuses the start; `"publish_again"` produces the waiting groups, the first of which may
+        come twice.
     options
         Further options for Kafka's client (librdkafka). Never shown or logged.
     """
@@ -167,7 +167,7 @@ class KafkaSink(Sink):
         discard_rows(decode_rows(committables, context.owner), context)
 
     def _publish_from(self, start: int, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
-        """Publish a group from a committable on, a portion with each transaction."""
+        """Publish a group from the committable number `start` on, one portion in each transaction."""
         assert self._transactions is not None
         count = sum(1 for _ in committables)
         for portion in portions(committables, StagedRows, context.owner, TRANSACTION_BYTES_MAX, start):
@@ -203,7 +203,7 @@ class KafkaSink(Sink):
         return self._avro
 
     def _begin(self, context: PublishContext) -> None:
-        """Open the transactions of this publisher, behind the published groups."""
+        """Open the transactions of this publisher, and find the progress after the published groups."""
         whose = f"sink {context.sink!r}"
         transactions = NumberedTransactions(whose, self.topic, self._settings, identity(context.job_id, context.sink))
         try:

@@ -8,8 +8,8 @@ ends transactions that an older producer of the same sink left open and fences i
 final.
 
 librdkafka's calls may outlast the time that they are given: after a broker was shut down and started again,
-`send_offsets_to_transaction` was seen to wait for minutes. So each step runs on a thread, which is left to itself
-when it is late; its producer is of no use any more, and the next one fences it.
+`send_offsets_to_transaction` was seen to wait for minutes. So each step runs on its own thread. A late thread is
+abandoned; its producer is not used any more, and the next producer fences it.
 """
 
 import threading
@@ -29,8 +29,8 @@ log = logger(__name__)
 ANSWER_S_MAX = 10.0
 """Seconds within which the broker must answer a step of a transaction."""
 LATE_S_MAX = 5.0
-"""Seconds by which the client may be late with the answer to a step. A higher value gives up fewer producers that would
-have answered, and lets a publication wait longer for others."""
+"""Seconds by which the client's answer to a step may be late. With a higher value, fewer producers that would have
+answered are given up, and a publication waits longer for those that would not."""
 DELIVERED_S_MAX = 30.0
 """Seconds within which the broker must take a transaction's messages; a higher value allows for a busier broker."""
 COORDINATOR_PAUSE_S = 0.1
@@ -43,7 +43,7 @@ class Message(NamedTuple):
 
 
 class PublishedUpTo(NamedTuple):
-    """The newest group of which something is published, and how many of its committables; None: all."""
+    """The newest group that is published at least in part, and the number of its published committables; None: all."""
 
     number: int
     committables: int | None
@@ -71,7 +71,7 @@ class NumberedTransactions:
             raise self._translated(error) from chained(error)
 
     def publish(self, messages: Iterable[Message], progress: PublishedUpTo) -> None:
-        """Send messages and progress in the same transaction. After an error, this object is of no use any more."""
+        """Send messages and progress in the same transaction. After an error, this object must not be used any more."""
         producer = self._producer
         try:
             called(self._package, producer.begin_transaction)
@@ -89,11 +89,12 @@ class NumberedTransactions:
             raise self._translated(error) from chained(error)
 
     def close(self) -> None:
-        """Let go of connections; an open transaction is aborted by the next producer, or by the broker in time."""
+        """Close the connections. The next producer aborts an open transaction, or the broker does after its
+        time-out."""
         for let_go in (self._producer.purge, self._consumer.close):
             try:
                 called(self._package, let_go)
-            except self._package.KafkaException as error:  # as of a producer that was fenced
+            except self._package.KafkaException as error:  # for example because the producer was fenced
                 log.info("%s: %s", self._whose, error)
 
     def _step(self, call: Callable[..., object], *told: object) -> None:
@@ -132,7 +133,7 @@ def group_consumer(whose: str, settings: Mapping[str, Any], identity: str, isola
 
 
 def committed_progress(package: Any, consumer: Any, topic: str) -> PublishedUpTo | None:
-    """Ask the group's coordinator, which a broker that has just started does not know at once."""
+    """Return the committed progress. A broker that has just started does not know the group's coordinator at once."""
     codes = package.KafkaError
     passing = {codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE, codes.COORDINATOR_LOAD_IN_PROGRESS}
     deadline_s = time.monotonic() + ANSWER_S_MAX
@@ -171,8 +172,9 @@ def begun(
 ) -> PublishedUpTo | None:
     """Return the progress of a sink that the broker knows; note the beginning if there was none before.
 
-    Noted progress before the first group makes its absence mean that the broker has forgotten it. The transaction that
-    a dead publisher may have left open is not waited for: only the presence of an offset counts here.
+    Since progress is noted before the first group, missing progress later means that the broker has forgotten it. The
+    function does not wait for a transaction that a dead publisher may have left open: only the presence of an offset
+    matters here.
     """
     package = client_package()
     consumer = group_consumer(whose, settings, identity, "read_uncommitted")
@@ -193,8 +195,9 @@ def called(package: Any, call: Callable[..., Any], *told: object, **named: objec
     """Call the client.
 
     The client reports a fatal error, such as that its producer was fenced, as a KafkaException. If it calls `delivered`
-    while that exception is set, Python puts a SystemError above the exception, or in its place. Here this is a
-    KafkaException again: the producer is of no use any more, and the next one asks the broker what was published.
+    while that exception is set, Python raises a SystemError from the exception, or instead of it. This function makes
+    it a KafkaException again: the producer must not be used any more, and the next producer asks the broker for the
+    progress.
     """
     try:
         return call(*told, **named)
@@ -226,7 +229,7 @@ def send(package: Any, producer: Any, topic: str, messages: Iterable[Message], d
 
 
 def publication_error(whose: str, servers: str, error: Any) -> Exception:
-    """Return `PublishFailed` for an error that comes again with every try, else `StorageError`."""
+    """Return `PublishFailed` for an error that every attempt would meet again, else `StorageError`."""
     package = client_package()
     codes = package.KafkaError
     reason = error.args[0] if isinstance(error, package.KafkaException) else error
@@ -243,6 +246,6 @@ def publication_error(whose: str, servers: str, error: Any) -> Exception:
 
 
 def consumer_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a connection alone: where the cluster is, and how a client shows who it is."""
+    """Return only the options of connections: the address of the cluster, and the authentication of the client."""
     shared = ("bootstrap.servers", "security.", "sasl.", "ssl.", "client.", "socket.", "broker.")
     return {name: option for name, option in settings.items() if name.startswith(shared)}
