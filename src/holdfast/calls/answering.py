@@ -1,4 +1,4 @@
-"""From rows to calls, and from answers to rows: the body of a `map_async` step."""
+"""The body of a `map_async` step: makes calls of rows, and rows of answers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -93,8 +93,8 @@ class TriggerRequested:
 
 @dataclass(frozen=True, slots=True)
 class CommitBegan:
-    """A batch is about to be committed. Without a changelog, a cut captures the tables as they are, so no cut is taken
-    until the commit is acknowledged. Only for jobs without a changelog; `CommitAcknowledged` or a failover follows.
+    """A batch is about to be committed; no cut is taken until `CommitAcknowledged` or a failover. Only for jobs without
+    a changelog, whose cuts capture the tables as they are.
     """
 
 
@@ -134,8 +134,7 @@ class Acknowledged:
     grows with every acknowledgement that the incarnation composes (a repetition keeps its number), so the latest `held`
     is known in whatever order acknowledgements arrive; `checkpoint_id` orders acknowledgements with equal numbers.
     `manifest` is empty if manifest and new log came with the acknowledgement, to be stored in the gathered object.
-    `informed`: the newest checkpoint for which the TaskManager knew, at that time, where such a part of its own was
-    stored.
+    `informed`: the newest checkpoint for which the TaskManager then knew where such a part of its own was stored.
     """
 
     checkpoint_id: CheckpointId
@@ -151,8 +150,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """A TaskManager cannot do its part. A `soft` decline does not count as a failure. `outage`: a store or a disk is
-    unreachable."""
+    """A TaskManager cannot do its part. A `soft` decline is no failure. `outage`: a store or disk is unreachable."""
 
     checkpoint_id: CheckpointId
     task_manager: int
@@ -164,8 +162,7 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class FailoverBegan:
-    """The job, or only a replacement while batches continue, will begin from a checkpoint. Until it has, nothing is
-    cut."""
+    """The job, or only a replacement while batches continue, goes back to a checkpoint. Meanwhile nothing is cut."""
 
     reason: str
     goes_on: bool = False
@@ -203,8 +200,7 @@ class RecordWritten:
 
 @dataclass(frozen=True, slots=True)
 class RecordFailed:
-    """The record was certainly not written. `stored`: the objects that were put for it. `outage`: the store is
-    unreachable."""
+    """The record was certainly not written. `stored`: objects put for it. `outage`: the store is unreachable."""
 
     checkpoint_id: CheckpointId
     reason: str
@@ -219,14 +215,14 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class RecordsExpired:
-    """These subsumed records were deleted."""
+    """Subsumed records were deleted."""
 
     numbers: frozenset[JournalNumber]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireFailed:
-    """It is unknown whether these records were deleted; they are expired again later."""
+    """Records may or may not be deleted; they are expired again later."""
 
     numbers: frozenset[JournalNumber]
 
@@ -243,8 +239,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class PublicationFailed:
-    """A group was not published. `io`: the cause may pass, so the group is tried again after a pause; otherwise the
-    query fails."""
+    """A group was not published. `io`: the cause may pass, and the group is tried again later; else the query fails."""
 
     sink: str
     number: JournalNumber
@@ -270,7 +265,7 @@ class DiscardFailed:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsDeleted:
-    """These objects were deleted."""
+    """Objects were deleted."""
 
     names: frozenset[str]
 
@@ -317,7 +312,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class NotifyCompleted:
-    """Tell all TaskManagers (and sources, with `position`) that the checkpoint was recorded. `parts`: see
+    """Tell all TaskManagers, and sources (`position`), that the checkpoint was recorded. `parts`: see
     `RecordWritten`."""
 
     checkpoint_id: CheckpointId
@@ -362,8 +357,7 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class DropStaged:
-    """Delete the staged files of committables that no record holds or will hold. The command comes once and has no
-    answer."""
+    """Delete the staged files of committables that no record holds or will hold. Comes once, and has no answer."""
 
     sink: str
     committables: list[bytes]
@@ -413,8 +407,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Have each TaskManager persist its state after `batch`. Without TaskManagers, the checkpoint counts as
-    acknowledged."""
+    """Have each TaskManager persist its state after `batch`. Without TaskManagers, it counts as acknowledged."""
 
     checkpoint_id: CheckpointId
     run: RunNumber

@@ -1,4 +1,4 @@
-"""From JSON records to rows: each record is an object whose fields are columns, or it is bad. For files and Kafka.
+"""Reading of JSON records as rows: a record is an object whose fields are columns, or it is bad. For files and Kafka.
 
 Records are independent: neither a row nor the reason why a record is bad depends on the records read with it. Two ways
 lead to the same row:

@@ -1,4 +1,4 @@
-"""From the JSON values of a column to an Arrow array of its declared type.
+"""Conversion of the JSON values of a column to an Arrow array of its declared type.
 
 This is the table of which JSON value fits which type; `null` and a missing field fit each type:
 

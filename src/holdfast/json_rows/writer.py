@@ -1,4 +1,4 @@
-"""From rows to JSON texts, from which the reader makes the same rows again.
+"""Writing of rows as JSON texts, from which the reader makes the same rows again.
 
 Types that JSON does not have are written as Spark's `to_json` writes them: bytes in base64, times in ISO 8601
 (instants in UTC), maps as objects, NaN and Infinity as texts. Decimals are texts, too, since many readers take numbers

@@ -4,9 +4,9 @@
                                              └────────────── undo     ▼
                           base store ──read──► rows in memory ──write-back──► base store
 
-Everything rests on one mechanism: when a batch touches a row for the first time, the table saves the old row
-(`transaction`). Net changes, undo, rewind (`history`), dirty rows and the choice of rows that leave memory
-(`residency`) follow from the touched rows. Without a base store (`HashMapState`) all rows are in memory.
+Everything rests on one mechanism: the first touch of a row in a batch saves the old row (`transaction`). Net changes,
+undo, rewind (`history`), dirty rows and the rows that leave memory (`residency`) follow from the touched rows. Without
+a base store (`HashMapState`) all rows are in memory.
 
 Invariants: outside a batch, the index holds only present rows, and at most as many as the cache's limit. A slot is
 valid until its batch ends. A single thread at a time uses a table, but any thread may call `release`, `collect` and
@@ -57,7 +57,7 @@ class StateTable:
     cache_max_entries
         Number of rows, the most recently used, that stay in memory after a batch if there is a base.
     undo_bytes_max
-        Bound on the memory that the undo of committed batches takes; beyond it, the oldest undo is dropped.
+        Bound on the memory that undo of committed batches takes; beyond it, the oldest undo is dropped.
     """
 
     def __init__(
@@ -75,8 +75,7 @@ class StateTable:
         self.value_schema = value_schema
         self.max_parallelism = max_parallelism
         self.commits: int | None = None
-        """Number of batches committed since rows were last written outside a batch (restore, rewind); None before
-        any."""
+        """Batches committed since rows were last written outside a batch (by restore or rewind); None before any."""
         self._stored_schema = stored_schema(key_schema, value_schema)
         if len(set(self._stored_schema.names)) < len(self._stored_schema):
             raise JobRefused(f"the state's columns {self._stored_schema.names} have a name twice; rename a column")
@@ -135,8 +134,7 @@ class StateTable:
 
     @property
     def recent_cache_accesses(self) -> tuple[int, int]:
-        """Hits and look-ups behind the gauge `stateCacheHitRatio`; zeros without a base store and before the first
-        batch."""
+        """Hits and look-ups behind `stateCacheHitRatio`; zeros without a base store and before the first batch."""
         return (0, 0) if self._residency is None else self._residency.hit_ratio.recent
 
     @property
@@ -188,8 +186,7 @@ class StateTable:
         return slots
 
     def measure(self, *, added: bool = False) -> None:
-        """Measure the objects that the batch put into rows; with `added`, in a large batch only those in newly touched
-        rows."""
+        """Measure objects that the batch put into rows; `added`: in a large batch, only those in newly touched rows."""
         with self._lock:
             self._in_transaction("measure").measure(self._rows, added)
 
@@ -218,8 +215,8 @@ class StateTable:
     def changes(self) -> pa.RecordBatch | None:
         """The net changes of the batch so far in the stored schema, a row for each key; None if there are none.
 
-        A row that was written with its old values is no change, nor is a row that was inserted and deleted. Objects
-        that can be changed in place always count as changed.
+        A row written with its old values is no change, nor is a row inserted and deleted. Objects that can be changed
+        in place always count as changed.
         """
         old = self._in_transaction("changes").old_rows()
         return self._changes(old, self._changed(old))
@@ -227,8 +224,8 @@ class StateTable:
     def defer_changes(self) -> "StateTable | pa.RecordBatch | None":
         """Return the source of the batch's changes: the table itself, whose `collect` reads them after the commit.
 
-        The batch must not write any more. A table with columns of objects returns its `changes` at once, so that a
-        value that does not fit its type fails this batch. None: there are no changes.
+        The batch must not write any more. A table with objects returns its `changes` at once, so that a value that does
+        not fit its type fails this batch. None: there are no changes.
         """
         transaction = self._in_transaction("defer_changes")
         if not self._may_defer:
@@ -307,16 +304,14 @@ class StateTable:
             self._put_anew(undone)
 
     def shrink_undo(self, bytes_max: int) -> None:
-        """Drop the oldest undo, outside a batch, until it takes at most `bytes_max`; `rewind` then reaches less far
-        back."""
+        """Drop the oldest undo, outside a batch, down to `bytes_max`; `rewind` then reaches less far back."""
         self._refuse_in_batch("shrink_undo")
         with self._lock:
             self._history.shrink(bytes_max)
             self._unlogged.shrink(bytes_max)  # changes that wait to be logged hold the same rows
 
     def release(self, up_to_batch: BatchNumber) -> None:
-        """Allow undo up to `up_to_batch` to be dropped: a completed checkpoint has that state, so no rewind goes
-        further."""
+        """Allow undo up to `up_to_batch` to be dropped, since a completed checkpoint has that state."""
         self._history.release(up_to_batch)
         if self._residency is not None:
             self._residency.base.flush_ahead()
@@ -356,8 +351,8 @@ class StateTable:
         self._put_anew([touched])
 
     def load(self, stored: pa.Schema, records: Iterable[tuple[list[bytes], list[bytes]]]) -> None:
-        """Add rows that the table does not have yet. `records` have the form in which the base store of a table of
-        schema `stored` keeps its rows. Raises as `apply` does."""
+        """Add new rows. `records` are those of a base store whose table has the schema `stored`. Raises as `apply`
+        does."""
         self._refuse_in_batch("load")
         self.commits = None
         as_they_are = self._residency is not None and stored.equals(self._stored_schema)
@@ -389,8 +384,7 @@ class StateTable:
     def capture(self) -> Captured:
         """Capture all rows as the last commit left them. Any thread may call it, also during a batch.
 
-        A row is copied only when a batch changes it or `Captured.rows` reads it. Rows in the base store are not read:
-        the captured table names the store's files instead.
+        A row is copied when it changes or is read. Rows in the base store are not read: its files hold them.
         """
         if self._residency is not None:
             self._residency.base.flush()
@@ -441,8 +435,7 @@ class StateTable:
         return stored_rows(self._stored_schema, self._rows, copies.by_group(self.max_parallelism))
 
     def _slots_go(self, slots: Slots) -> None:
-        """Prepare for `slots` losing their keys: captures and waiting changes read their rows, and undo copies their
-        keys."""
+        """Prepare for `slots` losing their keys: captures and waiting changes read rows, and undo copies keys."""
         self._about_to_change(slots)
         self._unlogged.resolve()
         self._history.fix_keys(self._rows.index)

@@ -273,7 +273,7 @@ class WorkQueue:
         return ev.BatchCommitted(command.run, command.batch, outcome.broadcast)
 
     def _before_commit(self) -> None:
-        """In a job without a changelog, wait before a commit until the cut is done everywhere, since the cut captures
+        """Wait before a commit, in a job without a changelog, until the cut is done everywhere, since the cut captures
         the tables as they are."""
         if self._settings.changelog.enabled:
             return

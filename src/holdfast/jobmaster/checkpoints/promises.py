@@ -23,8 +23,7 @@ class RestartCheckpoint(NamedTuple):
     record: CheckpointRecord | None
 
     def batch_in(self, epoch: Epoch) -> BatchNumber:
-        """Return its last batch in the numbering of that epoch; -1 if it was recorded before that epoch.
-        """
+        """Return its last batch in the numbering of that epoch; -1 if it was recorded before that epoch."""
         return self.record.batch if self.record is not None and self.record.epoch == epoch else NO_BATCH
 
 

@@ -1,4 +1,4 @@
-"""From a function's output to record batches of the declared schema; output that does not match the schema is an error.
+"""Conversion of a function's output to record batches of the declared schema; output that does not match is an error.
 
 Values are checked a column at a time; the error still says which row it was.
 """
