@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from holdfast.sources.base import BadRow
 
 REASONS_MAX = 20
-"""Reasons that a task counts apart; a higher value makes the results of tasks with many reasons larger."""
+"""Number of reasons that a task counts separately; a higher value makes the results of tasks with many reasons
+larger."""
 REASON_LENGTH_MAX = 200
-"""Characters of a reason by which rows are counted together; a higher value tells more reasons apart."""
+"""Characters of a reason by which rows are counted together; a higher value distinguishes more reasons."""
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d.,:_]*(?!\w)")
 
 BadReason = tuple[str, str, str]

@@ -25,9 +25,9 @@ Offsets = dict[str, SplitPosition]
 class SplitRead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A contiguous piece `[start, stop)` of a split, read by a single task.
 
-    `rows` is the expected number of rows, or an estimate of it; 0 where nothing is known of it. `detail` holds further
-    facts that only the source understands (a file's size, say); it is never stored. `is_skipped`: the task puts the
-    rows aside as dead letters, since a user asked for that.
+    `rows` is the expected or estimated number of rows; 0 if it is unknown. `detail` has further facts that only the
+    source understands, such as a file's size; it is never stored. `is_skipped`: the task puts the rows aside as dead
+    letters, because a user asked for that.
     """
 
     split: str
@@ -42,8 +42,8 @@ class SplitRead(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class SourcePlan:
     """A source's part of a batch: its reads, and the source's offsets after them.
 
-    `availability` says whether a checkpoint may be cut at `to`. A source whose rows belong to transactions, or that is
-    halfway through a first full read, refuses boundaries in the middle; the next plan says it anew.
+    `availability` says whether a checkpoint may be cut at `to`. A source refuses boundaries inside of transactions and
+    during a first full read. The next plan has its own answer.
     """
 
     to: Offsets
@@ -69,8 +69,8 @@ class BadRow:
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """`rows` in the order in which they were read, and the `bad` ones beside them. If `position` is an int, row i
-    stands at `position + i`."""
+    """`rows` in the order in which they were read, and the `bad` ones beside them. If `position` is an int, row i has
+    the position `position + i`."""
 
     rows: pa.RecordBatch
     position: SplitPosition
@@ -89,10 +89,12 @@ class EnumeratorContext:
     epoch: Epoch
     clock: Clock
     available_now: bool = False
-    """True if the query ends with the data that is there now: the first `latest()` then waits until it has seen all."""
+    """True if the query ends after the data available now: then the first `latest()` waits until it has seen all of
+    it."""
     goes_back: bool = False
-    """True if older checkpoints are retained, from which a later start may begin: `objects` then also names the objects
-    needed since the last `completed`, so that the retained records name everything from the oldest of them on."""
+    """True if older checkpoints are retained, from which a later start may begin. Then `objects` also names the objects
+    needed since the last `completed`, so that the retained records together name everything from the oldest of them
+    on."""
     job_id: str = ""
     """The job's id, for names outside of its storage."""
 
@@ -106,18 +108,17 @@ class Enumerator(ABC):
 
     @property
     def initial_varies(self) -> bool:
-        """True if a later call of `initial` may give another answer, as "latest" does.
-
-        Its answer is then recorded in a checkpoint before the first row is read, so that a start after a death goes on
-        from there.
+        """True if a later call of `initial` may give another answer, as with "latest". Then a checkpoint records the
+        answer before the first row is read, so that a start after a crash begins at the same offsets.
         """
         return False
 
     def begin_look(self) -> Callable[[], bool]:
-        """Begin to look for all data that is there at this moment; the answer tells whether `latest` has come so far.
+        """Begin to look for all data that is there now; the returned function tells whether `latest` includes all of
+        it.
 
-        For sources that store data in the background, of which `latest` tells what is stored. May do I/O, but does not
-        wait: batches go on meanwhile.
+        It is for sources that store data in the background, whose `latest` includes only stored data. It may do I/O,
+        but does not wait: batches continue meanwhile.
         """
         return lambda: True
 
@@ -137,7 +138,7 @@ class Enumerator(ABC):
         that has no rows. The same arguments give the same plan as long as nothing new is discovered.
         Several reads are better than a single large read, because several senders then share them.
 
-        `until` may equal `start`: then only `SourcePlan.availability` is asked for, which may have changed.
+        `until` may equal `start`: then only `SourcePlan.availability` matters, which may have changed.
         """
 
     def open_splits(self, offsets: Offsets) -> Collection[str]:
@@ -157,13 +158,11 @@ class Enumerator(ABC):
         return
 
     def completed(self, offsets: Offsets) -> None:
-        """Take note that a checkpoint with these offsets was recorded: the job will not go back to before them.
-
-        Called after `restore` with the checkpoint from which a start begins, then with later checkpoints (not with
-        each, if a newer checkpoint comes first), and at the end with the last. Offsets only move forward; the same
-        offsets may come again.
-        The objects that `objects` names belong to the enumerator. It may now delete those that only older offsets
-        needed; an object then disappears together with the last record that names it.
+        """Note that a checkpoint with these offsets was recorded: the job will not go back before them. It is called
+        after `restore` with the checkpoint from which a start begins, then with later checkpoints (some may be left out
+        if newer ones follow), and at the end with the last checkpoint. Offsets only move forward; the same offsets may
+        come again. The objects that `objects` names belong to the enumerator. It may now delete those that only older
+        offsets needed; an object then disappears together with the last record that names it.
         """
         return
 
@@ -173,7 +172,8 @@ class Enumerator(ABC):
 
     @property
     def message(self) -> str:
-        """Say why the source gives no rows at the moment; empty while all is well. Asked by any thread."""
+        """Return the reason why the source gives no rows at the moment; empty if there is no problem. Any thread may
+        call it."""
         return ""
 
     def close(self) -> None:
@@ -187,22 +187,22 @@ class Source(ABC):
     name: str | None = None
     kind: str = "source"
     splits_stand_alone: bool = False
-    """True if the offsets hold a position for each split, under the name of the split in its reads, so that some splits
-    may move while another keeps its position."""
+    """True if the offsets have a position for each split, under the split's name in its reads, so that some splits may
+    advance while another keeps its position."""
 
     @property
     def stable_text(self) -> str:
-        """Text that tells the source from others of its kind, and stays the same from start to start."""
+        """Text that distinguishes the source from others of its kind, and is the same at every start."""
         return self.kind if type(self).__repr__ is object.__repr__ else repr(self)
 
     def positions_of_splits(self, offsets: Offsets) -> Collection[str]:
-        """Return the entries of offsets that are positions of splits, of a source whose splits stand alone."""
+        """Return the entries of offsets that are positions of splits, for a source with `splits_stand_alone`."""
         return list(offsets)
 
     _schema: Any = None
     """The schema that the source was given."""
     uses_spark: bool = False
-    """True if the source runs Spark jobs of its own beside the batches, for which a slot is left."""
+    """True if the source runs its own Spark jobs beside the batches, so that a slot is kept free for it."""
 
     @property
     def endless(self) -> bool:
@@ -211,7 +211,7 @@ class Source(ABC):
 
     @property
     def divisible(self) -> bool:
-        """True if a batch can be limited to some of the rows that are there; False if it always reads all of them."""
+        """True if a batch can be limited to some of the available rows; False if it always reads all of them."""
         return True
 
     @abstractmethod
@@ -222,7 +222,7 @@ class Source(ABC):
         """
 
     def declared_schema(self) -> pa.Schema | None:
-        """Return the schema if it is known without a look at the data or a server; None: only `schema` can tell."""
+        """Return the schema if it is known without reading data or asking a server; None: only `schema` can find it."""
         found: pa.Schema | None = self._schema
         return found
 
@@ -234,7 +234,7 @@ class Source(ABC):
     def outputs(self) -> dict[str, pa.Schema]:
         """Return the schemas of further streams that the source has beside its main stream, by name (a table, say).
 
-        All outputs are read from the same plans, and so move together.
+        All outputs are read by the same plans, so they advance together.
         """
         return {}
 
@@ -244,7 +244,8 @@ class Source(ABC):
 
     @abstractmethod
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
-        """Return the enumerator of a start, on the driver. `context`: its means, such as the job's store."""
+        """Return the enumerator of a start, on the driver. `context` has the objects that it may use, such as the job's
+        store."""
 
     @abstractmethod
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
@@ -253,7 +254,8 @@ class Source(ABC):
     def read_columns(self, read: SplitRead, columns: Sequence[str]) -> Iterator[SourceBatch]:
         """Yield the rows of a read with these columns alone, in this order; otherwise as `read`.
 
-        A source that stores columns apart reads the others not at all; a forbidden null in one of these is not noticed.
+        A source that stores columns separately does not read the other columns, so it does not notice a forbidden null
+        in them.
         """
         for batch in self.read(read):
             yield replace(batch, rows=batch.rows.select(list(columns)))
@@ -275,4 +277,5 @@ class SourceOutput:
     source: Source
     output: str
     tells_truncations: bool = False
-    """True if the rows are those of `truncations.parted`; the job then makes deletes of the known rows of them."""
+    """True if the rows come from `truncations.parted`: the job then turns truncations into deletes of the known
+    rows."""

@@ -1,4 +1,4 @@
-"""A source that Spark reads: a function of the user makes a batch DataFrame between two offsets.
+"""A source that Spark reads: a user's function makes the batch DataFrame of the rows between two offsets.
 
 This module holds settings, offsets and plans. The DataFrame itself is made and read in `spark/`, through
 `DataFrameSource.dataframe`. PySpark is not imported: the session is passed in.

@@ -1,12 +1,12 @@
-"""The stored objects of a job's sources: those in use are remembered, so that a sweep can tell which are strays.
+"""The stored objects of a job's sources: names in use are remembered, so that a sweep can find strays.
 
     put ──► in use ──delete──► let go         stray: stored in this epoch, and not in use: a put that was reported
      └─ failed ────────────────────┘                 as failed and landed later, or landed after the delete
 
-Invariant: a name is in use before its put begins, and nobody puts it again after it was let go. An object that a
-listing shows, and that is not in use when the listing has ended, is therefore a stray.
-This module deletes nothing: a record may still name an object that its source has let go of, and the registry knows
-when that record is gone. Objects of older epochs belong to the clean-up.
+Invariant: a name is in use before its put begins, and is never put again after it was released. So an object that a
+listing shows, and that is not in use when the listing has ended, is a stray. This module deletes nothing: a record may
+still name an object that its source has released, and the registry knows when that record is gone. Objects of older
+epochs belong to the clean-up.
 """
 
 import threading
@@ -52,7 +52,7 @@ class SourceObjects:
         return self._inner.list(prefix, after=after)
 
     def delete(self, names: Sequence[str]) -> None:
-        """Let objects go. The method returns at once; the objects disappear when no record names them any more."""
+        """Release objects. The method returns at once; the objects are deleted when no record names them any more."""
         self._forget(names)
         if names:
             self._let_go(frozenset(names))

@@ -1,4 +1,4 @@
-"""Checks of offsets that come from users' code: flat, with values that msgpack and JSON both keep as they are."""
+"""Checks of offsets from users' code: they must be flat, with values that both msgpack and JSON preserve."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,8 +1,8 @@
 """A PySpark `DataSourceStreamReader` as a source. PySpark is not imported: only the reader's methods are used.
 
 A batch has a read for each of the reader's `partitions(start, end)`. Partitions travel to tasks by cloudpickle, as in
-PySpark, and are stored nowhere. A reader may limit its steps (its default read limit, PySpark 4.2): a batch then goes
-from an offset that the reader gave to the next.
+PySpark, and are stored nowhere. A reader may limit its steps (its default read limit, PySpark 4.2): then a batch goes
+from one offset of the reader to the next.
 """
 
 import inspect
@@ -35,7 +35,8 @@ from holdfast.sources.schema_fit import conform, fits, forbidden_nulls
 ROWS_PER_BATCH = 16_384
 """Rows of a reader that become an Arrow batch. A higher value needs more memory in each task."""
 STEPS_AT_ONCE_MAX = 64
-"""Steps that a look asks a limited reader for. A higher value sees more of a backlog at once, and takes longer."""
+"""Number of steps that a look requests from a limited reader. A higher value sees more of a backlog at once, and takes
+longer."""
 STEPS_MAX = 1_024
 """Steps that are remembered since the last checkpoint. A higher value needs more memory in the driver."""
 STREAM_METHODS = ("initialOffset", "latestOffset", "partitions", "read")
@@ -179,7 +180,7 @@ class ReaderEnumerator(Enumerator):
             stop()
 
     def _step(self, start: Offsets, until: Offsets) -> Offsets:
-        """Return the next offsets after `start` that the reader gave on its way to `until`."""
+        """Return the reader's next offsets after `start`, on the way to `until`."""
         if start in self._steps and until in self._steps:
             after = self._steps.index(start) + 1
             if after <= self._steps.index(until):
@@ -291,7 +292,7 @@ def _shown(row: Any, schema: pa.Schema) -> str:
 
 
 def _shown_value(value: Any, kind: pa.DataType) -> Any:
-    """Return a value as `shown_rows` does, in the column's type, in its own, or else as text."""
+    """Return a value in the form of `shown_rows`: in the column's type, in the value's own type, or else as text."""
     for given in ({"type": kind}, {}):
         try:
             return finite(shown_values(pa.array([value], **given))[0])

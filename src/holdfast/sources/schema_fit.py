@@ -32,11 +32,11 @@ class EvolutionPolicy:
     on_new_column: str = "fail"
     on_missing_column: str = "fail"
     elsewhere: frozenset[str] = frozenset()
-    """Columns whose values stand outside of the file, in the names of its folders; they are never new."""
+    """Columns whose values are outside of the file, in the names of its folders; they are never new."""
 
 
 def columns_problem(found: Sequence[str], schema: pa.Schema, policy: EvolutionPolicy, path: str) -> str | None:
-    """Return why the policy does not take a file with these columns; None if it does."""
+    """Return the reason why the policy refuses a file with these columns; None if it does not."""
     doubled = sorted({name for name in found if list(found).count(name) > 1})
     if doubled:
         return f"the file has two columns {doubled[0]!r} or more: rename them"
@@ -92,7 +92,7 @@ def types_problem(found: pa.Schema, schema: pa.Schema) -> str | None:
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether every value of the found type is a value of the wanted type.
 
-    A finer timestamp fits, too: it is rounded down to the wanted unit.
+    A finer timestamp fits too: it is rounded down to the wanted unit.
     """
     if found == wanted or pa.types.is_null(found):
         return True
@@ -157,8 +157,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Return the batch with exactly the columns of the schema, in its order; columns that it lacks are null.
 
-    With it come the rows with a value that a column cannot hold, each with the reason; such a value is null. The caller
-    has checked that names and types fit.
+    Also return the rows with a value that a column cannot hold, each with the reason; such a value becomes null. The
+    caller has checked that names and types fit.
     """
     columns = []
     bad: dict[int, str] = {}

@@ -130,7 +130,7 @@ class SequenceEnumerator(Enumerator):
         self._base_rows = 0
         self._started_s = clock.monotonic()
         self._looked_at: int | None = None
-        """The total as of which `_latest` was put together."""
+        """The total for which `_latest` was computed."""
         self._latest = self.initial()
         self._base_rows = sum(_indexes(self._latest).values())
 
@@ -196,7 +196,8 @@ class SequenceEnumerator(Enumerator):
 
 
 def divide_evenly(left: Mapping[str, int], budget: int) -> dict[str, int]:
-    """Share a budget over splits of these lengths: short splits get all that is left, the others the same (±1)."""
+    """Share a budget among splits with these remaining lengths: short splits get all that they have left, the others
+    equal shares (±1)."""
     if sum(left.values()) <= budget:
         return dict(left)
     shares = dict.fromkeys(left, 0)

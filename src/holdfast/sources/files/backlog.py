@@ -1,4 +1,4 @@
-"""The files that a source has discovered, by number, and the part of them that is unread. Pure.
+"""The files that a source has discovered, by number, and the unread part of them. Pure.
 
 Files get numbers in the order of their discovery. Offsets are `{"next": n}` (all files below n are read) plus an
 entry `{"<number>": position}` for a file below n that is read in part. At most one file is open, since files are
@@ -7,7 +7,7 @@ read in order.
     numbers   0 1 2 3 4 5 | 6 7 8
     read      ─────────► ▲          offsets {"next": 6, "5": 1200}: 0 to 4 as a whole, 5 up to row 1200
 
-No question about the backlog takes longer when the backlog is longer.
+The cost of every method is independent of the length of the backlog.
 """
 
 from array import array
@@ -23,7 +23,7 @@ NEXT = "next"
 
 
 class FileBacklog:
-    """Discovered files, of which offsets say how far they are read."""
+    """Discovered files; offsets show how far they are read."""
 
     def __init__(self) -> None:
         self.files: list[FileInfo] = []

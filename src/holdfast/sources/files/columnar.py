@@ -1,4 +1,4 @@
-"""Files that store rows in groups, by columns: rows `[start, stop)` of a file, and its size for planning.
+"""Files that store rows in groups, by columns: reading of rows `[start, stop)`, and the size of a file for planning.
 
 Arrow files are here; Parquet files are in `parquet_format`.
 """
@@ -114,7 +114,7 @@ def clip(batches: Iterator[pa.RecordBatch], position: int, start: int, stop: int
 def broken_texts(batch: pa.RecordBatch) -> dict[int, str]:
     """Return the rows with a text that is not UTF-8, each with the reason; found by halving.
 
-    Raises `pa.ArrowInvalid` if the columns are damaged otherwise, so that they cannot be looked at.
+    Raises `pa.ArrowInvalid` if the columns are damaged in another way, so that they cannot be checked.
     """
     found: dict[int, str] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):

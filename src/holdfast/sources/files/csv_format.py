@@ -1,4 +1,4 @@
-"""CSV files, read by PyArrow; bad records are set apart.
+"""CSV files, read by PyArrow; bad records are put aside.
 
 PyArrow's rules hold: a line ends after CR, LF or CR LF; a quote counts as a quote only at the beginning of a value;
 a text that follows a closing quote belongs to the value. Two rules differ, so that a stray quote cannot swallow
@@ -41,9 +41,9 @@ from holdfast.sources.schema_fit import EvolutionPolicy, columns_problem, confor
 HEADER_SHOWN_BYTES = 200
 """Bytes of a header that a message shows."""
 SALVAGE_RECORDS = 256
-"""Records that are tried together when a block has bad ones. A higher value repeats more work for each bad record."""
+"""Records that are converted together if a block has bad ones. A higher value repeats more work for each bad record."""
 DELIMITERS = ",;\t|"
-"""Characters that usually divide values; one of them inside of a single column's name is probably the delimiter."""
+"""Usual delimiters; if a header has a single column whose name contains one of them, that is probably the delimiter."""
 COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd")
 """First bytes of files that gzip, bzip2 or zstd wrote."""
 INFINITY = r"(?i)^\s*[+-]?inf(inity)?\s*$"
@@ -207,9 +207,10 @@ class CsvParser(BlockParser):
         times = [name for name, type_ in self._types.items() if pa.types.is_timestamp(type_) or pa.types.is_time(type_)]
         decimals = [name for name, type_ in self._types.items() if pa.types.is_decimal(type_)]
         self._read_as = self._types | dict.fromkeys(decimals, pa.string())
-        """The types with which a block is read: PyArrow's own reading of decimals wraps around at 38 digits."""
+        """The types with which a block is read. Decimals are read as text, since PyArrow's own reading overflows at 38
+        digits."""
         self._as_text = self._read_as | dict.fromkeys(times, pa.string()) if times else None
-        """The types with which a block is read whose times PyArrow does not take."""
+        """The types with which a block is read if PyArrow does not accept its times."""
         self._record = record_pattern(options)
         self._fence = options.delimiter * len(columns)
 
@@ -235,7 +236,7 @@ class CsvParser(BlockParser):
         return [record for record in found if record.data.strip(b"\r\n")]
 
     def _salvage(self, records: list[TextRecord], found: Salvaged) -> None:
-        """Read the good ones of a few records. A record that an error names is tried alone."""
+        """Read the good records among a few. A record that an error names is converted by itself."""
         while records:
             result = self._convert(b"".join(record.data for record in records), len(records))
             if isinstance(result, Converted):
@@ -268,7 +269,7 @@ class CsvParser(BlockParser):
             misfits.append(row)
             return "skip"
 
-        # A row that cannot fit is put behind the data: PyArrow reports it unless an open quote swallows it.
+        # A row that cannot fit is appended to the data: PyArrow reports this row unless an open quote swallows it.
         end = b"" if data.endswith((b"\n", b"\r")) else b"\n"
         fenced = data + end + self._fence.encode() + b"\n"
         try:
@@ -309,7 +310,7 @@ class CsvParser(BlockParser):
         return rows, reasons
 
     def _beyond_range(self, rows: pa.RecordBatch, fenced: bytes) -> dict[int, str]:
-        """Return the rows with a number that became infinite; the text tells whether infinity was written."""
+        """Return the rows with a number that became infinite although its text is not a spelling of infinity."""
         infinite = [name for name in self._types if is_infinite(rows.column(name))]
         if not infinite:
             return {}
@@ -416,9 +417,8 @@ def is_utf8(data: bytes) -> bool:
 
 
 def without(rows: pa.RecordBatch, reasons: dict[int, str], bad: list[tuple[int, str]]) -> Converted:
-    """Set rows apart for these reasons, or for a null that the schema forbids.
-
-    `bad` are records that are no rows; places count these records as well.
+    """Put rows aside for these reasons, or for a null that the schema forbids. `bad` has records that are no rows;
+    places count these records too.
     """
     nulls = forbidden_nulls(rows)
     if nulls is not None:

@@ -1,12 +1,12 @@
-"""Records of CSV files whose quoted values may hold line breaks, found from the beginning of a file on.
+"""Records of CSV files with line breaks in quoted values: they are found by a scan from the beginning of the file.
 
 A record is divided as PyArrow divides it: a quote opens a value only at its beginning, two quotes in a quoted value are
 one, and a line break outside of quotes ends the record. The bytes are looked at once, and memory holds two blocks, or a
 single record within the bound.
 
-A quote that is never closed counts as a part of its value, so that its record ends with its line, and the lines behind
-it are records. Where that shows at the end of the file only, the file is read again from that line on. This happens
-once at most: all quotes behind such a quote stand in pairs, so that none of them is left open.
+A quote that is never closed counts as a part of its value, so its record ends with its line, and the following lines
+are records. If this shows only at the end of the file, the file is read again from that line on. That happens at most
+once: all quotes after such a quote come in pairs, so none of them is left open.
 """
 
 from collections.abc import Callable, Iterator
@@ -76,7 +76,7 @@ class Scanner:
 
 
 def whole_records(data: bytes, quote: str, delimiter: str) -> int:
-    """Return how many bytes, from the first on, are whole records whatever follows the data."""
+    """Return the number of leading bytes that are complete records, whatever follows the data."""
     return max(0, Scanner(quote, delimiter).scan(data)[1])
 
 
@@ -125,7 +125,7 @@ class RecordBlocks:
         return chunk
 
     def _pass_over(self, offset: int, size: int) -> int:
-        """Read to the end of a record of which `size` bytes were read, and return its size."""
+        """Read to the end of a record, `size` bytes of which were read already, and return its size."""
         while chunk := self._opened.read(BLOCK_BYTES):
             end, _ = self._scanner.scan(chunk)
             if end >= 0:
@@ -144,5 +144,5 @@ class RecordBlocks:
         return size
 
     def _go_to(self, offset: int) -> None:
-        """Go on at the beginning of a record."""
+        """Continue at the beginning of a record."""
         self._scanner.place, self._scanner.position = BEGIN, offset

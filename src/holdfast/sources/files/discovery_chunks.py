@@ -2,10 +2,9 @@
 
     frame "HFSC" version 2 | zlib( msgpack { source, level, first, files: [[path, size, modified_us], …], object } )
 
-The file at place i of a chunk has number `first + i`. The chunks of a source, in order, cover the numbers from
-0 without a gap. When `FAN` chunks of the same level would stand side by side, the new chunk replaces them, so that n
-discoveries leave at most `(FAN - 1) * (log_FAN(n) + 1)` chunks, and each file's entry is written
-`log_FAN(n) + 1` times.
+The file at place i of a chunk has number `first + i`. The chunks of a source, in order, cover the numbers from 0
+without a gap. If `FAN` chunks of the same level would follow each other, the new chunk replaces them. So n discoveries
+leave at most `(FAN - 1) * (log_FAN(n) + 1)` chunks, and each file's entry is written `log_FAN(n) + 1` times.
 
 Pure: this module does no I/O, and does not know which objects are still needed.
 """
@@ -64,7 +63,8 @@ _CHUNK = msgspec.msgpack.Decoder(ChunkContent)
 
 
 def replaced_by_next(levels: list[int]) -> tuple[int, int]:
-    """Return how many chunks stay when a new chunk is written, and its level; it holds the files of the others."""
+    """Return the number of chunks that stay when a new chunk is written, and the level of the new chunk. It also holds
+    the files of the chunks that do not stay."""
     stack = [*levels, 0]
     while len(stack) >= FAN and len(set(stack[-FAN:])) == 1:
         stack[-FAN:] = [stack[-1] + 1]

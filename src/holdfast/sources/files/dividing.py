@@ -14,7 +14,8 @@ from holdfast.sources.files.file_format import FileShape
 from holdfast.sources.files.trees import FileInfo
 
 PIECES = 16
-"""Reads into which a batch is divided, about. A higher value lets more tasks share it, at a cost for each read."""
+"""Approximate number of reads into which a batch is divided. With a higher value, more tasks share a batch, at a cost
+for each read."""
 PIECE_ROWS_MIN = 16_384
 PIECE_ROWS_MAX = 262_144
 
@@ -64,8 +65,9 @@ def pieces(
 def _cut(shape: FileShape, position: int, allowed: Room, room: Room) -> int:
     """Return the end of a read that begins at `position`.
 
-    A read ends after as many stored groups as are allowed, else after the next group if the batch has room for it.
-    A group is divided only if the batch has no room for it: a read from its middle decodes it from its beginning.
+    A read ends after the last stored group that fits the allowed size, or else after the next group if the batch has
+    room for that. A group is divided only if the batch has no room for it, since a read from its middle must decode it
+    from its beginning.
     """
     end = position + _units(shape, allowed)
     following, within = bisect_right(shape.group_ends, position), bisect_right(shape.group_ends, end)

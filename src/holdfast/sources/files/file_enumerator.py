@@ -36,9 +36,9 @@ log = logger(__name__)
 READS_MAX = 256
 """Reads of a batch. A higher value makes batches of many small files larger."""
 AHEAD = 16
-"""Remote files whose sizes are asked for at once. A higher value hides more of the store's latency."""
+"""Number of remote files whose sizes are requested at once. A higher value hides more of the store's latency."""
 SHAPES_MAX = 4_096
-"""Files whose shapes are kept in memory. A lower value asks again more often."""
+"""Number of files whose shapes are kept in memory. With a lower value, shapes are requested again more often."""
 
 
 @dataclass
@@ -170,7 +170,7 @@ class FileEnumerator(Enumerator):
         return SourcePlan(to, reads) if reads else SourcePlan(start, [])
 
     def _shape(self, number: int) -> FileShape:
-        """Return the shape of a file; a remote store is asked for several at once, for the files that come next."""
+        """Return the shape of a file; from a remote store, request the shapes of the next files too, at once."""
         if number not in self._shapes:
             files = self._backlog.files
             while len(self._shapes) >= SHAPES_MAX:
@@ -179,7 +179,7 @@ class FileEnumerator(Enumerator):
             with ThreadPoolExecutor(AHEAD) as pool:
                 futures = {other: pool.submit(self._format.shape, self._tree, files[other]) for other in ahead}
                 self._shapes[number] = self._format.shape(self._tree, files[number])
-            # A file further on that cannot be read is reported when its turn has come.
+            # An error for a later file is reported when that file's turn has come.
             self._shapes.update({other: known.result() for other, known in futures.items() if not known.exception()})
         return self._shapes[number]
 

@@ -1,4 +1,4 @@
-"""The interface of a file format: infer a schema, say how long a file is, read a range of it.
+"""The interface of a file format: infer a schema, find the size of a file, read a range of it.
 
 Positions are rows in Parquet and Arrow files, and bytes in CSV and JSON lines. Reading the same range of the same
 file always gives the same rows.
@@ -58,7 +58,7 @@ class FileFormat(ABC):
 
     @abstractmethod
     def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
-        """Return the schema of the file itself; a schema without columns if the file has no row to tell it from."""
+        """Return the schema of the file itself; without columns if the file has no row from which to infer it."""
 
     @abstractmethod
     def shape(self, tree: FileTree, file: FileInfo) -> FileShape:

@@ -1,8 +1,8 @@
 """Decoders of row groups that are read in several pieces, kept open between the reads of a process.
 
-Parquet can be decoded from the beginning of a row group only. A group that is larger than a batch is read piece by
-piece, and each piece would decode all pieces before it; so the decoder that read a piece stays, and goes on with a
-later piece. Any decoder gives the same rows, so nothing but the cost depends on which process reads a piece.
+Parquet can be decoded only from the beginning of a row group. A group that is larger than a batch is read piece by
+piece, and each piece would decode all pieces before it. So the decoder that has read a piece is kept, and continues
+with a later piece. Any decoder gives the same rows, so only the cost depends on which process reads a piece.
 """
 
 import os
@@ -12,7 +12,7 @@ from collections.abc import Generator, Hashable, Iterator
 import pyarrow as pa
 
 DECODERS_MAX = 4
-"""Decoders that a process keeps. A higher value serves more files side by side, and holds more files open."""
+"""Number of decoders that a process keeps. A higher value serves more files side by side, and keeps more files open."""
 
 GroupBatches = Generator[pa.RecordBatch, None, None]
 """The rows of a group, from its beginning on; closing it closes the file."""
@@ -60,7 +60,7 @@ class KeptDecoders:
         return found
 
     def keep(self, key: Hashable, decoder: GroupDecoder) -> None:
-        """Keep a decoder, in the place of the one that was used longest ago if there are too many."""
+        """Keep a decoder; if there are too many, drop the least recently used one."""
         with self._lock:
             dropped = [self._kept.pop((os.getpid(), key), None)]
             self._kept[os.getpid(), key] = decoder

@@ -3,8 +3,9 @@
     <folder>/day=2026-01-31/city=S%C3%A3o%20Paulo/part-0.parquet       day is 2026-01-31, city is São Paulo
     <folder>/day=__HIVE_DEFAULT_PARTITION__/part-1.parquet             day is null
 
-Folders below the source's own folder count, and above it those that the schema names. The types are those of the
-schema; without one, each value is a text. A column that the file holds, too, has the value of the folder, as in Spark.
+All folders below the source's own folder count, and above it the folders whose columns the schema names. The types are
+those of the schema; without a schema, each value is a text. If the file has the column too, the folder's value counts,
+as in Spark.
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -68,7 +68,8 @@ class JsonFormat(TextFormat):
 
 
 class JsonParser(BlockParser):
-    """Parses blocks of JSON lines. `in_folders`: columns in the names of the file's folders; a row has to have them."""
+    """Parses blocks of JSON lines. `in_folders`: columns in the names of the file's folders, which each row must have
+    too."""
 
     def __init__(self, schema: pa.Schema, policy: EvolutionPolicy, in_folders: Sequence[str]) -> None:
         self._in_folders = in_folders
@@ -88,7 +89,7 @@ class JsonParser(BlockParser):
 def _without_nulls(
     rows: pa.RecordBatch, bad: list[BadJson], count: int, column: str
 ) -> tuple[pa.RecordBatch, list[BadJson]]:
-    """Take the rows without a value of a column for bad records: they would be null, though a folder has a value."""
+    """Make bad records of the rows without a value of a column: they would be null although a folder has a value."""
     if not rows.column(column).null_count:
         return rows, bad
     is_null = rows.column(column).is_null()

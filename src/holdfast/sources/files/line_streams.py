@@ -1,8 +1,8 @@
 """Lines of compressed files, which can be read from the beginning only.
 
-The file is decompressed once. A line that is longer than a block is passed over until its end is known; if it is within
-the bound, a second stream that follows the first reads it. So a file is decompressed twice at most, and memory holds
-two blocks, or a single record within the bound.
+The file is decompressed once. A line that is longer than a block is skipped until its end is known; if it is within the
+bound, a second stream that follows the first reads it. So a file is decompressed at most twice, and memory holds two
+blocks, or a single record within the bound.
 """
 
 from collections.abc import Callable, Iterator

@@ -9,8 +9,8 @@ lines that start inside that range:
     [15,30)                           ^^^^^^^^     line 2
 
 Any division of a file into ranges therefore reads each line exactly once. A read looks at the bytes of its own range,
-and past them only for the end of its last line, so that each byte is looked at a few times at most, however long the
-lines are. A line that is longer than a bound is not held in memory: it is identified by its place, size and beginning.
+and beyond them only for the end of its last line, so each byte is read at most a few times, however long the lines are.
+A line that is longer than a bound is not held in memory: it is identified by its place, size and beginning.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,9 +24,11 @@ ReadRange = Callable[[int, int], bytes]
 BLOCK_BYTES = 8 * 1024 * 1024
 """Size of the blocks in which a file is read. A higher value needs more memory in each task."""
 STEP_BYTES = 64 * 1024
-"""Size of a look for a line break. A higher value reads more bytes than needed, a lower value asks more often."""
+"""Bytes that are read at a time in search of a line break. A higher value reads more bytes than needed, a lower value
+makes more requests."""
 RECORD_BYTES_MAX = 200 * 1024 * 1024
-"""Bytes of a record. A higher value takes longer records, each of which needs several times its size in memory."""
+"""Bound on the bytes of a record. A higher value accepts longer records, each of which needs several times its size in
+memory."""
 BEGINNING_BYTES = 64 * 1024
 """Bytes of a longer record that are kept, for its dead letter."""
 BLANK = b" \t\r\n"
@@ -52,7 +54,7 @@ class LongRecord(NamedTuple):
 def break_end(data: bytes, begin: int = 0) -> int:
     """Return the end of the first line break at or after `begin`; -1 if there is none.
 
-    A CR that ends the data is none yet, because a LF may follow.
+    A CR at the end of the data does not count yet, because a LF may follow.
     """
     line_feed, carriage = data.find(b"\n", begin), data.find(b"\r", begin)
     if carriage < 0 or 0 <= line_feed < carriage:
@@ -65,7 +67,7 @@ def break_end(data: bytes, begin: int = 0) -> int:
 def line_start(read_range: ReadRange, size: int, position: int, stop: int | None = None) -> int:
     """Return the start of the first line that starts at or after `position`; `size` if there is none.
 
-    With `stop`, nothing is looked for from there on: then the answer is `stop` if no line starts before it.
+    With `stop`, the search ends there: the answer is `stop` if no line starts before it.
     """
     if position == 0:
         return 0
@@ -86,7 +88,7 @@ def line_start(read_range: ReadRange, size: int, position: int, stop: int | None
 
 
 def whole_lines(data: bytes) -> int:
-    """Return how many bytes, from the first on, are whole lines whatever follows the data."""
+    """Return the number of leading bytes that are complete lines, whatever follows the data."""
     return max(data.rfind(b"\n"), data.rfind(b"\r", 0, max(0, len(data) - 1))) + 1
 
 
@@ -134,7 +136,7 @@ def long_record(read_range: ReadRange, offset: int, size: int, record_bytes_max:
 def bounded(
     block: RecordBlock, starts: np.ndarray, ends: np.ndarray, record_bytes_max: int
 ) -> Iterator[RecordBlock | LongRecord]:
-    """Yield a block without those of its records that are longer than the bound; these are yielded by themselves."""
+    """Yield a block without its records that are longer than the bound; those are yielded separately."""
     begin = 0
     for number in np.flatnonzero(ends - starts > record_bytes_max).tolist():
         start, end = int(starts[number]), int(ends[number])

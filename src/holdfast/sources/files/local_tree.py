@@ -67,7 +67,7 @@ class LocalTree(FileTree):
                         if not linked or not leads_back(real, way):
                             yield from self._walk(entry.path, (*way, real))
                 except FileNotFoundError:
-                    continue  # The file was deleted meanwhile: as if the listing had begun later.
+                    continue  # The file was deleted meanwhile; it is left out, as in a listing that began later.
                 except OSError as error:
                     if error.errno != errno.ELOOP:
                         raise

@@ -17,15 +17,14 @@ from holdfast.sources.files.trees import FileInfo, FileTree
 
 STREAM_BYTES = 1024 * 1024
 """Bytes of a column that are read at once from a row group that is read in pieces. A higher value needs more memory for
-each column, a lower value asks a store more often."""
+each column, a lower value makes more requests to a store."""
 
 
 class ParquetFormat(ColumnarFormat):
-    """Parquet. Only the row groups that a range touches are read; a group that is larger than a batch, in pieces.
-
-    A timestamp in INT96 holds a day and nanoseconds within it, so it reaches further than any of Arrow's units. It is
-    read in microseconds, and again in seconds, which hold each of them: where the two differ, the time has wrapped
-    around, and its row is bad.
+    """Parquet. Only the row groups that overlap a range are read; a group that is larger than a batch is read in
+    pieces. A timestamp in INT96 has a day and nanoseconds within it, so its range exceeds that of Arrow's units. It is
+    read in microseconds, and again in seconds, which can hold every value: if the two differ, the time has overflowed,
+    and its row is bad.
     """
 
     name = "parquet"

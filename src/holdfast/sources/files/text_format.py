@@ -1,8 +1,8 @@
-"""The common part of CSV and JSON lines: positions in bytes, blocks of lines, bad records that are set apart.
+"""The common part of CSV and JSON lines: positions in bytes, blocks of lines, bad records that are put aside.
 
-A compressed file, or a CSV file with `multiline=True`, cannot be divided and is a single read.
-A block is converted as a whole. If its conversion fails, its records are tried in smaller groups until each bad
-record stands alone. A good record converts in the same way whatever stands beside it.
+A compressed file, or a CSV file with `multiline=True`, cannot be divided and is a single read. A block is converted as
+a whole. If its conversion fails, its records are converted in smaller groups until each bad record is found. The
+conversion of a good record does not depend on its neighbours.
 """
 
 from abc import ABC, abstractmethod
@@ -74,7 +74,7 @@ class BlockParser(ABC):
 
 
 class RefusingParser(BlockParser):
-    """Sets all records of a file apart, for the same reason: the file's columns do not fit the schema."""
+    """Puts all records of a file aside, for the same reason: the file's columns do not fit the schema."""
 
     def __init__(self, schema: pa.Schema, reason: str, records: Callable[[bytes], list[TextRecord]]) -> None:
         self._rows = pa.RecordBatch.from_pylist([], schema=schema)
@@ -196,7 +196,7 @@ class TextFormat(FileFormat):
         compression = compression_of(file)
         if compression is None:
             return raw
-        # A codec asks for 64 KB at a time, each of which would be a request to a store.
+        # A codec reads 64 KB at a time, and each read would be a request to a store.
         return pa.CompressedInputStream(pa.BufferedInputStream(raw, lines.BLOCK_BYTES), compression)
 
     def indivisible(self, file: FileInfo) -> bool:

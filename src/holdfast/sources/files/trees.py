@@ -1,6 +1,6 @@
 """Access to the files of a source: the files that match a pattern, and their bytes.
 
-A path is canonical and absolute (`/data/a.csv`, `s3://bucket/a.csv`). It identifies the file for ever, whatever
+A path is canonical and absolute (`/data/a.csv`, `s3://bucket/a.csv`). It identifies the file permanently, whatever
 pattern found it. Trees hold no state, and do not know the contents of files.
 """
 

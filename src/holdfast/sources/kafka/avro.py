@@ -1,8 +1,9 @@
 """Avro values: a record's schema as Arrow columns, and rows from and to Avro's binary form.
 
-Two libraries stand behind it. pyruhvro goes between many values and Arrow without a Python object for a row, and knows
-the plain types, lists, maps and records. fastavro is the way for schemas with bytes, fixed, decimals, UUIDs or local
-timestamps, row by row. A schema takes one way for all of its values, so that the same bytes always give the same row.
+Two libraries are used. pyruhvro converts many values at once to and from Arrow, without a Python object for each row,
+and knows the plain types, lists, maps and records. fastavro works row by row, for schemas with bytes, fixed, decimals,
+UUIDs or local timestamps. A schema uses the same library for all its values, so the same bytes always give the same
+row.
 
 A value of Confluent's wire format has a frame before it:   0   schema id (4 bytes, big endian)   Avro's binary form
 """
@@ -44,10 +45,11 @@ PLAIN: dict[str, pa.DataType] = {
 BY_ROW = {"bytes", "fixed", "decimal", "uuid", "local-timestamp-millis", "local-timestamp-micros"}
 """Types that only the row-wise library knows."""
 REFUSED = ("time-", "timestamp-", "local-timestamp-", "duration", "big-decimal")
-"""Beginnings of logical types that have no column type; other unknown ones are passed over, as Avro asks."""
+"""Prefixes of logical types that have no column type and are refused; other unknown logical types are ignored, as Avro
+requires."""
 REQUIRED_BELOW = "required below a column"
 CHOOSY = {"enum", "fixed", "decimal", "uuid", REQUIRED_BELOW}
-"""Kinds of which some values of the column's type cannot be encoded."""
+"""Kinds that cannot encode every value of their column's type."""
 
 
 @cache
@@ -84,11 +86,11 @@ class AvroSchema:
         return bool(self.kinds & BY_ROW)
 
     def parsed(self) -> Any:
-        """Return the schema as the row-wise library takes it."""
+        """Return the schema in the form for the row-wise library."""
         return libraries()[1].parse_schema(json.loads(self.text))
 
     def for_reading(self) -> Any:
-        """Return the schema as the row-wise library takes it, with defaults as the values that they stand for."""
+        """Return the schema in the form for the row-wise library, with decoded default values."""
         parsed = self.parsed()
         decode_defaults(parsed, parsed.get("__named_schemas", {}), self._whose)
         return parsed
@@ -107,7 +109,7 @@ class AvroSchema:
         return pa.field(field["name"], self._type(type_, f"{whose}: field {field['name']!r}"), nullable=nullable)
 
     def _type(self, declared: Any, whose: str) -> pa.DataType:
-        """Return the Arrow type of a type without null. All that lies below a column is nullable, as in Spark."""
+        """Return the Arrow type of a type without null. All nested values are nullable, as in Spark."""
         kind = kind_of(declared)
         if isinstance(kind, str):
             self.kinds.add(kind)
@@ -147,7 +149,8 @@ def kind_of(declared: Any) -> Any:
 
 
 def takes_no_bytes(declared: Any) -> bool:
-    """Return whether values of a type have no bytes: null, and records of nothing else. A union has its branch."""
+    """Return whether values of a type have no bytes: null, and records of only such types. A union has the bytes of its
+    branch number."""
     if isinstance(declared, Mapping) and "fields" in declared:
         return all(takes_no_bytes(field["type"]) for field in declared["fields"])
     if isinstance(declared, Mapping) and declared["type"] == "fixed":
@@ -231,7 +234,8 @@ def decoder(writer: AvroSchema, reader: AvroSchema) -> Callable[[list[bytes]], p
 
 
 def with_wide_ints(declared: Any) -> Any:
-    """Return a schema with `long` for `int`, which has the same bytes: the library wraps integers around at 32 bits."""
+    """Return a schema with `long` in place of `int`, which has the same bytes, since the library silently cuts `int` to
+    32 bits."""
     if isinstance(declared, list):
         return [with_wide_ints(one) for one in declared]
     if isinstance(declared, dict):

@@ -1,4 +1,4 @@
-"""Defaults of fields in Avro schemas, as the values that they stand for.
+"""Decoding of the defaults of fields in Avro schemas.
 
 A default is JSON, and the row-wise library takes it as it is. By the specification, bytes and fixed are text in which
 each character is a byte (ISO 8859-1), a decimal is such bytes, and a time is a number in the unit of its type.
@@ -74,7 +74,8 @@ def decoded(schema: Any, default: Any, named: Mapping[str, Any]) -> Any:
 
 
 def _of_union(branches: list[Any], default: Any, named: Mapping[str, Any]) -> Any:
-    """Return the value in the first branch that takes it; that is the first of all, as older specifications ask."""
+    """Return the value in the first branch that accepts it. Older specifications require that it is the very first
+    branch."""
     for branch in branches:
         try:
             return decoded(branch, default, named)

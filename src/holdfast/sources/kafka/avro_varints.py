@@ -1,8 +1,8 @@
-"""Avro's integers beyond 64 bits, which both libraries cut to 64 bits in silence. The specification has none.
+"""Integers beyond 64 bits in Avro values, which both libraries silently cut to 64 bits. The specification forbids them.
 
 An integer takes as many bytes as its value needs, all but the last with the high bit set: ten at most, and of the tenth
-only the lowest bit counts. A longer one is rare and so is its pattern of bytes, but for text in many alphabets. Values
-with the pattern are encoded again, and those that come out differently are followed byte by byte.
+only the lowest bit counts. A longer one is rare, and so is its pattern of bytes, except in text of many alphabets.
+Values with the pattern are encoded again, and those that come out differently are checked byte by byte.
 """
 
 import re
@@ -26,8 +26,8 @@ def check_integers(
 ) -> None:
     """Raise `ValueError` if a value has an integer beyond 64 bits.
 
-    `expanded`: the schema of the values, with named types in their places. `encoded_again`: decodes values, and encodes
-    what it found; a value that comes out as it was need not be followed.
+    `expanded`: the schema of the values, with the definitions of named types filled in. `encoded_again`: decodes values
+    and encodes them again; a value that does not change need not be checked.
     """
     found = suspects(values)
     if found and encoded_again is not None:
@@ -78,7 +78,8 @@ def _past_bytes(data: bytes, at: int) -> int:
 
 
 def _past_blocks(data: bytes, at: int, past_item: Callable[[int], int]) -> int:
-    """Return the place after the blocks of an array or a map; a negative number of items has its bytes beside it."""
+    """Return the place after the blocks of an array or a map; a negative number of items is followed by their size in
+    bytes."""
     while True:
         count, at = _integer(data, at)
         if not count:

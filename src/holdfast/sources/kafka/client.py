@@ -14,7 +14,7 @@ log = logger(__name__)
 
 PACKAGE_MISSING = "Kafka needs the package confluent-kafka: pip install 'holdfast[kafka]'"
 ANSWER_S_MAX = 15.0
-"""Seconds within which Kafka must answer a request; a higher value waits longer for a broker that is away."""
+"""Seconds within which Kafka must answer a request; a higher value waits longer for an unreachable broker."""
 
 
 def client_package() -> Any:

@@ -1,4 +1,4 @@
-"""Reading with the client's own `consume`, where the fast way (`queue_reader.py`) cannot be taken."""
+"""Reading with the client's own `consume`, if the fast way (`queue_reader.py`) cannot be used."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ MESSAGES_MAX = 10_000
 
 
 class ClientReader(PartitionReader):
-    """A consumer that is assigned a single partition at a time, and goes on where its last read ended."""
+    """A consumer that is assigned a single partition at a time, and continues where its last read ended."""
 
     def __init__(self, whose: str, settings: Mapping[str, Any]) -> None:
         self._whose = whose
@@ -25,7 +25,7 @@ class ClientReader(PartitionReader):
         self._consumer = made(whose, self._package.Consumer, {**settings, "group.id": "holdfast-reader"})
         self._place: tuple[str, int, int] | None = None
         self._left: list[Any] = []
-        """Messages that came with the last read, and that lie behind its end."""
+        """Messages that came with the last read, but are after its end."""
         self._taken_to = 0
         """All messages of the partition below this offset were taken: they were read, or are left."""
 
@@ -68,9 +68,8 @@ class ClientReader(PartitionReader):
         return message.error().code() in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE}
 
     def _pass_lost(self, topic: str, partition: int, stop: int, passes: bool) -> bool:
-        """Compare the read with the offsets that the partition's leader has; pass over those that are gone.
-
-        Returns whether the leader answered that some are gone. Raises `PositionLost` unless the read goes on.
+        """Compare the read with the offsets that the partition's leader has, and skip missing ones. Returns True if the
+        leader answered that some are missing. Raises `PositionLost` unless the read may skip them.
         """
         place = self._package.TopicPartition(topic, partition)
         try:

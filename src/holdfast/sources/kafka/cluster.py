@@ -22,8 +22,8 @@ class KafkaCluster:
     """A connection to a cluster. Every method may raise `StorageError` if the cluster does not answer, `PositionLost`
     if a topic that is asked for is not there.
 
-    After an error the client is made anew: the old one goes on asking with the epochs of leaders that it knew, and a
-    broker that was started again refuses those for minutes.
+    After an error, the client is made anew: the old client would keep asking with the leader epochs that it knew, which
+    a restarted broker refuses for minutes.
     """
 
     def __init__(self, whose: str, settings: Mapping[str, Any]) -> None:
@@ -80,8 +80,8 @@ class KafkaCluster:
         return found | offsets_of(self.ends(without))
 
     def cut_logs(self, positions: Mapping[str, ReachedPosition]) -> dict[str, int | None]:
-        """Return the partitions whose logs were cut before these positions, each with the offset of the cut if it is
-        known; also those that grew again since."""
+        """Return the partitions whose logs were cut before these positions, even if the logs grew again since; each
+        with the offset of the cut, if it is known."""
         return cut_logs(self._whose, self._settings, positions) if positions else {}
 
     def _offsets(self, splits: Iterable[str], spec: Any) -> dict[str, ReachedPosition]:

@@ -1,12 +1,12 @@
 """Planning of reads from Kafka, on the driver.
 
-The offsets of the source (`positions.py`) hold positions, ids of topics and epochs of leaders. The ids tell a topic
-that was deleted and created again from the topic whose rows were read; the epochs tell a log that was cut short, and
-perhaps grew again, from the log whose rows were read (`log_check.py`).
+The offsets of the source (`positions.py`) hold positions, ids of topics and epochs of leaders. The ids show if a topic
+was deleted and created again since its rows were read; the epochs show if a log was cut short, and perhaps grew again,
+since its rows were read (`log_check.py`).
 
 Invariants
-- A position is checked whenever its leader's epoch is another than when it was reached, or the log ends before it.
-- A read never goes past the last stable offset of its partition, so that all its rows are there for good.
+- A position is checked if its leader's epoch is not the one under which it was reached, or if the log ends before it.
+- A read never goes past the last stable offset of its partition, so all its rows are final.
 - A partition that the offsets do not name is read from its earliest offset: it appeared after the start.
 """
 
@@ -41,8 +41,8 @@ DISCOVERY_PAUSE_S = 1.0
 """Seconds between two looks for new topics, new partitions and rows that retention has deleted. A higher value asks the
 cluster less often."""
 SHARE_ROWS_MIN = 2_000
-"""Rows of a partition that a batch reads at least, if there are as many. A higher value gives fewer, larger reads where
-many partitions lag behind."""
+"""Least number of rows that a batch reads from a partition, if there are as many. A higher value makes fewer and larger
+reads if many partitions lag behind."""
 ROW_BYTES = 100
 """Assumed size of a message, for the limit on a batch's bytes."""
 
@@ -65,7 +65,7 @@ class GroupCommits(Protocol):
 
 
 class KafkaEnumerator(Enumerator):
-    """Knows the partitions and how far they reach."""
+    """Knows the partitions, and plans reads from them."""
 
     def __init__(
         self, whose: str, settings: KafkaSettings, cluster: KafkaCluster, clock: Clock, group: GroupCommits | None
@@ -81,7 +81,7 @@ class KafkaEnumerator(Enumerator):
         self._discovered_s = float("-inf")
         self._told: set[str] = set()
         self._sound: set[tuple[str, ReachedPosition, int]] = set()
-        """Positions that were found to be there under the epoch of a later leader."""
+        """Positions that were checked, and found valid, under the epoch of a later leader."""
 
     def initial(self) -> Offsets:
         self._discover()
@@ -228,7 +228,7 @@ def topics_of(splits: Iterable[str]) -> set[str]:
 
 
 def has_moved(start: Offsets, to: Offsets) -> bool:
-    """Return whether offsets differ by more than by facts that were not known before."""
+    """Return whether offsets differ by more than newly known facts (ids and epochs)."""
     return len(partitions(to)) != len(partitions(start)) or any(to.get(name) != each for name, each in start.items())
 
 
@@ -238,9 +238,8 @@ def where(split: str) -> str:
 
 
 def in_turn(left: Mapping[str, int], read: int, budget: int) -> list[str]:
-    """Choose the partitions of a batch: all, or as many as get a large share, others with each batch.
-
-    `read` is the sum of all positions. It grows by about `budget` with each batch, so that it tells whose turn it is.
+    """Choose the partitions of a batch: all, or only as many as get a large share, with other partitions in each batch.
+    `read` is the sum of all positions. It grows by about `budget` with each batch, so it decides whose turn it is.
     """
     count = max(1, budget // SHARE_ROWS_MIN)
     names = sorted(left, key=partition_of)

@@ -51,8 +51,8 @@ FETCHING_DEFAULTS = {
     "queued.min.messages": 100_000,
     "fetch.queue.backoff.ms": 10,
 }
-"""Options that a user's own replace: large fetches, an answer soon after the last message, and a pause of fetching that
-ends soon after the queue has been emptied (librdkafka's own is a second, in which a fast reader waits)."""
+"""Options that a user's own options override: large fetches, an answer soon after the last message, and a short pause
+of fetching after the queue was full (librdkafka's own pause is a second, for which a fast reader would wait)."""
 VALUES = ("bytes", "string", "json", "avro")
 PARSERS = 2
 """Threads that parse messages in a task. A higher value uses more processors for a single partition, and holds more
@@ -264,7 +264,7 @@ class KafkaSource(Source):
 
 
 def ahead(parse: Callable[[Messages], SourceBatch], found: Iterator[Messages]) -> Iterator[SourceBatch]:
-    """Parse in threads beside the caller, who takes the next messages out of the queue meanwhile; in order."""
+    """Parse messages, in order, in other threads, while the caller takes the next messages out of the queue."""
     with ThreadPoolExecutor(PARSERS, thread_name_prefix="kafka-parse") as pool:
         waiting: deque[Future[SourceBatch]] = deque()
         for messages in found:
@@ -281,7 +281,8 @@ def offset(position: SplitPosition) -> int:
 
 
 def place_of(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> SplitPosition:
-    """Return the position of a batch: the first offset, or a text with both ends if offsets are missing in between."""
+    """Return the position of a batch: its first offset, or a text with its first and last offset if offsets are missing
+    in between."""
     if len(offsets) == 0:
         return None
     first, last = int(offsets[0]), int(offsets[-1])

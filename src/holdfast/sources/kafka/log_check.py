@@ -1,9 +1,9 @@
-"""Checks that a partition's log still reaches to a position, and still has there the messages that were read.
+"""The check that a partition's log still reaches a position, and still has the messages that were read before it.
 
 A log becomes shorter when a replica that lacked its last messages becomes leader, or when a broker loses its disk. New
-messages then get offsets that were read before. The leader's epoch, which grows with each change of leaders, tells
-them apart: the broker knows at which offset the messages of an epoch end (Kafka's proposal KIP-320). Only consumers
-may ask for that, so a consumer is set to each position, with the epoch under which it was reached.
+messages then get offsets that were read before. The leader's epoch, which grows with each change of leaders, tells them
+apart: the broker knows at which offset the messages of an epoch end (Kafka's proposal KIP-320). Only consumers may
+request that, so a consumer is set to each position, with the epoch under which it was reached.
 """
 
 import re
@@ -69,7 +69,7 @@ def _place(package: Any, split: str, reached: ReachedPosition) -> Any:
 
 
 def _told(who: str, package: Any, split: str, error: Any) -> dict[str, int | None]:
-    """Return what a broker's answer tells of a log: the offset at which it was cut, or nothing if it was not."""
+    """Return the offset at which a log was cut, from a broker's answer; empty if it was not cut."""
     codes = package.KafkaError
     if error is None or error.code() == codes._PARTITION_EOF:
         return {}

@@ -16,18 +16,18 @@ HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), 
 
 
 class Wanted(NamedTuple):
-    """The parts of messages that a read asks for; their offsets always come."""
+    """The parts of messages that a read wants; offsets are always read."""
 
     keys: bool = False
     values: bool = False
     headers: bool = False
     timestamps: bool = False
     passes_lost: bool = False
-    """True if the read goes on where messages are gone; otherwise it raises `PositionLost`."""
+    """True if the read skips messages that are gone; otherwise it raises `PositionLost`."""
 
 
 class Messages(NamedTuple):
-    """Neighbouring messages of a partition, in the order of their offsets. A part that was not asked for is None."""
+    """Consecutive messages of a partition, in the order of their offsets. A part that was not wanted is None."""
 
     offsets: npt.NDArray[np.int64]
     keys: pa.Array | None
@@ -84,10 +84,9 @@ def read_headers(
 
 
 def after_lost(where: str, at: int, stop: int, low: int, high: int, passes: bool) -> int:
-    """Return the offset at which a read up to `stop` goes on, some of whose messages from `at` on are gone.
-
-    `low` and `high` are the first offset that the partition has and its end. Raises `PositionLost` unless `passes`,
-    `StorageError` if nothing is gone.
+    """Return the offset at which a read up to `stop` continues, if messages from `at` on are gone. `low` and `high` are
+    the partition's first offset and its end. Raises `PositionLost` unless `passes`, and `StorageError` if no message is
+    gone.
     """
     if low <= at and stop <= high:
         raise StorageError(f"{where}: the broker did not give the messages from offset {at} on, though it has them")

@@ -21,7 +21,7 @@ OFFSET_MAX = 2**63 - 1
 
 
 class ReachedPosition(NamedTuple):
-    """An offset, and the epoch of the partition's leader when this offset was known to be there.
+    """An offset, and the epoch of the partition's leader at the time when this offset was known to exist.
 
     The epoch grows with each change of leaders; -1: the broker does not tell it.
     """

@@ -1,8 +1,8 @@
 """The fast way out of Kafka: librdkafka's batch consume, called in the client's own library without the GIL.
 
-The package of the client carries librdkafka. Its functions are called by ctypes, which lets go of the GIL, and its
-messages are copied into Arrow buffers by compiled loops (`gather.py`), so that no Python object is made for a message.
-A partition that was read stays open: librdkafka fetches ahead, and the next read goes on with messages that are there.
+The package of the client carries librdkafka. Its functions are called by ctypes, which releases the GIL, and compiled
+loops (`gather.py`) copy its messages into Arrow buffers, so no Python object is made for a message. A partition that
+was read stays open: librdkafka fetches ahead, and the next read continues with messages that are there already.
 """
 
 import ctypes
@@ -89,12 +89,12 @@ def address_of(function: Any) -> np.uint64:
 
 
 TRIES_MAX = 3
-"""Bound on errors about a position that may be about a position of before. A higher value takes longer to fail."""
+"""Bound on the errors about a position that may belong to an earlier position. A higher value takes longer to fail."""
 
 
 @dataclass
 class OpenPartition:
-    """A partition that is fetched from, and messages that were taken and lie behind the end of the last read."""
+    """A partition that is being fetched, and messages that were taken but are after the end of the last read."""
 
     topic: int
     number: int
@@ -107,9 +107,9 @@ class OpenPartition:
     passes_lost: bool = False
     """True if the read under way goes on where messages are gone."""
     begun_again: bool = False
-    """True if its position was tried a second time, or messages were passed over; the next read opens it anew."""
+    """True if its position was tried a second time, or messages were skipped; the next read opens it anew."""
     tries: int = 0
-    """Number of errors about a position since messages were last passed over."""
+    """Number of errors about a position since messages were last skipped."""
     left: Addresses = field(default_factory=lambda: NO_MESSAGES)
 
 
@@ -164,7 +164,7 @@ class QueueReader(PartitionReader):
         return client
 
     def _opened(self, topic: str, partition: int, start: int) -> OpenPartition:
-        """Return the partition at this position: as the last read left it, or begun anew."""
+        """Return the partition at this position: still open after the last read, or opened anew."""
         key = (topic, partition)
         opened = self._open.pop(key, None)
         if opened is not None and opened.position != start:
@@ -215,8 +215,8 @@ class QueueReader(PartitionReader):
     def _begin_again_or_fail(self, opened: OpenPartition, topic: str, code: int) -> None:
         """Try a position a second time before it counts as lost.
 
-        An error about a position may be about the position from which this partition was fetched before, and from which
-        librdkafka has fetched ahead: of a topic that was created anew since, it does not exist.
+        An error may belong to an earlier position, from which librdkafka still fetched ahead: if the topic was created
+        anew since, that position does not exist.
         """
         if code not in LOST:
             self._fail(topic, opened.number, opened.taken_to, code)
@@ -229,9 +229,8 @@ class QueueReader(PartitionReader):
         self._begin(opened, topic)
 
     def _pass_lost(self, opened: OpenPartition, topic: str, timeout_s: float) -> bool:
-        """Compare the read with the offsets that the partition's leader has; pass over those that are gone.
-
-        Returns whether the leader answered that some are gone. Raises `PositionLost` unless the read goes on.
+        """Compare the read with the offsets that the partition's leader has, and skip missing ones. Returns True if the
+        leader answered that some are missing. Raises `PositionLost` unless the read may skip them.
         """
         low, high = ctypes.c_int64(), ctypes.c_int64()
         place = (topic.encode(), opened.number, ctypes.byref(low), ctypes.byref(high))

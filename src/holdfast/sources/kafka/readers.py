@@ -10,7 +10,7 @@ from holdfast.sources.kafka.messages import PartitionReader
 from holdfast.sources.kafka.queue_reader import QueueReader, library
 
 IDLE_MAX = 4
-"""Readers that rest in a process. A higher value keeps more connections and fetched messages."""
+"""Number of idle readers that a process keeps. A higher value keeps more connections and fetched messages."""
 
 _idle: list[tuple[tuple[Any, ...], PartitionReader]] = []
 _owner = os.getpid()
@@ -28,7 +28,7 @@ def reader(whose: str, settings: Mapping[str, Any]) -> Iterator[PartitionReader]
     lent = new_reader(whose, settings) if place is None else _idle.pop(place)[1]
     try:
         yield lent
-    except BaseException:  # Also of a generator that is closed in the midst of a read.
+    except BaseException:  # Includes the end of a generator that is closed during a read.
         lent.close()
         raise
     _idle.append((key, lent))

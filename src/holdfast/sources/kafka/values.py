@@ -1,5 +1,5 @@
-"""Rows made of messages: the value as it is, as text, or as the columns of a JSON object or an Avro record, and the
-metadata beside it.
+"""Rows made of messages: the value as bytes, as text, or as the columns of a JSON object or an Avro record, with
+metadata.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -50,7 +50,7 @@ class ValueFormat:
         self.schema = pa.schema([pa.field("value", pa.binary())])
 
     def narrowed(self, names: Collection[str]) -> "ValueFormat":
-        """Return the format for the columns in `names`; it may give further ones."""
+        """Return the format for the columns in `names`; it may return further columns."""
         return self
 
     def parse(self, values: pa.Array) -> Parsed:
@@ -83,7 +83,7 @@ class JsonValues(ValueFormat):
         self._reader = JsonReader(schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to tasks as the schema alone: decoders cannot be pickled."""
+        """Pickle only the schema, since decoders cannot be pickled."""
         return JsonValues, (self.schema,)
 
     def narrowed(self, names: Collection[str]) -> ValueFormat:
@@ -108,7 +108,7 @@ class AvroValues(ValueFormat):
         self._decoders = {head: decoder(writer, schema) for head, writer in writers.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to tasks as the schemas alone: functions of the libraries cannot be pickled."""
+        """Pickle only the schemas, since functions of the libraries cannot be pickled."""
         return AvroValues, (self._reader, self._ids)
 
     def parse(self, values: pa.Array) -> Parsed:
@@ -129,7 +129,8 @@ class AvroValues(ValueFormat):
 
 
 def by_head(values: list[bytes | None], size: int) -> list[tuple[bytes | None, list[int], list[bytes]]]:
-    """Group values by their first `size` bytes: head, places, and the rest of each; values that are None by None."""
+    """Group values by their first `size` bytes: the head, the places of the values, and the rest of each. The head of
+    None is None."""
     found: dict[bytes | None, tuple[list[int], list[bytes]]] = {}
     for place, value in enumerate(values):
         head = None if value is None else value[:size]
@@ -150,7 +151,7 @@ class AvroRows(NamedTuple):
     def add(
         self, decode: Callable[[list[bytes]], pa.RecordBatch], values: list[bytes], places: npt.NDArray[np.int64]
     ) -> None:
-        """Decode values; halve them if that fails, until each bad value stands alone."""
+        """Decode values; if that fails, decode halves of them, until each bad value is found."""
         try:
             rows = decode(values)
         except ValueError as error:

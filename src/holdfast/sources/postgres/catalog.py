@@ -1,4 +1,4 @@
-"""The server's catalog: the columns of tables, and everything that keeps a source from reading, then and later."""
+"""The server's catalog: the columns of tables, and checks for everything that would keep a source from reading."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,8 +44,8 @@ ORDER BY a.attnum"""
 class TableFacts:
     """Facts of a table in the catalog.
 
-    `oid` 0: there is no table of this name. `kind`: `r`, or `p` for a partitioned table; others are no tables.
-    `hides_rows`: row-level security hides some from `user`.
+    `oid` 0: there is no table of this name. `kind`: `r`, or `p` for a partitioned table; other kinds are no tables.
+    `hides_rows`: row-level security hides some rows from `user`.
     """
 
     name: str
@@ -61,7 +61,7 @@ class TableFacts:
 
 
 class Catalog:
-    """The catalog as a source with this publication reads it. `who` names the source in errors."""
+    """The catalog for a source with this publication. `who` names the source in errors."""
 
     def __init__(self, server: Server, who: str, publication: str, truncate: str) -> None:
         self._server = server
@@ -79,7 +79,7 @@ class Catalog:
         if state is None:
             return
         self.check_slot(slot, state)
-        # Without a name it may be a process that ends just now, for which the reader's claim waits.
+        # A holder without a name may be a process that is just ending; the reader's claim waits for it.
         if state.active_application and not state.active_application.startswith(APPLICATION):
             self._refuse(
                 f"slot {slot!r} is in use by process {state.active_pid} ({state.active_application!r}): stop it, or "
@@ -87,7 +87,7 @@ class Catalog:
             )
 
     def check_running(self, tables: Mapping[str, TableColumns]) -> None:
-        """Raise `JobRefused` if the stream no longer contains all changes of the tables that were there."""
+        """Raise `JobRefused` if the stream no longer contains all changes of these tables."""
         self._check_publication(list(tables), f", and {_ANEW}")
         for facts in self._facts(list(tables)):
             table = tables[facts.name]
@@ -220,7 +220,7 @@ class Catalog:
 
 
 def made_anew(table: str) -> str:
-    """Describe a table whose name another table has now."""
+    """Describe the problem of a table whose name now belongs to another table."""
     return (
         f"table {table} was dropped and made anew, or another table has its name now; the server does not tell that "
         f"the rows of before are gone: {_ANEW}"

@@ -1,4 +1,4 @@
-"""The JobMaster's side of a PostgreSQL slot: owns reader and spool, plans, and lets segments go."""
+"""The JobMaster's side of a PostgreSQL slot: owns reader and spool, plans reads, and releases segments."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ class PostgresEnumerator(Enumerator):
         self._context = context
         self._spool = Spool[SlotHead](SPLIT, split_transactions)
         self._system = server.identity()
-        # The source is in the name, so that two of a job that were given the same slot do not end each other for ever.
+        # The name includes the source, so that two sources of a job with the same slot do not end each other for ever.
         name = ReaderName(f"{context.job_id}.{zlib.crc32(context.source.encode()):08x}", context.epoch)
         self._reader = Reader(server.named(str(name)), catalog, settings, self._spool, context, self._system, name)
 
@@ -49,7 +49,7 @@ class PostgresEnumerator(Enumerator):
 
     def initial(self) -> Offsets:
         self._reader.claim.take()
-        slot = self._server.slot(self._settings.slot)  # before the listing: changes it has confirmed are stored by now
+        slot = self._server.slot(self._settings.slot)  # before the listing: confirmed changes are stored by now
         listed = stored_segments(self._context.store, self._context.source)
         if not self._taken_up(listed, slot):
             self._begin_chain(listed)
@@ -79,14 +79,14 @@ class PostgresEnumerator(Enumerator):
         self._reader.start()
 
     def _chain(self, listed: list[ObjectInfo], root: SlotSegment) -> list[SlotSegment]:
-        """Return `root` and the segments behind it."""
+        """Return `root` and the segments after it."""
         context = self._context
         chain = [root, *follow(context.store, context.source, listed, root.head.number + 1, root, SlotHead)]
         check_frontiers(chain[-1].name, chain[-1].head.chunks, self._settings.tables)
         return chain
 
     def _check_gap(self, last: int, listed: list[ObjectInfo]) -> None:
-        """Refuse an older checkpoint, after which segments are gone: a newer checkpoint was past them."""
+        """Refuse an older checkpoint if segments after it are missing, because a newer checkpoint had passed them."""
         later = [number for info in listed if (number := _number(info.name)) is not None and number > last]
         if later and min(later) > last + 1:
             raise JobRefused(
@@ -97,7 +97,8 @@ class PostgresEnumerator(Enumerator):
             )
 
     def _taken_up(self, listed: list[ObjectInfo], slot: SlotState | None) -> bool:
-        """Go on with the segments of an earlier driver before its first checkpoint, if the slot is still the same."""
+        """Continue with the segments that an earlier driver stored before its first checkpoint, if the slot is still
+        the same."""
         for root in self._roots(listed):
             chain = self._chain(listed, root)
             if self._fits(chain[-1], slot):
@@ -106,7 +107,8 @@ class PostgresEnumerator(Enumerator):
         return False
 
     def _fits(self, last: SlotSegment, slot: SlotState | None) -> bool:
-        """Return whether the slot goes on where a chain ends. A snapshot that was not finished makes the slot anew."""
+        """Return whether the slot continues where a chain ends. After an unfinished snapshot, the slot is made anew, so
+        any slot fits."""
         ours = last.head.system == self._system and last.head.slot == self._settings.slot
         goes_on = slot is not None and slot.confirmed_lsn <= last.head.end_lsn
         return ours and (bool(last.head.snapshot) or goes_on)
@@ -118,12 +120,12 @@ class PostgresEnumerator(Enumerator):
         return [read_head(self._context.store, info.name, info.size, SlotHead) for info in newest]
 
     def _only_first(self, chain: list[SlotSegment]) -> list[SlotSegment]:
-        """Give up the segments of a snapshot that was not finished."""
+        """Delete the segments of an unfinished snapshot; return the first segment of the chain."""
         self._context.store.delete([each.name for each in chain[1:]])
         return chain[:1]
 
     def _begin_chain(self, listed: list[ObjectInfo]) -> None:
-        """Store the first segment, which has no rows: it says that the slot is ours."""
+        """Store the first segment, which has no rows: it shows that the slot belongs to this source."""
         slot = self._server.slot(self._settings.slot)
         self._context.store.delete([info.name for info in listed])
         self._spool.reset(0, [])
@@ -180,7 +182,7 @@ class PostgresEnumerator(Enumerator):
     def completed(self, offsets: Offsets) -> None:
         place = self._place(offsets)
         self._reader.passed = place
-        # The segment right before the place stays, because it tells of that segment's end.
+        # The segment directly before the place stays, because its head has the state at the place.
         before = SpoolPosition(place.segment - 1, 0)
         self._context.store.delete([each.name for each in self._spool.let_go(before)])
 

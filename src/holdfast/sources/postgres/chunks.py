@@ -4,9 +4,9 @@
                                                                                                   │
     rows of the chunk, with the changes of transactions that S did not see ◄── the mark comes in the stream
 
-Changes of keys that no chunk has brought yet are dropped: their chunk will bring the rows as they are. A transaction
-that S saw is told before the mark, since its commit lies before it in the WAL. So each key begins with an insert, at
-the mark of its chunk, and from there on the stream contains every change.
+Changes of keys that no chunk has brought yet are dropped, since their chunk will bring the current rows. A transaction
+that S saw comes before the mark in the stream, since its commit is before the mark in the WAL. So each key begins with
+an insert, at the mark of its chunk, and from there on the stream contains every change.
 """
 
 from collections import deque
@@ -31,8 +31,8 @@ from holdfast.sources.postgres.snapshot import column_name, copied_batch, copy_t
 from holdfast.sources.postgres.writer import SegmentContent
 
 RECENT_MAX = 100_000
-"""Number of transactions that are remembered, to notice one that the stream has sent and that a snapshot does not see
-yet."""
+"""Number of transactions that are remembered, to notice a transaction that the stream has sent but a snapshot does not
+see yet."""
 ATTEMPTS_MAX = 100
 Bound = int | str
 """A key at which a range of a table ends: a whole number, or a UUID as text, whose order is that of its text."""
@@ -55,7 +55,7 @@ class Visibility:
         return Visibility(int(least), int(following), frozenset(int(each) for each in running.split(",") if each))
 
     def saw(self, xids: Ints) -> npt.NDArray[np.bool_]:
-        """Return which transactions were seen, by the 32 bits of their ids that the stream contains."""
+        """Mark the transactions that were seen; the stream contains only the lower 32 bits of their ids."""
         full = (self.next >> 32 << 32) + xids
         full = np.where(full > self.next + 2**31, full - 2**32, full)
         return (full < self.least) | ((full < self.next) & ~np.isin(full, list(self.running)))
@@ -75,8 +75,8 @@ class SnapshotChunk:
 
 
 class Chunks:
-    """State of the chunked snapshot of a connection: `frontiers` has the tables that are not read to their end, with
-    the key up to which (exclusive) they are; None: not begun."""
+    """State of the chunked snapshot of a connection. `frontiers` has the tables that are not completely read, each with
+    the key up to which (exclusive) it is read; None: not begun."""
 
     def __init__(self, server: Server, tables: Mapping[str, TableColumns], rows_max: int) -> None:
         self._server = server
@@ -99,7 +99,7 @@ class Chunks:
         return bool(self.frontiers) and self._chunk is None
 
     def admit(self, table: TableColumns, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows whose keys a chunk has brought; keep the rows of the chunk under way."""
+        """Return the rows whose keys a finished chunk has brought; keep rows of the current chunk for later."""
         if not self.frontiers:
             return rows
         self._recent.extend(np.unique(rows.column(XID).to_numpy()).tolist())
@@ -114,7 +114,7 @@ class Chunks:
         return rows.filter(_between(table, rows, None, frontier))
 
     def truncated(self, table: str, xid: int) -> None:
-        """Forget the rows of the chunk under way that a truncation ended."""
+        """Forget the rows of the current chunk that a truncation removed."""
         if not self.frontiers:
             return
         self._recent.append(xid)
@@ -138,7 +138,7 @@ class Chunks:
             self._read(chunk, beat)
             assert chunk.saw is not None
             running = {xid & 0xFFFFFFFF for xid in chunk.saw.running}
-            if running.isdisjoint(self._recent):  # else a transaction is told already whose end S did not see yet
+            if running.isdisjoint(self._recent):  # else the stream has sent a transaction that S did not see yet
                 break
         self._server.mark(mark)
 
@@ -158,7 +158,7 @@ class Chunks:
         return SegmentContent(1, [1], tables, chunks=dict(self.frontiers))
 
     def _stop(self, table: TableColumns, first: Bound | None) -> Bound | None:
-        """Return the key before which the next chunk ends; None if it takes all that is left."""
+        """Return the key before which the next chunk ends; None if it takes all remaining rows."""
         key = _leading(table)
         if not _is_divisible(key):
             return None
@@ -192,7 +192,8 @@ def _leading(table: TableColumns) -> PublishedColumn:
 
 
 def _literal(bound: Bound) -> str:
-    """Write a bound in SQL: only a UUID or a whole number can be written, whatever was stored."""
+    """Write a bound in SQL. The conversion makes sure that only a UUID or a whole number is written, whatever was
+    stored."""
     return f"'{UUID(bound)}'::uuid" if isinstance(bound, str) else str(int(bound))
 
 
@@ -234,7 +235,7 @@ def _is_uuid(bound: object) -> bool:
 
 
 def _behind(key: PublishedColumn, last: str) -> Bound | None:
-    """Return the key behind another; None if there is none."""
+    """Return the next key after `last`; None if there is none."""
     if key.type_oid == _UUID:
         number = UUID(last).int + 1
         return str(UUID(int=number)) if number < 2**128 else None

@@ -19,7 +19,8 @@ from holdfast.sources.postgres.server import ReaderName, Server
 log = logger(__name__)
 
 BUSY_S_MAX = 90.0
-"""Bound in seconds on the wait for a slot that another program holds. A higher value outlasts longer looks at it."""
+"""Bound in seconds on the wait for a slot that another program holds. With a higher value, another program may hold it
+for longer."""
 AGAIN_S = 0.2
 
 
@@ -55,7 +56,7 @@ class SlotClaim:
     def take(self) -> None:
         """End an older driver's reader. Raises `JobRefused` if another program or job holds the slot."""
         other = self.end_older()
-        if other and not self._wait(AGAIN_S):  # a process that ends just now has no name any more
+        if other and not self._wait(AGAIN_S):  # a process that is just ending has no name any more
             other = self.end_older()
         if other:
             raise JobRefused(

@@ -1,7 +1,7 @@
 """Columns of tables: PostgreSQL's types as Arrow types, and values as text as Arrow arrays.
 
-A type that Arrow and Spark cannot show exactly is text, as PostgreSQL writes it: arrays, enums, intervals, `time`,
-JSON, `numeric` without a precision. All values come as text, from `pgoutput` and from COPY alike, under session
+A type that Arrow and Spark cannot represent exactly becomes text in PostgreSQL's form: arrays, enums, intervals,
+`time`, JSON, `numeric` without a precision. All values come as text, from `pgoutput` and from COPY alike, under session
 settings that fix their form (`session.py`).
 """
 
@@ -41,7 +41,7 @@ FACTS = [
     pa.field(XID, pa.int64(), nullable=False),
     pa.field(COMMIT_TIME, pa.timestamp("us", tz="UTC"), nullable=False),
 ]
-"""Columns that tell of each row which change it belongs to."""
+"""Columns that describe the change to which each row belongs."""
 
 
 class PublishedColumn(msgspec.Struct, frozen=True):
@@ -64,8 +64,8 @@ class PublishedColumn(msgspec.Struct, frozen=True):
 class TableColumns(msgspec.Struct, frozen=True):
     """A table with its published columns, in the table's order.
 
-    `oid`: the table's own, which another table of the same name has not (0: unknown). `row_filter`: the publication's
-    condition on rows, in SQL ("": none). `is_partitioned`: its rows are those of its partitions.
+    `oid`: the id of the table, which distinguishes it from another table of the same name (0: unknown). `row_filter`:
+    the publication's condition on rows, in SQL ("": none). `is_partitioned`: its rows are those of its partitions.
     """
 
     name: str
@@ -125,7 +125,7 @@ def _made(text: pa.Array, made: pa.DataType) -> pa.Array:
 
 
 def _first_refused(text: pa.Array, made: pa.DataType) -> str:
-    """Return the first value that has no place in a type, of values that do not all have their places."""
+    """Return the first value that does not fit a type, among values not all of which fit."""
     while len(text) > 1:
         half = text.slice(0, len(text) // 2)
         try:
@@ -158,7 +158,7 @@ _CASTS: dict[int, Callable[[pa.Array, pa.DataType], pa.Array]] = {
 def fitted(rows: pa.Table, table: TableColumns) -> pa.Table:
     """Return stored rows with the columns that the table has now: those that were added since are null.
 
-    Raises `JobRefused` if a column has another type by now that does not hold its values.
+    Raises `JobRefused` if a column now has another type that cannot hold its values.
     """
     arrays = []
     for field in table.schema():

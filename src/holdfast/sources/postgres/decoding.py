@@ -35,7 +35,7 @@ class Settings:
 
 @dataclass
 class Resumption:
-    """The transaction in which the chain ends: its `left` next changes are known already."""
+    """The transaction in which the chain of segments ends: its next `left` changes are stored already."""
 
     xid: int = 0
     left: int = 0
@@ -54,14 +54,14 @@ class Decoder:
     _waiting: SegmentContent | None = None
 
     def reset(self, open_xid: int, open_changes: int, frontiers: Mapping[str, int | str | None]) -> None:
-        """Begin a connection, perhaps with a transaction of which so many changes are stored."""
+        """Begin a connection, perhaps in a transaction whose first `open_changes` changes are stored already."""
         self.chunks.reset(frontiers)
         self._relations = {}
         self._open = None
         self._known = Resumption(open_xid, open_changes)
 
     def apart(self, payload: bytes) -> str | None:
-        """Take a message that stands for itself; return the content of a mark."""
+        """Take a message that is handled by itself; return the content of a mark."""
         kind = payload[:1]
         if kind == b"R":
             self._relate(pgoutput.relation(payload))
@@ -77,7 +77,7 @@ class Decoder:
         return None
 
     def waiting(self) -> SegmentContent | None:
-        """Return the piece that the last message apart made, if any."""
+        """Return the piece that the last call of `apart` made, if any."""
         piece, self._waiting = self._waiting, None
         return piece
 
@@ -181,7 +181,8 @@ class Decoder:
         )
 
     def _truncate(self, names: Sequence[str]) -> SegmentContent | None:
-        """Return the piece that tells of a truncation; it counts as a change of its transaction, told or not."""
+        """Return the piece for a truncation. A truncation counts as a change of its transaction, even if it makes no
+        piece."""
         if self._known.left:
             self._forget_known()
             return None

@@ -1,7 +1,7 @@
 """The initial snapshot: all tables as of the same moment, after which the slot sends the changes.
 
-Checkpoints are refused while it runs, so that a death in it means that it begins anew: the rows that were read of a
-snapshot that is gone would not fit together with those of another.
+Checkpoints are refused while it runs, so after a crash the snapshot begins anew: rows of a lost snapshot would not be
+consistent with rows of another.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Compiled loops over protocol bytes: where messages and values lie, and values copied into Arrow's layout.
+"""Compiled loops over protocol bytes: they find messages and values, and copy values into Arrow's layout.
 
 All integers of PostgreSQL's protocols are big-endian. A *tuple* of `pgoutput` is a count of columns (2 bytes), then for
 each column a kind (`n` null, `u` unchanged TOAST value, `t` text) and, for text, a length (4 bytes) and the bytes. A
@@ -24,7 +24,7 @@ def read_int(data: Any, place: Any, size: Any) -> Any:
 
 @kernel
 def tuple_end(data: Any, place: Any) -> Any:
-    """Return the place behind the pgoutput tuple that begins at `place`."""
+    """Return the place after the pgoutput tuple that begins at `place`."""
     columns = read_int(data, place, 2)
     place += 2
     for _ in range(columns):
@@ -41,8 +41,8 @@ def scan_messages(
 ) -> None:
     """Find for each message its kind and the places of its tuples (-1: none).
 
-    Of Begin, `relations` takes the transaction's id, `lsns` its commit's LSN and `times` its commit's time; of Commit,
-    `lsns` takes the LSN behind it.
+    For Begin, `relations` gets the transaction's id, `lsns` its commit's LSN and `times` its commit's time; for Commit,
+    `lsns` gets the LSN after it.
     """
     for i in range(len(places) - 1):
         place = places[i]

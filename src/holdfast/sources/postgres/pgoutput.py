@@ -5,8 +5,8 @@
                       └─ Begin, Commit: which change belongs to which transaction; where transactions end
 
 A row's `SEQUENCE` is the number of its message among all: changes of several tables can be divided at the same point.
-An update gives its row before (where the table's replica identity tells it) and after. An update that changes the key
-is a delete and an insert.
+An update gives its row before (if the table's replica identity sends it) and its row after. An update that changes the
+key gives a delete and an insert.
 """
 
 import struct
@@ -44,7 +44,7 @@ EPOCH_US = 946_684_800_000_000
 
 @dataclass(frozen=True)
 class Relation:
-    """A table as a Relation message tells it, when the stream's changes were made.
+    """A table as a Relation message describes it, at the time of the changes.
 
     `identity`: the letter of its replica identity.
     """
@@ -85,7 +85,7 @@ def logical_message(payload: bytes) -> tuple[str, bytes]:
 
 @dataclass
 class PartialTransaction:
-    """A transaction that a scan begins or ends in; `changes` of its messages were seen."""
+    """A transaction in which a scan begins or ends; `changes` of its messages were seen."""
 
     xid: int
     lsn: int
@@ -94,7 +94,8 @@ class PartialTransaction:
 
 
 class Scan:
-    """The messages of a piece of the stream. `open` is the transaction that it begins in, and after it ends in."""
+    """The messages of a piece of the stream. `open` is the transaction in which the piece begins, and after the scan,
+    the transaction in which it ends."""
 
     def __init__(self, payloads: Sequence[bytes], open: PartialTransaction | None) -> None:
         count = len(payloads)
@@ -127,7 +128,7 @@ class Scan:
 
     @property
     def end_lsn(self) -> int:
-        """Return the LSN behind the last commit; 0 if there is none."""
+        """Return the LSN after the last commit; 0 if there is none."""
         return int(self._lsns[self.commits[-1]]) if len(self.commits) else 0
 
     def changes(self, oid: int) -> Ints:
@@ -172,8 +173,8 @@ class Scan:
 class ChangedRows:
     """Rows of a single table, in order.
 
-    `tuples` are places in the scan's bytes, `sequence` numbers of messages. `before` is for each row the place of the
-    old tuple that fills in values which an update left as they were (-1: none).
+    `tuples` are places in the scan's bytes, `sequence` numbers of messages. `before` is, for each row, the place of the
+    old tuple with the values that an update left unchanged (-1: none).
     """
 
     kinds: npt.NDArray[np.int8]
@@ -228,9 +229,8 @@ def values(data: ByteArray, tuples: Ints, columns: int) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A table's rows as an Arrow batch with `SEQUENCE` at its end, and where values are still unknown.
-
-    `unknown`: by column, the numbers of rows whose value an update left as it was and no old tuple tells.
+    """A table's rows as an Arrow batch with the column `SEQUENCE` at its end. `unknown`: by column, the numbers of rows
+    whose value is still unknown, because an update left it unchanged and no old tuple has it.
     """
 
     rows: pa.RecordBatch

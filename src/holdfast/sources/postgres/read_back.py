@@ -1,7 +1,7 @@
-"""Values that an update did not change, and that the stream therefore lacks: they are read from the table as it is now.
+"""Values that an update did not change, and that the stream therefore lacks: they are read from the current table.
 
-The value may be newer than the change. Where the row is gone by now, its change is left out: a later change of the
-stream deletes the row, or gives it another key.
+The value may be newer than the change. If the row is gone by now, its change is left out, since a later change of the
+stream deletes the row or gives it another key.
 """
 
 from contextlib import closing
@@ -17,7 +17,7 @@ from holdfast.sources.postgres.server import Server
 from holdfast.sources.postgres.snapshot import column_name, rows_of
 
 KEYS_MAX = 1_000
-"""Rows that a statement asks for."""
+"""Number of rows that a statement requests."""
 
 
 def read_back(server: Server, table: TableColumns, decoded: Decoded) -> pa.RecordBatch:
@@ -69,6 +69,7 @@ def _ask(
 
 
 def _kinds(server: Server, oids: list[int]) -> list[str]:
-    """Return the names of types as the server writes them in SQL: a text would not be compared as a key of the type."""
+    """Return the names of types in the server's SQL, for casts: without a cast, a text would not be compared like a
+    key."""
     sql = "SELECT format_type(kind, -1) FROM unnest(%s::oid[]) WITH ORDINALITY AS listed(kind, n) ORDER BY n"
     return [str(kind) for (kind,) in server.query(sql, (oids,))]

@@ -5,16 +5,16 @@
        └── the server is away: again after a pause                     LSN confirmed to the server ◄─┘
 
 Invariants
-- An LSN is confirmed only when everything before it is in stored segments, an empty segment included. So the slot is
-  never ahead of the chain; a slot that is, is another slot of the same name.
-- The confirmed LSN is 1 byte below the last message received, and the server still skips a commit that ends there.
-  Otherwise psycopg2 would confirm by itself the LSN of the next keepalive, which no segment holds. For the same
-  reason a mark is written before the reader begins: a message comes before the first keepalive. And in quiet times the
-  place up to which nothing came is the place of a mark, not of a keepalive.
-- The holder of the slot looks once more for segments before it reads, since an older driver may have stored some until
+- An LSN is confirmed only when everything before it is in stored segments, if need be in an empty one. So the slot is
+  never ahead of the chain; a slot that is ahead is another slot of the same name.
+- The confirmed LSN is 1 byte below the last received message, and the server still skips a commit that ends there.
+  Otherwise psycopg2 would confirm the LSN of the next keepalive by itself, although no segment holds it. For the same
+  reason a mark is written before the reader begins: a message comes before the first keepalive. In quiet times, the
+  place up to which there were no changes is the place of a mark, not of a keepalive.
+- The holder of the slot looks for segments once more before it reads, since an older driver may have stored some before
   its connection was ended (`claim`).
-- A transaction whose beginning is stored and whose end is not is sent again after a reconnection, and its known changes
-  are dropped by their number.
+- If only the beginning of a transaction is stored, the server sends the transaction again after a reconnection, and its
+  stored changes are dropped by their number.
 """
 
 import threading
@@ -44,24 +44,26 @@ log = logger(__name__)
 
 PIECE_MESSAGES_MAX = 100_000
 PIECE_BYTES_MAX = 16 << 20
-"""Bounds of a piece in messages and bytes. Higher values: fewer, larger segments, and more memory."""
+"""Bounds of a piece in messages and bytes. Higher values make fewer and larger segments, and take more memory."""
 FLUSH_S = 0.05
-"""Least seconds between two segments while changes trickle in. A lower value: less delay, more objects."""
+"""Least seconds between two segments while few changes come. A lower value makes less delay and more objects."""
 FEEDBACK_S = 5.0
 """Seconds between two answers to the server in quiet times; it gives up after `wal_sender_timeout`."""
 MARK_S = 10.0
-"""Seconds without changes after which a mark is written, whose place is stored so that the slot holds no WAL back."""
+"""Seconds without changes after which a mark is written. Its place is stored, so that the server need not keep WAL for
+the slot."""
 MARK_BYTES = 1 << 20
-"""WAL of others, in bytes, for which a place is stored. A higher value: fewer objects, and more WAL at the server."""
+"""Bytes of unrelated WAL after which a place is stored. A higher value makes fewer objects, and keeps more WAL at the
+server."""
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.2, 5.0
-"""Bounds in seconds on the pause before the server is tried again. Between them the pause is the time for which it has
-been away. Higher values: fewer attempts, and a later return."""
+"""Bounds in seconds on the pause before the server is tried again. Within them, the pause is the time for which the
+server has been unreachable. Higher values make fewer attempts, and a later return."""
 LOOK_S = 15.0
-"""Seconds between two looks at the slot's size."""
+"""Seconds between two checks of the slot's size."""
 
 
 class Reader:
-    """Reads a slot. `start` begins the thread; `problem` holds the error with which the query has to end."""
+    """Reads a slot. `start` begins the thread; `problem` has the error with which the query must end."""
 
     def __init__(
         self,
@@ -95,14 +97,14 @@ class Reader:
         self._warned_bytes = settings.slot_warning_bytes
         self._lock = threading.Lock()
         self._looks: dict[str, threading.Event] = {}
-        """Marks of looks that have not come back in the stream yet."""
+        """Marks of `begin_look` that have not come back in the stream yet."""
         self._problem: HoldfastError | None = None
         self.passed = SpoolPosition(0, 0)
         """The place of the last completed checkpoint."""
         self.caught_up = threading.Event()
         """Set once everything that the server had at the start of this reader is stored."""
         self.message = ""
-        """Says why nothing is read at the moment; empty while all is well."""
+        """The reason why nothing is read at the moment; empty if there is no problem."""
 
     def start(self) -> None:
         self._thread.start()
@@ -124,9 +126,8 @@ class Reader:
         return self._thread.is_alive()
 
     def begin_look(self) -> Callable[[], bool]:
-        """Write a mark into the WAL, behind all that is committed now; the answer tells if all before it is stored.
-
-        A snapshot that is under way is part of that.
+        """Write a mark into the WAL, after everything committed by now; the returned function tells if everything
+        before the mark is stored, including a snapshot under way.
         """
         mark, passed = f"look {self._source} {uuid4().hex}", threading.Event()
         self._looks[mark] = passed
@@ -163,7 +164,7 @@ class Reader:
                 return
 
     def _note_away(self, away: ServerAway) -> float:
-        """Note that the server is away, and return the seconds before it is tried again."""
+        """Note that the server is unreachable, and return the seconds before it is tried again."""
         now_s = time.monotonic()
         self._away_since_s = self._away_since_s or now_s
         away_s = now_s - self._away_since_s
@@ -189,7 +190,7 @@ class Reader:
         except psycopg2.Error as error:
             told = told_by_server(f"source {self._source!r}", error)
             if isinstance(told, JobRefused):
-                self._catalog.check_running(self._settings.tables)  # which says it in words of its own
+                self._catalog.check_running(self._settings.tables)  # it raises a clearer error if tables have changed
             raise told from error
 
     def _check_identity(self) -> None:
@@ -201,9 +202,9 @@ class Reader:
             )
 
     def _adopt(self) -> None:
-        """Take in segments that an earlier driver stored, and compare the slot with them.
+        """Adopt segments that an earlier driver stored, and compare the slot with them.
 
-        The slot is looked at first: changes that it has confirmed by then are stored, so that the listing shows them.
+        The slot is read first: changes that it has confirmed by then are stored, so the listing shows them.
         """
         slot = self._server.slot(self._settings.slot)
         self._take_in()
@@ -225,7 +226,7 @@ class Reader:
             )
 
     def _take_in(self) -> bool:
-        """Take in the segments behind the spool's end; return whether there were any.
+        """Adopt the segments after the spool's end; return whether there were any.
 
         Raises `Fenced` if a newer driver stored them.
         """
@@ -245,13 +246,13 @@ class Reader:
         return bool(found)
 
     def _begin(self, cursor: Any) -> bool:
-        """Hold the slot, and begin where the spool ends; return False if the reader is to connect again, or to end."""
+        """Take the slot, and begin where the spool ends; return False if the reader must connect again, or end."""
         last = self._spool.last
         assert last is not None
         publication = column_name(self._settings.publication)  # pgoutput reads it as a list of identifiers
         options = {"proto_version": "1", "publication_names": publication, "messages": "true"}
         self._mark = f"{self._source} {time.time_ns()}"
-        for mark in [self._mark, *self._looks]:  # a slot that was created since has not the earlier marks
+        for mark in [self._mark, *self._looks]:  # a slot that was created since does not send earlier marks
             self._server.mark(mark)
         if not self.claim.start(cursor, last.head.end_lsn, options):
             return False
@@ -314,7 +315,7 @@ class Reader:
             self._confirm(cursor)
 
     def _apart(self, cursor: Any, payload: bytes, lsn: int) -> None:
-        """Take a message that stands for itself: a relation, a logical message, a truncation. `lsn`: its place."""
+        """Take a message that is handled by itself: a relation, a logical message, a truncation. `lsn`: its place."""
         mark = self._decoder.apart(payload)
         piece = self._decoder.waiting()
         if mark == self._mark and piece is None and self._is_place(lsn):
@@ -335,7 +336,7 @@ class Reader:
         cursor.send_feedback(flush_lsn=max(0, last.head.end_lsn - 1), force=True)
 
     def _is_place(self, lsn: int) -> bool:
-        """Return whether it is worth storing that nothing came up to this LSN."""
+        """Return whether a segment should be stored just to note that no changes came up to this LSN."""
         last = self._spool.last
         return last is not None and not last.head.open_xid and lsn >= last.head.end_lsn + MARK_BYTES
 

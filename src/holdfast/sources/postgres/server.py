@@ -22,18 +22,17 @@ MARK = "holdfast"
 
 
 _AMBIGUOUS = re.compile(r"\s*postgres(ql)?://[^?]*(@[^?/]*@|/[^?]*@)")
-"""URLs in which libpq takes parts of a password for a host, port or database, and shows them in its errors."""
+"""URLs in which libpq mistakes parts of a password for a host, port or database, and shows them in its errors."""
 
 
 class ServerAway(StorageError):
-    """The server does not answer, or ended a connection: perhaps for a moment only."""
+    """The server does not answer, or ended a connection; the cause may pass by itself."""
 
 
 @dataclass(frozen=True)
 class ReaderName:
-    """The application name of a reader's connections: `holdfast <job's id>.<source> <epoch>`.
-
-    It says of two readers who took over later.
+    """The application name of a reader's connections: `holdfast <job's id>.<source> <epoch>`. Of two readers, the one
+    with the higher epoch took over later.
     """
 
     job: str
@@ -103,7 +102,7 @@ class Server:
             raise JobRefused(f"{self._who} needs psycopg2: pip install 'holdfast[postgres]'") from chained(error)
         factory = psycopg2.extras.LogicalReplicationConnection if replication else None
         self._check_dsn()
-        # A statement's bound counts before settings can be fixed.
+        # A time limit for statements would apply before the session's settings can be fixed.
         options = f"{psycopg2.extensions.parse_dsn(self._dsn).get('options', '')} -c statement_timeout=0"
         try:
             made = psycopg2.connect(
@@ -152,7 +151,7 @@ class Server:
     def query(self, sql: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement in a connection of its own and return its rows.
 
-        With parameters, a percent sign of the statement's own is written twice.
+        With parameters, a literal percent sign in the statement is written twice.
         """
         import psycopg2
 
@@ -219,7 +218,7 @@ def told_by_server(who: str, error: Any) -> StorageError | JobRefused:
     is_ended = not code and any(each in text for each in ("terminat", "closed the connection", _SILENT))
     if is_passing or is_ended:
         return ServerAway(f"{who}: the server ended the connection" + ("" if _SILENT in text else f": {text}"))
-    if code == "42704" and "publication" in text:  # it is there now, or the catalog's checks would have said so
+    if code == "42704" and "publication" in text:  # it exists now: otherwise the catalog's checks would have refused it
         text += "; it did not when these changes were made: start on a new storage, with a snapshot and another slot"
     return JobRefused(f"{who}: the server refuses: {text}")
 
@@ -227,5 +226,5 @@ def told_by_server(who: str, error: Any) -> StorageError | JobRefused:
 _SILENT = "no message from the libpq"
 """Part of psycopg2's error for a connection that was closed without a word."""
 _LASTING = ("55", "53400", "58P01")
-"""Beginnings of the SQLSTATE of operational errors that stay as they are until somebody acts: an object in a state that
-does not fit, no free replication slot, WAL that was removed."""
+"""Prefixes of the SQLSTATE of operational errors that last until a person acts: an object in a wrong state, no free
+replication slot, removed WAL."""

@@ -1,5 +1,5 @@
-"""Settings of every session, as `pg_dump` makes them: whatever role, database or environment say, a statement reads all
-rows, for as long as it takes, and PostgreSQL writes each value in the same form.
+"""Settings of every session, like those of `pg_dump`. Whatever the role, database or environment set, a statement reads
+all rows, without a time limit, and PostgreSQL writes each value in the same form.
 
 They are set after the connection is made, since libpq's environment variables (PGDATESTYLE, PGTZ) overrule options of
 the connection. A session keeps them when the server's own settings change.
@@ -38,7 +38,7 @@ _SET = f"""
 SELECT pg_catalog.set_config(asked.name, asked.value, false)
 FROM (VALUES {", ".join(["(%s, %s)"] * len(SETTINGS))}) AS asked(name, value)
 WHERE pg_catalog.current_setting(asked.name, true) IS NOT NULL"""
-"""Sets those that this version of the server knows."""
+"""Sets the settings that this version of the server knows."""
 
 
 def fix_settings(connection: Any) -> None:

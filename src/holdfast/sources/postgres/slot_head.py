@@ -13,8 +13,8 @@ SYSTEM, SLOT, LSN_READ = "system", "slot", "lsn"
 class SlotHead(SegmentHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Facts of a segment of a slot, which names the segment before by its `uuid`.
 
-    `open_xid` and `open_changes` tell of the transaction in which it ends (0: none), `chunks` of the state of a chunked
-    snapshot after it.
+    `open_xid` and `open_changes` describe the transaction in which it ends (0: none), and `chunks` the state of a
+    chunked snapshot after it.
     """
 
     previous: str

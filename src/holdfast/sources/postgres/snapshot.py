@@ -1,6 +1,6 @@
 """Reading whole tables by COPY: the initial snapshot, or a chunk of a table. Rows come piece by piece.
 
-COPY gives each value as text in its binary frame: as `pgoutput` does, so that both ways make the same Arrow values.
+COPY sends each value as text in its binary frame, like `pgoutput`, so both ways make the same Arrow values.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,8 @@ PIECE_BYTES_MAX = 16 << 20
 _HEADER_BYTES = 19
 """Length in bytes of COPY's header before the first row."""
 _AS_TEXT = (1043, 20, 21, 23, 16, 1700, 700, 701, 1082, 1114, 1184, 17, 26)
-"""Types whose cast to text equals the text of their output function; `char(n)`, for example, loses blanks."""
+"""Types whose cast to text equals the text of their output function. Others differ: `char(n)`, for example, loses
+blanks."""
 
 
 def column_name(name: str) -> str:
@@ -28,8 +29,8 @@ def column_name(name: str) -> str:
 
 
 def rows_of(table: TableColumns) -> str:
-    """Return the FROM item of a table's rows, without those of tables that inherit from it: these have changes of their
-    own. The rows of a partitioned table are all in its partitions."""
+    """Return the FROM item of a table's rows, without the rows of tables that inherit from it, which have their own
+    changes. The rows of a partitioned table are all in its partitions."""
     name = ".".join(column_name(part) for part in table.name.split(".", 1))
     return name if table.is_partitioned else f"ONLY {name}"
 

@@ -38,9 +38,8 @@ class SegmentContent:
 class SegmentWriter:
     """Writer of a source's segments in an epoch.
 
-    `wait(seconds)` pauses and returns whether the reader shall end; `trouble` is called with every failure of the
-    store,
-    and of its end (None).
+    `wait(seconds)` pauses, and returns True if the reader shall end; `trouble` is called with every failure of the
+    store, and with None when the failure has ended.
     """
 
     def __init__(

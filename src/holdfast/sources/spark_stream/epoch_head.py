@@ -5,7 +5,7 @@ from typing import Any
 from holdfast.sources.spooled.segments import Segment, SegmentHead, SegmentPart
 
 SPLIT = "epochs"
-"""The only split: Spark does not say which row of an epoch is of which split of its source."""
+"""The only split, since Spark does not tell to which split of its source a row of an epoch belongs."""
 QUERY = "query"
 """Name of the entry in the offsets that holds the id of Spark's query."""
 

@@ -1,7 +1,7 @@
 """Tasks of Spark that store the rows of an epoch: each partition as parts, in objects of their own.
 
 PySpark is not imported: `StoreParts` is the function of a `mapInArrow`, and its result rows describe the parts. A part
-that no segment names later, because its task was repeated or its driver died, does not count.
+counts only if a segment names it later; parts of repeated tasks or dead drivers do not.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import open_store
 
 PART_BYTES_MAX = 32 << 20
-"""Bytes of Arrow rows that become a part. A higher value: fewer objects, and more memory in each task."""
+"""Bytes of Arrow rows that become a part. A higher value makes fewer objects, and takes more memory in each task."""
 ROWS = "rows"
 PARTS_DDL = "object STRING, offset LONG, length LONG, crc LONG, rows LONG"
 """Columns of the rows that `StoreParts` returns."""

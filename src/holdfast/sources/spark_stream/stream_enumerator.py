@@ -1,4 +1,4 @@
-"""The JobMaster's side of a streaming DataFrame: owns reader and spool, plans, and lets epochs go."""
+"""The JobMaster's side of a streaming DataFrame: owns reader and spool, plans reads, and releases epochs."""
 
 from collections.abc import Mapping
 
@@ -30,7 +30,7 @@ class StreamEnumerator(Enumerator):
         self._query = self._reader.begin()
         chain = self._writer.take_up(0, [])
         if chain and chain[0].head.query != self._query:
-            self._spool.reset(0, [])  # of another checkpoint of Spark's, and no record ever named them
+            self._spool.reset(0, [])  # they belong to another checkpoint of Spark, and no record ever named them
         self._let_in()
         return self._offsets(START)
 
@@ -46,7 +46,7 @@ class StreamEnumerator(Enumerator):
         self._let_in()
 
     def _check(self, offsets: Offsets, place: SpoolPosition, objects: list[str]) -> None:
-        """Take up the stored epochs from a place on; refuse a place that does not fit to them."""
+        """Adopt the stored epochs from a place on; refuse a place that does not fit them."""
         if offsets.get(QUERY) != self._query:
             raise JobRefused(
                 f"source {self._context.source!r}: its position belongs to query {offsets.get(QUERY)} of Spark, and "

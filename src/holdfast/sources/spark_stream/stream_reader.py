@@ -1,6 +1,5 @@
-"""The reader of a streaming DataFrame: Spark's query, and a thread of the driver that starts it again when it fails.
-
-PySpark is not imported: the DataFrame and the query are only asked by their methods.
+"""The reader of a streaming DataFrame: Spark's query, and a thread of the driver that restarts the query when it fails.
+PySpark is not imported: only methods of the DataFrame and the query are called.
 """
 
 import threading
@@ -32,7 +31,7 @@ class StreamReader:
     trigger
         Arguments of Spark's `trigger`.
     outage_timeout_s
-        Seconds for which the query may fail again and again before `problem` is set.
+        Seconds for which the query may fail repeatedly before `problem` is set.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class StreamReader:
         self._outage: HoldfastError | None = None
         self._message = ""
         self.ended = threading.Event()
-        """Set once the query has read all that was there, if its trigger ends with that; and by `close`."""
+        """Set by `close`, and once the query has read all available data, if its trigger ends then."""
 
     def begin(self) -> str:
         """Start the query, and return the id that its checkpoint gives it. Raises `JobRefused` with Spark's reason."""
@@ -113,7 +112,7 @@ class StreamReader:
             self._failed_since_s, self._message = None, ""
 
     def _start_again(self, error: Exception) -> bool:
-        """Start the query that failed again after a pause; return False if the reader ends with that failure."""
+        """Start a failed query again after a pause; return False if the reader ends with that failure."""
         if self._writer.problem is not None:
             return False
         now_s = time.monotonic()

@@ -30,7 +30,7 @@ class StreamingDataFrameSource(Source):
     """The rows of a streaming DataFrame, `spark.readStream…`, with Spark's own readers and steps.
 
     Spark runs the DataFrame as a query with `foreachBatch`, which stores each of its batches (epochs) in the job's
-    storage. An epoch lives until a completed checkpoint is past it, and its rows count once, by Spark's batch id.
+    storage. An epoch is kept until a completed checkpoint has passed it, and its rows count once, by Spark's batch id.
     `Job.read(df)` is this source with its defaults.
 
     Parameters
@@ -38,8 +38,8 @@ class StreamingDataFrameSource(Source):
     rows
         The streaming DataFrame. Spark's output mode is append.
     checkpoint_location
-        The folder of Spark's own checkpoint, which belongs to this source of this job alone; as Spark reaches it
-        (`s3a://…`). None: `spark/<source>` in the job's storage, if that is a `file://` URL.
+        The folder of Spark's own checkpoint, as a URL for Spark (`s3a://…`). It must belong only to this source of this
+        job. None: `spark/<source>` in the job's storage, if that is a `file://` URL.
     trigger_interval
         Least time between the beginnings of two epochs. A higher value: fewer, larger epochs, and more delay.
     spool_bytes_max

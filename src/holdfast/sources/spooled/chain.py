@@ -1,9 +1,9 @@
-"""Finding a source's chain of segments again in the job's storage, after a restart of the driver.
+"""The search for a source's chain of segments in the job's storage, after a restart of the driver.
 
 A record names the segments that were stored when its position was taken. No record names segments stored later, and
-their rows are not sent again: they are found by a listing, each by its number and `SegmentHead.follows`. Where two
-segments follow the same segment, that of the newer epoch counts: an older driver may go on for a moment after it was
-replaced.
+their rows are not sent again: they are found by a listing, each by its number and `SegmentHead.follows`. If two
+segments follow the same segment, the segment of the newer epoch counts: an older driver may continue for a moment after
+it was replaced.
 """
 
 from collections.abc import Collection, Sequence
@@ -36,7 +36,7 @@ def follow(
 ) -> list[Segment[H]]:
     """Return the segments from `number` on, in their order. `before`: the segment before them, if there is one.
 
-    Of two segments of a number that fit, a `preferred` segment counts, and then that of the newer epoch.
+    If two segments with the same number fit, a `preferred` one counts first, then the one of the newer epoch.
     """
     by_number: dict[int, list[ObjectInfo]] = {}
     for info in listed:

@@ -24,7 +24,7 @@ from holdfast.storage.store import ObjectStore
 
 MAGIC, VERSION, VERSION_MIN = b"HFPG", 2, 1
 TAIL_BYTES = 65_536
-"""Bytes that are read of a segment's end to find its head. A lower value reads twice more often."""
+"""Bytes that are read from a segment's end to find its head. With a lower value, a second read is needed more often."""
 CACHED_PARTS_MAX = 4
 """Parts that a process keeps of the last segments, so that batches smaller than a segment do not fetch it again."""
 
@@ -45,9 +45,9 @@ class SegmentPart(msgspec.Struct, frozen=True, array_like=True):
 class SegmentHead(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a segment that all sources share; each source adds its own.
 
-    `sequences` is the number of messages (of rows, in a snapshot) that it holds; `ends`, as int32, the sequence numbers
-    at which a checkpoint may be cut, that is, numbers of messages before the cut. `snapshot` is the reason why its end
-    may not be a cut, if the segment belongs to a first full read.
+    `sequences` is the number of messages (in a snapshot: of rows) that it holds. `ends` has, as int32, the sequence
+    numbers at which a checkpoint may be cut, that is, the numbers of messages before the cut. `snapshot` is the reason
+    why its end may not be a cut, if the segment belongs to a first full read.
     """
 
     number: int
@@ -59,7 +59,8 @@ class SegmentHead(msgspec.Struct, frozen=True, kw_only=True):
     """Name under which the segment is stored. None: written before heads had it."""
 
     def follows(self, before: "Segment[Any] | None") -> bool:
-        """Return whether this segment, whose number is the next, goes on where another ends. None: it is the first."""
+        """Return whether this segment, which has the next number, continues where `before` ends. None: it is the first
+        segment."""
         return True
 
     @property
@@ -95,7 +96,7 @@ class Segment(Generic[H]):
 
     @property
     def refusal(self) -> str:
-        """Return the reason why a checkpoint may not be cut behind this segment; empty if it may."""
+        """Return the reason why a checkpoint may not be cut after this segment; empty if it may."""
         if len(self.ends) and self.ends[-1] == self.head.sequences:
             return ""
         return self.head.snapshot or self.head.inside

@@ -1,10 +1,10 @@
-"""The spool: the chain of segments that are stored and not yet behind a checkpoint. Thread-safe; no I/O.
+"""The spool: the chain of stored segments that no checkpoint has passed yet. Thread-safe; no I/O.
 
     reader ──append──► segment n, n+1, n+2 … ──plan──► reads of a batch
                           └── let go once a checkpoint is past it
 
-A position is (number of a segment, sequence number within it). The place behind a segment's last row is the beginning
-of the next segment, also before that is stored.
+A position is (number of a segment, sequence number within it). The place after a segment's last row is the beginning of
+the next segment, even before that segment is stored.
 """
 
 import threading
@@ -53,7 +53,7 @@ class SpoolPosition:
 
 
 class Spool(Generic[H]):
-    """The chain, whose rows are all of a single split; `split_transactions`: a batch may end anywhere."""
+    """The chain of segments, whose rows belong to a single split. `split_transactions`: a batch may end anywhere."""
 
     def __init__(self, split: str, split_transactions: bool) -> None:
         self._split = split
