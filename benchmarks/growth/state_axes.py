@@ -14,6 +14,8 @@ from holdfast.testing import TestSource
 
 FEW = rows(np.arange(10), 5)
 MANY = (1_000, 8_000, 64_000)
+LARGE = hf.TaskManagerConfig(memory="2GB")
+"""Ten million keys take 0.8 GB, with those that the first batch can still take back."""
 
 
 class Listed(hf.ProcessFunction):
@@ -112,7 +114,7 @@ def _whole(batches: list[pa.RecordBatch], declare: Declare) -> float:
 
 
 def _rows_of_a_batch(keys: Callable[[int], Any]) -> Callable[[int], float]:
-    return lambda n: later_batch_s([FEW], rows(keys(n), 5, np.arange(n)), _aggregate)
+    return lambda n: later_batch_s([FEW], rows(keys(n), 5, np.arange(n)), _aggregate, task_manager=LARGE)
 
 
 def _texts(n: int) -> float:
@@ -160,7 +162,7 @@ AXES = [
         "keys",
         REST,
         (100_000, 1_000_000, 10_000_000),
-        lambda n: later_batch_s([rows(np.arange(n), 5)], FEW, _aggregate),
+        lambda n: later_batch_s([rows(np.arange(n), 5)], FEW, _aggregate, task_manager=LARGE),
     ),
     Axis("entries_of_a_list", REST, MANY, _of_one_key(_process(Listed()))),
     Axis("entries_of_a_map", REST, MANY, _of_one_key(_process(Mapped()))),
