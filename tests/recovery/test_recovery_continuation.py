@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import msgspec
 import pyarrow as pa
 import pytest
-from test_recovery_restore import BACKENDS, GROUPS, KEYS, MEMORY, VALUES, Job, memory
+from test_recovery_restore import BACKENDS, GROUPS, KEYS, MEMORY, POLICY, VALUES, Job, memory
 
 from holdfast.errors import StorageError
 from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.ids import Epoch
+from holdfast.materialize import logged_table
 from holdfast.recovery.continuation import continuation
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import TableFollower, select
@@ -116,11 +117,12 @@ def share(model: Counter[int], start: int, stop: int) -> Counter[int]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_follower_holds_the_owners_state_at_each_checkpoint_whatever_happens_between(seed):
+def test_a_follower_holds_the_owners_state_at_each_checkpoint_whatever_happens_between(seed, monkeypatch):
     """Materializations, aborted checkpoints, rewinds, restarts at another parallelism, damaged reads."""
+    monkeypatch.setattr(logged_table, "GIVEN_UP_MAX", 1 + seed % 3)
     rng = random.Random(seed)
     inner = memory()
-    job = Job(inner, inner, backends=BACKENDS, followed=seed % 2 > 0)
+    job = Job(inner, inner, backends=BACKENDS)
     reads = FaultyStore(inner, seeded_faults(seed, 0.02))
     follower = Follower(reads, rng.choice(BACKENDS), *sorted(rng.sample(range(GROUPS + 1), 2)))
     job.start(rng.choice((1, 2, 3)), changelog=seed % 4 > 0)
@@ -187,9 +189,9 @@ def materialized(job: Job) -> float:
 
 
 @pytest.mark.parametrize("earlier_completes", [True, False])
-def test_a_followed_table_that_does_not_change_takes_its_newest_base_and_no_later_cut_an_older_base(earlier_completes):
+def test_a_table_that_does_not_change_takes_its_newest_base_and_no_later_cut_an_older_base(earlier_completes):
     store = memory()
-    job = Job(store, store, followed=True)
+    job = Job(store, store)
     follower = Follower(store, MEMORY, 0, GROUPS)
     job.start(1)
     while not materialized(job):
@@ -204,17 +206,18 @@ def test_a_followed_table_that_does_not_change_takes_its_newest_base_and_no_late
     follower.follow(job.recorded)
     assert follower.totals() == +job.recorded_model
     (handle,) = job.recorded
-    assert handle.materialized and len(handle.log) == 1, "the newest base, and the change after it"
+    assert handle.materialized and len(handle.log) == 2, "the newest base, the lead, and the change after it"
     job.stop()
     follower.table.close()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_table_that_is_followed_materializes_without_a_follower_starting_anew(seed):
+def test_a_table_materializes_without_a_follower_starting_anew(seed, monkeypatch):
     """Whatever is aborted, undone or cut while another checkpoint is under way."""
+    monkeypatch.setattr(logged_table, "GIVEN_UP_MAX", 100)
     rng = random.Random(seed)
     store = memory()
-    job = Job(store, store, backends=BACKENDS, followed=True)
+    job = Job(store, store, backends=BACKENDS)
     follower = Follower(store, BACKENDS[seed % len(BACKENDS)], 0, GROUPS)
     job.start(2)
     for _ in range(40):
@@ -239,3 +242,51 @@ def test_a_table_that_is_followed_materializes_without_a_follower_starting_anew(
     until(lambda: job.uploader.metrics()["completedMaterialization"] > 0)
     job.stop()
     follower.table.close()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_table_without_news_keeps_no_base_beside_that_of_its_checkpoint(restarts):
+    store = memory()
+    job = Job(store, store)
+    job.start(1)
+    follower = Follower(store, MEMORY, 0, GROUPS)
+    job.run([0], [])
+    assert job.checkpoint()
+    follower.follow(job.recorded)
+    if restarts:
+        job.start(1)
+    while not materialized(job):
+        job.run([1], [])
+        materialized(job)
+        assert job.checkpoint()
+        follower.follow(job.recorded)
+    for _ in range(3):
+        job.idle()
+        assert job.checkpoint()
+        follower.follow(job.recorded)
+    assert job.held() == job.referenced()
+    job.run([2], [])
+    assert job.checkpoint()
+    follower.follow(job.recorded)
+    assert (follower.made, follower.totals()) == (1, job.model)
+    job.stop()
+
+
+def test_a_table_whose_checkpoints_are_given_up_lets_go_of_the_log_that_led_on():
+    store = memory()
+    job = Job(store, store)
+    job.start(1)
+    follower = Follower(store, MEMORY, 0, GROUPS)
+    job.run([0], [])
+    assert job.checkpoint()
+    follower.follow(job.recorded)
+    for key in range(1, 40):
+        job.run([key], [])
+        materialized(job)
+        job.checkpoint(complete=False)
+        log = [name for name in job.held() - job.referenced() if "dstl/" in name]
+        assert len(log) <= logged_table.GIVEN_UP_MAX + POLICY.log_handles_max
+    assert job.checkpoint()
+    follower.follow(job.recorded)
+    assert (follower.made, follower.totals()) == (2, job.model)
+    job.stop()

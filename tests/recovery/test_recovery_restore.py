@@ -60,10 +60,8 @@ class Job:
         inner: ObjectStore,
         attempts_max: int = 1,
         backends: Sequence[StateBackend] = (MEMORY,),
-        followed: bool = False,
     ) -> None:
         self.backends = backends
-        self.followed = followed
         self.store = store
         self.inner = inner
         self.attempts_max = attempts_max
@@ -103,7 +101,6 @@ class Job:
                     cache,
                     self.backends[self.epoch % len(self.backends)],
                     changelog,
-                    self.followed,
                 )
                 for start, stop in pairwise(edges)
             ]
@@ -196,7 +193,6 @@ class Subtask:
     cache: ObjectCache
     backend: StateBackend
     changelog: bool
-    followed: bool
     table: StateTable = field(init=False)
     keyed: KeyedState = field(init=False)
 
@@ -206,7 +202,7 @@ class Subtask:
         files = restore_table(self.table, own, self.cache, self.start, self.stop)
         log = LogId("count", "state", self.start, self.stop)
         if self.changelog:
-            self.keyed = LoggedTable(log, self.table, self.uploader, POLICY, ManualClock(), self.followed)
+            self.keyed = LoggedTable(log, self.table, self.uploader, POLICY, ManualClock())
         else:
             self.keyed = SnapshottedTable(log, self.table, self.uploader, ManualClock())
         self.keyed.restored(own, files)

@@ -56,10 +56,9 @@ class Bases:
     def newest(self) -> Base:
         return self._provisional[-1] if self._provisional else self.current
 
-    def newest_at(self, batch: BatchNumber, before_sqn: int | None = None) -> Base:
-        """The newest base that a cut at this batch may start from: the current base, or one below `before_sqn`."""
-        found = [each for each in self._provisional if before_sqn is None or each.sqn < before_sqn]
-        return max((each for each in [self.current, *found] if each.batch <= batch), key=lambda each: each.batch)
+    def newest_at(self, batch: BatchNumber) -> Base:
+        """The newest base that a cut at this batch may start from."""
+        return max((each for each in self._all() if each.batch <= batch), key=lambda each: each.batch)
 
     def add(self, base: Base) -> None:
         """Add a provisional base, newer than all others."""

@@ -42,6 +42,10 @@ class PendingCut:
     checkpoint_id: CheckpointId
     batch: BatchNumber
     base: Base | None = None
+    from_sqn: int = 0
+    """The SQN that its log starts at."""
+    last_sqn: int | None = None
+    """The SQN of the last change set in its log, once that is stored."""
     rows: int | None = None
     """Number of rows of the table at the cut, if it is known."""
     handle: Future[TableHandle] = field(default_factory=Future)
@@ -144,7 +148,7 @@ class KeyedState(ABC):
             for earlier in [each for each in self._pending if each < checkpoint_id]:
                 del self._pending[earlier]
             unused = self._bases.adopt(pending.base) + self._drop_superseded()
-            self._adopted(pending.base, pending.batch)
+            self._adopted(pending, pending.base)
         self._table.release(pending.batch)
         self._release(unused)
 
@@ -209,8 +213,8 @@ class KeyedState(ABC):
         """A materialization ended: it was stored, failed with an error, or was cancelled (`CheckpointFailed`)."""
 
     @abstractmethod
-    def _adopted(self, base: Base, batch: BatchNumber) -> None:
-        """A checkpoint at `batch` completed, and this is its base."""
+    def _adopted(self, cut: PendingCut, base: Base) -> None:
+        """A checkpoint completed, and this is its base."""
 
     @abstractmethod
     def _gave_up(self) -> None:

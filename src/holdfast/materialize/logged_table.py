@@ -2,13 +2,14 @@
 
     restored ─► base 0 ──────────────┬─────────────────────── log ───────────────────────►
                                      └ boundary: snapshot, upload ─► provisional base
-    checkpoint(cut) = newest base with boundary ≤ cut, and the log from that boundary to the cut
+    checkpoint(cut) = newest base with boundary ≤ cut, and the log from the lead, or that boundary, to the cut
     completed       = the base it used becomes the current base, and the log is truncated to its boundary
     aborted         = the log between the completed cut and the base that the next cut starts from is skipped
 
-A table that is `followed` starts a cut from a base that is older than the end of the last completed cut. So its log
-begins with changes that the completed checkpoint has, and whoever holds that checkpoint's state goes on with the log
-alone. It costs a base that is kept, and a log that is named, for one checkpoint more.
+The *lead* is the last change set of the last completed cut. A cut names it, even if its base has it already: whoever
+holds the state of the completed checkpoint goes on from there by the log alone. To apply it to a newer base changes
+nothing, since everything after it is applied as well. There is no lead once a checkpoint was given up, so that the log
+between can go. A restored table keeps the base that it was restored from until it has one.
 
 Invariants: the current base is kept, together with the log from it to the completed cut, because a rewind goes there.
 Cuts go forward. A cut therefore starts from the newest base at or before the cut requested last, or from a newer base.
@@ -35,9 +36,13 @@ from holdfast.materialize.schedule import Schedule
 from holdfast.state.table import StateTable, merge_changes
 from holdfast.uploads.uploader import Uploader
 
+GIVEN_UP_MAX = 3
+"""Checkpoints given up in a row until the table lets go of the log that leads on from the completed one. A higher value
+spares those who follow a new start after more failures, and keeps more of the log meanwhile."""
+
 
 class LoggedTable(KeyedState):
-    """Logs each batch. `policy` says when to materialize. `followed`: others go on from each checkpoint by the log."""
+    """Logs each batch. `policy` says when to materialize."""
 
     def __init__(
         self,
@@ -46,25 +51,25 @@ class LoggedTable(KeyedState):
         uploader: Uploader,
         policy: MaterializationPolicy | None = None,
         clock: Clock | None = None,
-        followed: bool = False,
     ) -> None:
         super().__init__(log, table, uploader, clock)
-        self._followed = followed
-        self._ends: dict[BatchNumber, int] = {}
-        """The SQN at which the log of each cut that may complete ends, by its batch."""
-        self._completed_end = 0
-        """The SQN at which the log of the completed cut ends."""
+        self._lead: int | None = None
+        """The SQN of the lead, if there is one."""
+        self._given_up = 0
+        """Checkpoints that were given up since the last completed one."""
+        self._leadless = NO_BATCH
+        """Cuts up to this batch leave no lead: the log after them may have been let go."""
+        self._awaits_lead = False
+        """True while the table goes on from what it was restored from."""
         self._log = ChangelogWriter(log, uploader, merge_changes)
         self._schedule = Schedule(policy or MaterializationPolicy(), log, self._clock.monotonic())
         self._completed_cut = self._last_cut = NO_BATCH
         """The batches of the last completed checkpoint, and of the last requested checkpoint."""
-        self._last_base: Base | None = None
-        """The base that the last requested checkpoint starts from; None after a rewind."""
         self._failed: BaseException | None = None
 
     def restored(self, handles: Sequence[TableHandle], files: Mapping[str, MaterializedPart] | None = None) -> None:
         super().restored(handles, files)
-        self._completed_end = self._bases.current.sqn
+        self._awaits_lead = bool(self._bases.current.objects)
         self._log.resume(self._bases.current.sqn)
 
     def commit(self, batch: BatchNumber) -> None:
@@ -90,7 +95,10 @@ class LoggedTable(KeyedState):
         if self._closed or (self._running is not None and not self._running.base.done()):
             return False
         newest = self._bases.newest
-        return self._schedule.due(self._log.size(newest.sqn), newest, self._table.settled, now_s)
+        log = self._log.size(newest.sqn)
+        if self._awaits_lead and not (log.pieces or log.pending_sets):
+            return False  # no cut could use the base
+        return self._schedule.due(log, newest, self._table.settled, now_s)
 
     def _materialization_ended(self, made: Materialization, began_s: float, error: BaseException | None) -> None:
         now_s = self._clock.monotonic()
@@ -102,8 +110,9 @@ class LoggedTable(KeyedState):
             self._failed = error
 
     def _cut(self, pending: PendingCut) -> Callable[[], None]:
-        pending.base = self._last_base = self._base_at(pending.batch)
-        cut = self._log.cut(pending.batch, pending.base.sqn)
+        pending.base = self._base_at(pending.batch)
+        pending.from_sqn = self._start(pending.base)
+        cut = self._log.cut(pending.batch, pending.from_sqn)
         self._last_cut = max(self._last_cut, pending.batch)
         return lambda: self._store(pending, cut)
 
@@ -115,36 +124,34 @@ class LoggedTable(KeyedState):
         with self._lock:
             if error is not None:
                 self._log.reset()
-            elif pending.base is not None:
-                self._ends[pending.batch] = max([pending.base.sqn, *(each.sqn_stop for each in pieces.result())])
+            elif pieces.result():
+                pending.last_sqn = max(each.sqn_stop for each in pieces.result()) - 1
         self._answer(pending, error, () if error is not None else pieces.result())
 
-    def _adopted(self, base: Base, batch: BatchNumber) -> None:
-        self._completed_cut = batch
-        self._completed_end = self._ends.get(batch, self._completed_end)
-        self._ends = {cut: end for cut, end in self._ends.items() if cut > batch}
-        self._log.truncate(base.sqn)
+    def _adopted(self, cut: PendingCut, base: Base) -> None:
+        self._completed_cut = cut.batch
+        self._given_up = 0
+        self._lead = cut.last_sqn if cut.batch > self._leadless else None
+        self._awaits_lead = self._awaits_lead and self._lead is None
+        self._log.truncate(self._start(base))
 
     def _gave_up(self) -> None:
         """Drop the part of the log that neither a rewind, a pending checkpoint nor a later cut can need."""
         self._log.reset()
-        needed = [NeededLog(self._bases.current.sqn, self._completed_cut)]
-        needed += [NeededLog(each.base.sqn, each.batch) for each in self._pending.values() if each.base is not None]
-        self._log.skip(needed, self._base_at(self._last_cut).sqn)
+        self._given_up += 1
+        if self._given_up >= GIVEN_UP_MAX:
+            self._lead, self._awaits_lead, self._leadless = None, False, self._last_cut
+        needed = [NeededLog(self._start(self._bases.current), self._completed_cut)]
+        needed += [NeededLog(each.from_sqn, each.batch) for each in self._pending.values() if each.base is not None]
+        self._log.skip(needed, self._start(self._base_at(self._last_cut)))
 
     def _base_at(self, batch: BatchNumber) -> Base:
-        """The base that a cut at this batch starts from.
+        """The base that a cut at this batch starts from."""
+        return self._bases.current if self._awaits_lead else self._bases.newest_at(batch)
 
-        Where others follow, the log of a checkpoint reaches back into the checkpoint before it. A table that has not
-        changed since then has no such log: it takes its newest base all the same, which would wait for a change
-        otherwise, and who follows it reads that base.
-        """
-        if not self._followed:
-            return self._bases.newest_at(batch)
-        idle = self._log.next_sqn() == self._completed_end
-        found, last = self._bases.newest_at(batch, self._completed_end + idle), self._last_base
-        # No cut starts from an older base than the cut before it: that base goes once the earlier cut completes.
-        return last if last is not None and found.batch < last.batch <= batch else found
+    def _start(self, base: Base) -> int:
+        """The SQN that the log of a cut from this base starts at."""
+        return base.sqn if self._lead is None else min(base.sqn, self._lead)
 
     def _used_bases(self) -> Collection[Base | None]:
         """The bases of pending checkpoints, and the base that the next cut may start from."""
@@ -152,8 +159,7 @@ class LoggedTable(KeyedState):
 
     def _rewound(self, to_batch: BatchNumber) -> None:
         self._log.rewind(to_batch)
-        self._last_cut, self._last_base = to_batch, None
-        self._ends = {cut: end for cut, end in self._ends.items() if cut <= to_batch}
+        self._last_cut = to_batch
 
     def _ended(self) -> None:
         self._log.close()

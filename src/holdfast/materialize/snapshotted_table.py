@@ -64,7 +64,7 @@ class SnapshottedTable(KeyedState):
     def _materialization_ended(self, made: Materialization, began_s: float, error: BaseException | None) -> None:
         pass
 
-    def _adopted(self, base: Base, batch: BatchNumber) -> None:
+    def _adopted(self, cut: PendingCut, base: Base) -> None:
         pass
 
     def _gave_up(self) -> None:

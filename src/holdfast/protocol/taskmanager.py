@@ -75,8 +75,6 @@ class Deployment(msgspec.Struct, frozen=True):
     """Handles of the tables that every subtask loads in full when it opens."""
     shared: list[str] = []
     """Objects, of those that these handles refer to, in which other TaskManagers have something, too."""
-    followed: bool = False
-    """True: standbys follow the logs, so that each handle goes on from the log of the handle before."""
     moves: bool = False
     """True: nothing was committed since the base. Subtasks that are hosted already stay as they are."""
 

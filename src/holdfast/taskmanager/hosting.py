@@ -374,7 +374,7 @@ def _durable(
         log_ratio_max=settings.log_ratio_max,
         interval_s=settings.materialization_interval_s,
     )
-    return LoggedTable(log, table, uploader, policy, clock, deployment.followed)
+    return LoggedTable(log, table, uploader, policy, clock)
 
 
 def restored(

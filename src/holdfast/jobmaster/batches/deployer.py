@@ -158,7 +158,6 @@ class Deployer:
                 rewind=command.rewind,
                 whole=whole,
                 shared=shared_objects_of(subtasks, whole, bounds),
-                followed=layout.standby_state,
                 moves=command.moves,
             )
 
