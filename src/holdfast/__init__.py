@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 EXIT_PAUSE_S = 0.02
-"""Pause at the end of a process. A thread of PyArrow may still wait for the interpreter, to let go of bytes that a file
-object of Python gave it. Python before 3.14 ends a thread that waits when the interpreter goes down, and C++ then ends
-the process with "terminate called without an active exception". In the pause such threads get their turn."""
+"""Pause at the end of a process. A thread of PyArrow may still wait for the interpreter in order to free bytes that a
+Python file object gave it. Python before 3.14 ends such a waiting thread when the interpreter shuts down, and C++ then
+ends the process with "terminate called without an active exception". The pause lets such threads finish."""
 
 atexit.register(time.sleep, EXIT_PAUSE_S)
 
 
 def __getattr__(name: str) -> object:
-    """Load and return a name of the public API; or a room of the package."""
+    """Load and return a name of the public API, or a subpackage."""
     if name.startswith("__") and name != "__all__":
         raise AttributeError(name)
     api = import_module("holdfast.api")
@@ -40,5 +40,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List the public API alone: the modules that make it up are not part of it."""
+    """List the names of the public API only, without the modules that define them."""
     return [*import_module("holdfast.api").__all__, "__version__"]

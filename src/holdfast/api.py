@@ -1,7 +1,7 @@
 """Names of the public API, and the module that each comes from.
 
-`import holdfast` loads a module when a name of it is first used, so that a program pays for the sources, sinks and
-functions that it uses, and a TaskManager for none.
+`import holdfast` loads a module when a name of it is first used, so that a program loads only the sources, sinks and
+functions that it uses, and a TaskManager loads none of them.
 """
 
 from typing import TYPE_CHECKING

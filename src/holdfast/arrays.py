@@ -1,7 +1,7 @@
 """Arrow arrays and types rebuilt in plain forms: nested arrays over other leaves, and types that every operator has.
 
-A dictionary, a run-end encoded array and a view are other layouts of the same values. State, keys and kernels know the
-plain layout alone, so other layouts are taken apart where rows come in.
+A dictionary, a run-end encoded array and a view are other layouts of the same values. State, keys and kernels handle
+only the plain layout, so other layouts are converted where rows enter Holdfast.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def _list(array: pa.Array, leaf: Leaf) -> pa.Array:
 
 
 def _from_view(array: pa.Array) -> pa.Array:
-    """Return a list view as a list. (A cast makes an array with too short a buffer of offsets.)"""
+    """Return a list view as a list. (A cast would make an array whose offsets buffer is too short.)"""
     null = array.is_null()
     sizes = np.where(null.to_numpy(zero_copy_only=False), 0, array.sizes.to_numpy())
     offsets = np.concatenate(([0], np.cumsum(sizes)))
@@ -98,13 +98,13 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of the same columns in a plain layout; the schema itself if it has no other."""
+    """Return the schema of the same columns in a plain layout; the same object if every column is plain already."""
     made = pa.schema([field.with_type(plain_type(field.type)) for field in schema], schema.metadata)
     return schema if made.equals(schema, check_metadata=True) else made
 
 
 def plain_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows in a plain layout. `schema` is the `plain_schema` of theirs."""
+    """Return the rows in a plain layout. `schema` is the `plain_schema` of the rows' schema."""
     if rows.schema.equals(schema):
         return rows
     columns = [

@@ -3,8 +3,8 @@
     function, sink ──is_snapshot_available()──► SnapshotAvailability ──unless AVAILABLE──► Refusal
     source ───────── SourcePlan.availability ──►
 
-Functions and sinks are asked after each batch is committed, and a source says it with each plan. The answer holds for
-that one boundary. The checkpoint rules (`checkpoint/`) decide what follows from a refusal.
+Functions and sinks are asked after each committed batch; a source gives its answer with each plan. An answer holds for
+that one boundary only. The checkpoint rules (`checkpoint/`) decide what follows from a refusal.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ from holdfast.errors import USER_ERRORS, described
 class SnapshotAvailability(msgspec.Struct, frozen=True):
     """Says whether a checkpoint may be cut at the batch boundary at hand, and why not.
 
-    `AVAILABLE`: it may. `SOFT_FAILURE`: it may not, which is expected; it counts as no failure. `HARD_FAILURE`: it may
-    not, and that is wrong; it counts against `tolerable_failed_checkpoints`. `kind` tells which of them it is, and
-    `message` the reason, given with `because`:
+    `AVAILABLE` allows the cut. `SOFT_FAILURE` refuses it for an expected reason, and does not count as a failure.
+    `HARD_FAILURE` refuses it because something is wrong, and counts against `tolerable_failed_checkpoints`. `kind` says
+    which of the three it is, and `message` gives the reason, which `because` sets:
 
         return hf.SnapshotAvailability.SOFT_FAILURE.because("transaction 17 is open")
     """
@@ -33,7 +33,7 @@ class SnapshotAvailability(msgspec.Struct, frozen=True):
     HARD_FAILURE: ClassVar["SnapshotAvailability"]
 
     def because(self, message: str) -> "SnapshotAvailability":
-        """Return the same answer with a message, which log, history and errors show."""
+        """Return the same answer with a message, which the log, the history and errors show."""
         return SnapshotAvailability(self.kind, message)
 
 
@@ -43,7 +43,7 @@ SnapshotAvailability.HARD_FAILURE = SnapshotAvailability("hard_failure", "no rea
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Names who refuses a cut at one batch boundary, and why. `hard`: it counts as a failure."""
+    """A refusal of a cut at one batch boundary: who refuses, and why. A `hard` refusal counts as a failure."""
 
     who: str
     reason: str
@@ -54,16 +54,16 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def ask(who: str, question: Callable[[], object]) -> Refusal | None:
-    """Ask a function or a sink, and return the refusal; None where a cut may be taken.
+    """Ask a function or a sink whether a cut may be taken. Returns the refusal, or None if there is none.
 
-    `question` is code of a user. An error in it is a hard refusal: the batch is committed by then, so that nothing else
-    can come of it.
+    `question` is a user's code. An error in it is a hard refusal: the batch is already committed, so the error can have
+    no other effect.
     """
     return refusal(who, answered(question))
 
 
 def answered(question: Callable[[], object]) -> Any:
-    """Return the answer of a source's code of users; an error in it is a hard refusal. `refusal` checks the type."""
+    """Return the answer of a user's code; an error in it becomes a hard failure. `refusal` checks the answer's type."""
     try:
         return question()
     except USER_ERRORS as error:
@@ -71,7 +71,8 @@ def answered(question: Callable[[], object]) -> Any:
 
 
 def refusal(who: str, answer: object) -> Refusal | None:
-    """Return the refusal that an answer is; None where a cut may be taken. An answer of another type is a hard one."""
+    """Turn an answer into a refusal, or into None if a cut may be taken. An answer of a wrong type is a hard
+    refusal."""
     if not isinstance(answer, SnapshotAvailability):
         expected = "SnapshotAvailability.AVAILABLE, SOFT_FAILURE or HARD_FAILURE"
         return Refusal(

@@ -1,6 +1,6 @@
-"""Splits that are behind because they failed: as records, the status of a query and its page have them. Pure.
+"""Splits that are behind because they failed, as they appear in records, in a query's status and on its page. Pure.
 
-fails ──► stands: every record has its old position ──advances──► catches up ──reaches the newest rows──► forgotten
+fails ──► stuck: every record has its old position ──advances──► catches up ──reaches the newest rows──► forgotten
              │  ▲
         parked  └── `query.retry`, or the next start
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 REASON_CHARACTERS_MAX = 200
-"""Characters of a reason that a record keeps; more make it longer where many splits fail."""
+"""Characters of a reason that a record keeps. A higher value makes records longer when many splits fail."""
 
 Positions = Mapping[str, Mapping[str, int | float | str | bool | None]]
 
@@ -18,10 +18,10 @@ Positions = Mapping[str, Mapping[str, int | float | str | bool | None]]
 class SplitBehind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A split that failed and has not caught up since.
 
-    `since` is the number of the checkpoint record since which it stands: the newest at its first failure, or the first
-    with its present position. 0: it is not recorded yet.
-    `failures` counts checkpoints in a row without an advance; an empty `reason` says that the split advances again.
-    `skipped`: positions of rows, not reached yet, that are put aside as soon as they are read.
+    `since` is the number of the checkpoint record at which the split got stuck: the newest record at its first failure,
+    or the first record with its present position. 0: no record contains it yet. `failures` counts checkpoints in a row
+    without an advance. An empty `reason` means that the split advances again. `skipped` holds positions, not reached
+    yet, of rows that become dead letters as soon as they are read.
     """
 
     since: int = 0
@@ -40,7 +40,7 @@ def recorded(
 ) -> Behind:
     """Return the stuck splits to store in record `number`, each with the record at which it got stuck.
 
-    `older` and `older_offsets` are of the record `before` this one.
+    `older` and `older_offsets` come from the previous record, whose number is `before`.
     """
 
     def since(source: str, split: str) -> int:

@@ -1,8 +1,8 @@
-"""Casts of Arrow columns to another type, in which no value wraps around, is cut or ends the cast.
+"""Casts of Arrow columns to another type. No value wraps around or is truncated, and no value makes the cast fail.
 
-A value that the wanted type cannot hold is null in the result, and its row is marked. A finer time is cut to the wanted
-unit by floor, before 1970 too: 23:59:59.9999999 of a day stays within that day. Whether a cast between two types makes
-sense at all is for the caller to decide: nothing here reads text as numbers, say, unless `pc.cast` does.
+A value that the wanted type cannot hold is null in the result, and its row is marked. A time in a finer unit is rounded
+down, also before 1970, so that 23:59:59.9999999 stays within its day. The caller decides whether a cast between two
+types makes sense at all: for instance, text is parsed as numbers only if `pc.cast` does so.
 """
 
 from typing import NamedTuple
@@ -16,18 +16,18 @@ from holdfast.json_rows.decimals import to_decimals
 UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 INT64 = np.iinfo(np.int64)
 DIGITS_MAX = 38
-"""Digits of a decimal of 128 bits, in which `pc.cast` calculates."""
+"""Most digits of a decimal of 128 bits, the type in which `pc.cast` calculates."""
 
 
 class Cast(NamedTuple):
-    """The values in the wanted type, and a mask of the rows that it cannot hold; None if it holds all of them."""
+    """The values in the wanted type, and a mask of the rows that the type cannot hold; None if it can hold all."""
 
     values: pa.Array
     outside: np.ndarray | None
 
 
 def cast_in_range(array: pa.Array, wanted: pa.DataType) -> Cast:
-    """Cast a column, nested ones too. A row is outside if any value in it is.
+    """Cast a column, which may be nested. A row is marked if the wanted type cannot hold one of the values in it.
 
     Raises `pa.ArrowNotImplementedError` if there is no cast between the two types.
     """
@@ -50,7 +50,7 @@ def cast_in_range(array: pa.Array, wanted: pa.DataType) -> Cast:
 
 
 def _plain(array: pa.Array, wanted: pa.DataType) -> Cast:
-    """Cast values that are not nested. The values that the cast refuses are found by halving the rows."""
+    """Cast values that are not nested. Halving the rows again and again finds the values that the cast refuses."""
     if pa.types.is_floating(array.type) and pa.types.is_floating(wanted):
         return _narrowed(array, wanted)
     if pa.types.is_decimal(wanted) and _may_wrap(array.type, wanted):
@@ -68,14 +68,14 @@ def _plain(array: pa.Array, wanted: pa.DataType) -> Cast:
 
 
 def _may_wrap(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether `pc.cast` may wrap around: with texts, and where a decimal can get more than 38 digits."""
+    """True if `pc.cast` may wrap around: it may for texts, and for decimals that could get more than 38 digits."""
     if pa.types.is_decimal(found):
         return bool(found.precision - found.scale + wanted.scale > DIGITS_MAX)
     return bool(pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found))
 
 
 def _narrowed(array: pa.Array, wanted: pa.DataType) -> Cast:
-    """Cast floating-point numbers. A number that becomes infinite is outside; a number that is rounded is not."""
+    """Cast floating-point numbers. A number that becomes infinite is marked; a number that is only rounded is not."""
     values = pc.cast(array, wanted)
     if wanted.bit_width >= array.type.bit_width:
         return Cast(values, None)
@@ -95,7 +95,7 @@ def _kind(type_: pa.DataType) -> str:
 
 
 def _in_unit(array: pa.Array, wanted: pa.DataType) -> Cast:
-    """Cast times to another unit of the same kind. A time zone is a name for display, and is replaced."""
+    """Cast times to another unit of the same kind. A time zone is only for display, and is replaced."""
     numbers = _numbers(array)
     per, wanted_per = UNITS_PER_SECOND[array.type.unit], UNITS_PER_SECOND[wanted.unit]
     outside = np.zeros(0, dtype=bool)
@@ -164,7 +164,7 @@ def _map(array: pa.MapArray, wanted: pa.MapType) -> Cast:
     absent = array.is_null() if array.null_count else None
     outside = _rows_outside(offsets, [keys, items], absent)
     if keys.outside is not None and outside is not None:
-        # A map cannot have a null as a key, so the rows are made without their entries.
+        # A map cannot have a null key, so these rows are made without their entries.
         stored = np.zeros(len(array) + 1, dtype=np.int64)
         np.cumsum(np.where(outside, 0, np.diff(offsets)), out=stored[1:])
         kept = pa.array(np.repeat(~outside, np.diff(offsets)))
@@ -174,7 +174,7 @@ def _map(array: pa.MapArray, wanted: pa.MapType) -> Cast:
 
 
 def _offsets(array: pa.Array) -> tuple[np.ndarray, int, int]:
-    """Return where the entries of each row begin, counted from the first row's, and the range of all entries."""
+    """Return the offset of each row's entries, relative to the first row's, and the range of all entries."""
     offsets = array.offsets.to_numpy().astype(np.int64)
     if not len(offsets):
         return np.zeros(1, dtype=np.int64), 0, 0

@@ -1,9 +1,9 @@
-"""Settings of the state's log, of materializations and of uploads, stated once with their defaults.
+"""Settings of the state's log, of materializations and of uploads, in one place with their defaults.
 
     ChangelogConfig (as the user wrote it) ──settings()──► ChangelogSettings (numbers; travel to the TaskManagers)
 
-A leaf: every room may import it. A wrong value raises a `SettingsError` that names the field, the value and the allowed
-values.
+This module imports no room, so every room may import it. A wrong value raises a `SettingsError` that names the field,
+the value and the allowed values.
 """
 
 from dataclasses import dataclass, field
@@ -14,25 +14,26 @@ from holdfast.errors import SettingsError
 from holdfast.quantities import Duration, Size, above_zero, duration_s, size_bytes, whole_number
 
 EXTRA_REQUESTS_MAX = 2.0
-"""Bound on `extra_requests`: two attempts beside every first attempt."""
+"""Bound on `extra_requests`: two additional attempts for every first attempt."""
 
 
 @dataclass(frozen=True, repr=False)
 class RetryPolicy:
-    """Attempts at an upload. Made by `RetryPolicy.none()` or `RetryPolicy.fixed()`; only I/O errors are retried.
+    """Attempts at an upload. Only I/O errors are retried. `RetryPolicy.none()` or `RetryPolicy.fixed()` make a policy.
 
     Parameters
     ----------
     max_attempts
         Requests to the store in all; 1: no retries.
     timeout
-        An attempt that takes longer than this plus its size over the measured rate goes on, and the next starts at once
-        beside it; the first to succeed wins. None: no second attempt starts beside another.
+        Time that an attempt may take beyond the time its size needs at the measured rate. When it takes longer, the
+        next attempt starts in parallel, and the first one to succeed wins. None: attempts never run in parallel.
     next_attempt_delay
         Time from a failed attempt to the next.
     extra_requests
-        Attempts that may start beside slow attempts, as a share of the uploads. A higher value spares checkpoints more
-        of the slowest answers, and costs so many more requests. 0: only failed attempts are followed by another.
+        Most attempts that may start in parallel with slow ones, as a share of the uploads. A higher value protects
+        checkpoints from more of the slowest answers, and costs more requests. 0: only a failed attempt is followed by
+        another.
     """
 
     max_attempts: int = 3
@@ -42,7 +43,7 @@ class RetryPolicy:
 
     @classmethod
     def none(cls) -> "RetryPolicy":
-        """The policy of a single attempt."""
+        """Return the policy with a single attempt."""
         return cls(max_attempts=1, timeout=None, next_attempt_delay=0)
 
     @classmethod
@@ -53,9 +54,10 @@ class RetryPolicy:
         next_attempt_delay: Duration = "500ms",
         extra_requests: float = 0.05,
     ) -> "RetryPolicy":
-        """The policy of at most `max_attempts` attempts, with `next_attempt_delay` from a failed attempt to the next.
+        """Return a policy with at most `max_attempts` attempts, each `next_attempt_delay` after a failed one.
 
-        An attempt that takes longer than `timeout` is followed early, by at most `extra_requests` of all uploads.
+        An attempt that takes longer than `timeout` gets a parallel one, in at most the share `extra_requests` of all
+        uploads.
         """
         return cls(max_attempts, timeout, next_attempt_delay, extra_requests)
 
@@ -105,7 +107,7 @@ class ChangelogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """How uploads are retried."""
+        """Return the policy by which uploads are retried."""
         return RetryPolicy(
             self.upload_attempts_max, self.attempt_timeout_s, self.next_attempt_delay_s, self.extra_requests
         )
@@ -113,33 +115,33 @@ class ChangelogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class ChangelogConfig:
-    """How changes of state are logged, materialized and uploaded. It is read at each start of a job.
+    """Settings of how changes of state are logged, materialized and uploaded. Each start of a job reads them.
 
     Parameters
     ----------
     enabled
-        Whether changes of state are logged, so that a checkpoint stores the changes only. False: a checkpoint stores
-        the tables themselves (of RocksDB, the files that are new), and a batch waits with its commit until they are
-        captured. The settings of uploads hold in both cases.
+        Whether changes of state are logged, so that a checkpoint stores only the changes. False: a checkpoint stores
+        the tables themselves (with RocksDB, only the new files), and a batch is not committed before they are captured.
+        The settings of uploads apply in both cases.
     log_handles_max, log_ratio_max, materialization_interval
-        A table is materialized when its log has that many pieces, or will be larger than so many times the stored
-        table once that is done (None: 0.09 in RocksDB, of which only new files are stored, 1 in memory), or when the
-        interval is over; but, unless the log grows fast, not before a fifth of the time has passed that the last
-        materialization took.
+        A table is materialized when its log has `log_handles_max` pieces, when its log will be larger than
+        `log_ratio_max` times the stored table by the end of the materialization (None: 0.09 with RocksDB, which stores
+        only new files, and 1 in memory), or when `materialization_interval` has passed. Unless the log grows fast, the
+        next materialization starts no earlier than a fifth of the last one's duration after it.
     persist_delay, persist_size_threshold
-        Longest time and largest size for which a request to persist waits for others, to share an object with them.
-        Higher values: fewer objects, later acknowledgements.
+        A request to persist waits for other requests, to share an object with them, until this time is over or this
+        size is reached. Higher values give fewer objects and later acknowledgements.
     preemptive_persist_threshold
-        The size of a table's pending log from which it is uploaded without waiting for a checkpoint; a quarter of it
-        shortly before the next checkpoint is expected.
+        A table's pending log of this size is uploaded without waiting for a checkpoint. Shortly before an expected
+        checkpoint, a quarter of this size is enough.
     object_size_max
         A changelog object is split at this size.
     in_flight_max
-        Bytes a TaskManager may have in upload; past it, batches wait.
+        Most bytes that a TaskManager may be uploading; above it, batches wait.
     gathered_size_max
-        Bytes of a TaskManager's new logs and manifest up to which they travel to the driver, which stores them in one
-        object for all TaskManagers. A higher value: fewer requests, and more bytes through the driver. 0: each
-        TaskManager stores its own.
+        A TaskManager whose new logs and manifest have at most so many bytes sends them to the driver, which stores them
+        in one object for all TaskManagers. A higher value means fewer requests, and more bytes through the driver. 0:
+        each TaskManager stores its own.
     retries
         How uploads are retried: `RetryPolicy.none()` or `RetryPolicy.fixed(max_attempts, …)`.
     """
@@ -179,7 +181,7 @@ class ChangelogConfig:
             )
 
     def settings(self) -> ChangelogSettings:
-        """The numbers that these settings stand for."""
+        """Return these settings as numbers."""
         return ChangelogSettings(
             enabled=self.enabled,
             log_handles_max=self.log_handles_max,

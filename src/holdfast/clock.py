@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Protocol
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""File in which Linux names the present run of the machine."""
+"""File in which Linux identifies the machine's current boot."""
 
 
 class Clock(Protocol):
     """Wall-clock and monotonic time in seconds.
 
-    A clock may also have `elapsed()`, which is monotonic and counts the time for which the machine was suspended, and
-    `identity`, a text: readings of `elapsed()` are comparable between all processes whose clocks have the same.
+    A clock may also have `elapsed()`, which is monotonic and counts the time for which the machine was suspended, and a
+    text `identity`. Readings of `elapsed()` are comparable between processes whose clocks have the same identity.
     """
 
     def now(self) -> float:
@@ -32,7 +32,7 @@ class SystemClock:
 
     @property
     def identity(self) -> str:
-        """Name of the machine's present run; empty where the machine does not tell it."""
+        """The identity of the machine's current boot; empty if the machine does not provide one."""
         try:
             return BOOT_ID.read_text().strip() if self._BOOTTIME is not None else ""
         except OSError:
@@ -50,7 +50,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self, start_s: float = 1_000_000.0) -> None:
         self._now_s = start_s

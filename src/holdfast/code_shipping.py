@@ -1,7 +1,8 @@
-"""Pickling of functions and classes by value, as cloudpickle does it, with the files that their code is from.
+"""Pickling of functions and classes by value, as cloudpickle does it, but with the names of their source files.
 
 cloudpickle 3.1.3 calls every file `<dynamic-code>`, so that equal code has equal bytes. An error of a user's function
-has to name the user's file, so the name goes along here. Nothing compares or stores the bytes.
+must name the user's file, so this pickler includes the name. Equal bytes are not needed, since nothing compares or
+stores them.
 """
 
 import io

@@ -1,8 +1,8 @@
-"""When two values of a key column are the same key: Spark's rule, for state, exchange and sinks.
+"""The rule by which two values of a key column are the same key: Spark's rule, used by state, exchange and sinks.
 
-Values are the same where they are equal. Of floating-point numbers, -0.0 is 0.0, and every NaN is the same NaN,
-whatever its sign and its payload. Null is a key of its own where nulls are allowed: in `DeltaSink(mode="upsert")`, not
-in state, where a row with a null in a key column is a bad record.
+Equal values are the same key. Among floating-point numbers, -0.0 is the same as 0.0, and all NaNs are the same,
+whatever their sign and payload. Null is a key of its own where nulls are allowed, as in `DeltaSink(mode="upsert")`.
+State does not allow it: a row with a null in a key column is a bad record there.
 """
 
 from typing import Any
@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 
 def normalised(column: Any) -> Any:
-    """A key column in which values that are the same key have the same bits; nulls are kept.
+    """Return a key column in which values that are the same key have the same bits. Nulls are kept.
 
-    Takes an array or a chunked array, and returns columns of other types than float and double as they are.
+    `column` is an array or a chunked array. Columns of types other than float and double are returned unchanged.
     """
     kind = column.type
     if not (pa.types.is_float32(kind) or pa.types.is_float64(kind)):
@@ -24,7 +24,7 @@ def normalised(column: Any) -> Any:
 
 
 def normalised_keys(rows: Any, key_columns: Any) -> Any:
-    """A record batch or a table with its key columns normalised; the same object where there is nothing to do."""
+    """Return a record batch or table with normalised key columns; the same object if there is nothing to change."""
     for name in key_columns:
         place = rows.schema.get_field_index(name)
         column = rows.column(place)

@@ -1,4 +1,4 @@
-"""Every error that Holdfast raises, a class for each reaction that a caller can have.
+"""Every error that Holdfast raises. There is one class for each reaction that a caller can have.
 
     HoldfastError
     ├── SettingsError        change the setting (also a ValueError)
@@ -23,8 +23,9 @@
     ├── PublishFailed        a sink cannot take staged output, and trying again will not help
     └── QueryFailed          the query has ended; the cause is chained
 
-A message names the thing, the finding, the expectation and the remedy. Wherever a person reads it, the class stands
-before it, by which the documentation is searched: Python does that in tracebacks, and `described` everywhere else.
+A message names the thing, what was found, what was expected and the remedy. Wherever a person reads a message, the name
+of its class comes first, so that the documentation can be searched for it: Python puts it there in tracebacks, and
+`described` does so everywhere else.
 """
 
 import errno
@@ -36,16 +37,16 @@ from holdfast.hidden import hide
 from holdfast.printable import printable
 
 USER_ERRORS = (BaseException,)
-"""Errors that code of users may raise, `sys.exit()` and `asyncio.CancelledError` included: each is a failure of that
-code, and ends nothing else.
-Ctrl-C reaches the main thread alone, which runs no code of users."""
+"""Errors that users' code may raise, including `sys.exit()` and `asyncio.CancelledError`. Each counts as a failure of
+that code, and ends nothing else. Ctrl-C interrupts only the main thread, which runs no users' code."""
 
 _OWN_FOLDER = str(Path(__file__).parent)
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class HoldfastError(Exception):
-    """The root of all errors of this package. Its text is safe to print whatever it quotes, and holds no secrets."""
+    """The base class of all errors of this package. Its text is safe to print, whatever it quotes, and has no
+    secrets."""
 
     def __init__(self, *told: object) -> None:
         super().__init__(*(hide(each) if isinstance(each, str) else each for each in told))
@@ -59,7 +60,7 @@ class SettingsError(HoldfastError, ValueError):
 
 
 class JobRefused(HoldfastError):
-    """The job cannot start as it is; nothing has run and nothing was changed."""
+    """The job cannot start as it is. Nothing has run, and nothing was changed."""
 
 
 class BadRecord(HoldfastError):
@@ -71,7 +72,7 @@ class UserFunctionError(HoldfastError):
 
 
 class StateTooLarge(HoldfastError):
-    """A state table outgrew its share of the TaskManager's memory, or the numbers that its rows can have."""
+    """A state table outgrew its share of the TaskManager's memory, or the range of its row numbers."""
 
 
 class PositionLost(HoldfastError):
@@ -83,7 +84,7 @@ class StorageError(HoldfastError):
 
 
 class ServiceAway(StorageError):
-    """A service counts as away, since very many calls of a `map_async` have failed in a row. The batch waits for it."""
+    """A service counts as unreachable, since many calls of a `map_async` failed in a row. The batch waits for it."""
 
 
 class ObjectNotFound(StorageError):
@@ -99,7 +100,8 @@ class CorruptObject(HoldfastError):
 
 
 class Fenced(HoldfastError):
-    """Another JobMaster has taken over the storage; the one that gets this error may complete nothing any more."""
+    """Another JobMaster has taken over the storage. The one that gets this error must not complete anything any
+    more."""
 
 
 class StaleCall(HoldfastError):
@@ -111,7 +113,7 @@ class RowsNeeded(HoldfastError):
 
 
 class SenderLost(HoldfastError):
-    """A sender that stays has ended or can no longer be reached."""
+    """A long-running sender has ended or can no longer be reached."""
 
 
 class SenderHung(SenderLost):
@@ -139,7 +141,7 @@ class CheckpointFailed(HoldfastError):
 
 
 class RescaleFailed(HoldfastError):
-    """A running job did not get another number of TaskManagers; it goes on with those of before."""
+    """A running job did not get another number of TaskManagers. It continues with the previous ones."""
 
 
 class PublishFailed(HoldfastError):
@@ -151,9 +153,9 @@ class QueryFailed(HoldfastError):
 
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Numbers of the operating system's errors of a disk that has no room left, for anybody or for this user."""
+"""The operating system's error numbers for a disk that is full, for all users or for this one."""
 ROCKSDB_SAYS = "IO error"
-"""The beginning of RocksDB's errors of the disk, which have no class of their own."""
+"""The beginning of RocksDB's messages for disk errors, which have no class of their own."""
 
 
 def is_outage(error: BaseException) -> bool:
@@ -169,9 +171,10 @@ def is_outage(error: BaseException) -> bool:
 
 
 def class_abroad(error: BaseException) -> str:
-    """The name of the class in this module as which another process raises the error; empty if there is none.
+    """Return the name of the class in this module that another process should raise for the error; empty if none fits.
 
-    An outage that a library told in its own way is a `StorageError` there, since a text alone would not say so.
+    An outage that a library reported with an error of its own becomes a `StorageError` there, since its text alone
+    would not be recognised as an outage.
     """
     if isinstance(error, HoldfastError):
         return type(error).__name__
@@ -181,8 +184,9 @@ def class_abroad(error: BaseException) -> str:
 def in_user_code(error: BaseException) -> str:
     """Name an error that a user's function raised, with its line: `ValueError: no such carrier (job.py, line 12)`.
 
-    The line is the innermost that is neither Holdfast's nor a library's. If there is none, it is a library's first,
-    since the function may be installed like one. An error that crosses processes carries no other trace.
+    The line is the innermost one that belongs neither to Holdfast nor to a library. If there is none, it is the
+    outermost line of a library, since the function may itself be installed as a library. An error that crosses
+    processes carries no other trace.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     outside = [(file, line) for file, line in frames if not file.startswith(_OWN_FOLDER)]
@@ -193,12 +197,13 @@ def in_user_code(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Name an error of any library with its text, without secrets. `HoldfastError` itself would say nothing."""
+    """Return an error's class and text without secrets. The class `HoldfastError` itself is left out: it says
+    nothing."""
     text = hide(str(error))
     return text if type(error) is HoldfastError else f"{type(error).__name__}: {text}"
 
 
 def _is_of_library(file: str) -> bool:
-    """True for code of Python's own and installed libraries, and for compiled code, whose files nobody has."""
+    """True for Python's own and installed libraries, and for compiled code, whose source files are not there."""
     installed = "/site-packages/" in file or "/dist-packages/" in file
     return installed or file.startswith((*_LIBRARIES, "<frozen")) or file.endswith((".pxi", ".pyx"))

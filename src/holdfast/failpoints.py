@@ -1,15 +1,15 @@
-"""Named places in the code where a test can kill, fail or hold the process. Nothing happens unless armed.
+"""Named points in the code at which a test can kill, fail or pause the process. Nothing happens unless one is armed.
 
-Armed by the environment, which reaches the processes that Spark starts, or by `arm` inside a process:
+A test arms a failpoint by the environment, which reaches the processes that Spark starts, or by `arm` in a process:
 
     HOLDFAST_FAILPOINTS="taskmanager.commit.before=kill:/tmp/once@3,jobmaster.record.sent=pause:/tmp/held"
 
     kill[:marker]      SIGKILL to this process; with a marker file, once: only in the process that creates it
     raise[:ErrorName]  an error of `holdfast.errors` (`HoldfastError` if none is named)
-    pause:file         creates the file, and goes on when somebody has removed it
-    …@count            acts at that hit only, counted from 1 in each process; without a count, at every hit
+    pause:file         creates the file, and continues once the file has been removed
+    …@count            acts only at that hit, counted from 1 in each process; without a count, at every hit
 
-The environment is read at the first hit in a process. `KNOWN` lists all places; a test compares it with the code.
+The environment is read at the first hit in a process. `KNOWN` lists all failpoints; a test compares it with the code.
 """
 
 import os
@@ -26,14 +26,14 @@ ENVIRONMENT_VARIABLE = "HOLDFAST_FAILPOINTS"
 _ACTIONS = ("kill", "raise", "pause")
 
 KNOWN: Mapping[str, str] = {
-    # In tasks, which are processes of Spark's.
+    # In tasks, which run in Spark's processes.
     "task.sent": "all rows of a unit have arrived; its result has not been returned",
     "task.staged": "a unit's output is staged; its committables have not been returned",
     "sink.staged": "a file of a unit is staged",
     # In the driver, while it stores an epoch of a streaming DataFrame.
     "stream.epoch.parts": "the rows of an epoch are stored; nothing names them",
     "stream.epoch.stored": "the epoch counts; Spark has not committed it",
-    # In senders that stay.
+    # In long-running senders.
     "sender.register.before": "it serves, and nobody knows it",
     "sender.unit.before": "a unit is about to be worked off",
     "sender.unit.after": "a unit is worked off; its result has not been returned",
@@ -108,7 +108,7 @@ KNOWN: Mapping[str, str] = {
     "jobmaster.publish.after": "the group is published; the coordinator does not know",
     "jobmaster.discard.before": "its staged files are about to be deleted",
 }
-"""Every failpoint, with the state of the program there."""
+"""Every failpoint, with the state of the program at that point."""
 
 Strike = Callable[[], None]
 
@@ -147,12 +147,12 @@ def hit(name: str) -> None:
 
 
 def arm(name: str, action: str | Strike) -> None:
-    """Arm a failpoint in this process. `action`: a function, or text as in the environment variable, without the name.
+    """Arm a failpoint in this process. `action` is a function, or the text of the environment variable without `name=`.
 
     Raises
     ------
     SettingsError
-        If the action is none of kill, raise and pause, or lacks its argument.
+        The action is none of kill, raise and pause, or lacks its argument.
     """
     point = _parse(name, action) if isinstance(action, str) else _Armed(action, "", None)
     with _lock:
@@ -160,13 +160,14 @@ def arm(name: str, action: str | Strike) -> None:
 
 
 def listen(listener: Callable[[str], None] | None) -> None:
-    """Call `listener` with the name at every hit in this process, in the thread that hits; None: no more."""
+    """Call `listener` with the failpoint's name at every hit in this process, in the thread that hits it. None:
+    stop."""
     global _listener
     _listener = listener
 
 
 def disarm() -> None:
-    """Disarm all failpoints of this process, and listen no more."""
+    """Disarm all failpoints of this process, and remove the listener."""
     listen(None)
     with _lock:
         _armed.clear()

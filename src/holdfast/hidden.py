@@ -1,10 +1,10 @@
-"""Secrets in texts. `hide` is the single function that strips them. Errors, when they are made, and loggers call it for
-every message, log record and traceback, so no other module strips anything.
+"""Secrets in texts. `hide` is the single function that strips them. Errors call it when they are made, and loggers call
+it for every message, log record and traceback, so no other module strips anything.
 
-A secret is recognised in two ways. Values that were given to Holdfast as secrets (options, passwords in URLs and DSNs,
-variables of the environment) are `remember`ed by the process that uses them, and are stripped wherever they come up,
-percent-encoded or quoted too. Places that hold a secret by their form (`://user:password@`, `password=…`, signatures,
-the tokens in S3's errors) are stripped whatever they hold.
+A secret is recognised in two ways. First, a process `remember`s the values that were given to it as secrets (options,
+passwords in URLs and DSNs, environment variables). These are stripped wherever they appear, also percent-encoded or
+quoted. Second, text whose form announces a secret (`://user:password@`, `password=…`, signatures, the tokens in S3's
+errors) is stripped whatever its value.
 """
 
 import os
@@ -17,13 +17,13 @@ from urllib.parse import quote, quote_plus, unquote
 
 HIDDEN = "***"
 SECRETS_MAX = 2_000
-"""Values that are remembered; the oldest is forgotten beyond. A higher value slows every message down."""
+"""Most values that are remembered; the oldest are then forgotten. A higher value slows every message down."""
 CHARACTERS_MIN = 4
-"""Characters of a value from which on it is recognised; shorter values would blank ordinary text."""
+"""Least characters of a value that is recognised. Shorter values would blank out ordinary text."""
 
 _SECRET_OPTION = re.compile(r"key|secret|token|passw|sas|credential|jaas|pem$", re.IGNORECASE)
 _PLACE_OPTION = re.compile(r"(location|path|file|url|uri|endpoint)$", re.IGNORECASE)
-"""Options that say where a secret is found, and do not hold it."""
+"""Options that say where a secret is stored, and do not contain the secret."""
 _ENVIRONMENT = re.compile(r"(AWS|AZURE|GOOGLE|GCS|GCP|PG|KAFKA|HOLDFAST)", re.IGNORECASE)
 _PASSWORD = re.compile(
     r"\W*(?:https?://[^/\s@:]*:(?!\d{1,5}/)|(?!https?:)[A-Za-z][\w+.-]*://[^/\s@:]*:)(.*)@", re.DOTALL
@@ -42,7 +42,7 @@ _lock = threading.Lock()
 
 
 def remember(*values: object) -> None:
-    """Note values that `hide` has to strip from now on, in this process."""
+    """Remember values that `hide` must strip from now on in this process."""
     with _lock:
         for value in filter(None, map(str, values)):
             _secrets.pop(value, None)
@@ -52,7 +52,7 @@ def remember(*values: object) -> None:
 
 
 def remember_options(options: Mapping[str, object]) -> None:
-    """Note the secrets among the options of a client, by their names, and the passwords in its URLs."""
+    """Remember the secrets among a client's options, which their names give away, and the passwords in its URLs."""
     for name, value in options.items():
         if _SECRET_OPTION.search(name) and not _PLACE_OPTION.search(name):
             remember(value)
@@ -60,18 +60,19 @@ def remember_options(options: Mapping[str, object]) -> None:
 
 
 def remember_environment() -> None:
-    """Note the secrets that libraries take from the environment."""
+    """Remember the secrets that libraries read from the environment."""
     remember_options({name: value for name, value in os.environ.items() if _ENVIRONMENT.match(name)})
 
 
 def passwords_of(url: str) -> list[str]:
-    """Return the password in a URL, up to its last `@`, since people forget to escape `/` and `@`; or nothing."""
+    """Return the password in a URL, plain and unquoted, or nothing. It ends at the last `@`: people forget to escape
+    `@`."""
     found = _PASSWORD.match(url)
     return [found[1], unquote(found[1])] if found else []
 
 
 def hide_url(url: str) -> str:
-    """Return the URL with `***` in the place of its password, which is remembered."""
+    """Return the URL with `***` instead of its password, and remember the password."""
     for password in passwords_of(url):
         remember(password)
         url = url.replace(f":{password}@", f":{HIDDEN}@")
@@ -79,12 +80,12 @@ def hide_url(url: str) -> str:
 
 
 def chained(error: BaseException) -> BaseException | None:
-    """Return the error as a cause to chain; None if its text has a secret, which a traceback would show."""
+    """Return the error as a cause to chain; None if its text contains a secret, since a traceback would show it."""
     return error if hide(str(error)) == str(error) else None
 
 
 def hide(text: str) -> str:
-    """Return the text with `***` in the place of every secret."""
+    """Return the text with `***` instead of every secret."""
     with _lock:
         known = tuple(_secrets)
     pattern = _pattern(known)
@@ -100,7 +101,7 @@ def hide(text: str) -> str:
 
 @lru_cache(maxsize=4)
 def _pattern(values: tuple[str, ...]) -> re.Pattern[str] | None:
-    """Pattern of all values, the longest first. Words of letters alone are no part of longer words."""
+    """Return a pattern of all values, the longest first. A value of letters only does not match inside longer words."""
     forms = {form for value in values for form in _forms(value) if len(form) >= CHARACTERS_MIN}
     if not forms:
         return None
@@ -108,7 +109,7 @@ def _pattern(values: tuple[str, ...]) -> re.Pattern[str] | None:
 
 
 def _forms(value: str) -> Iterable[str]:
-    """The ways in which libraries write a value."""
+    """Return the forms in which libraries write a value."""
     return (
         value,
         quote(value, safe=""),

@@ -1,7 +1,8 @@
 """Identifiers of the project, as separate types so that they cannot be mixed up.
 
-Most are plain integers at run time. An identifier is never used twice within the scope named beside it. The types say
-the form of their values, too: where msgspec decodes an identifier, from storage or network, another value is refused.
+Most are plain integers at run time. An identifier is never used twice within the scope that its docstring names. The
+types also define the form of their values: msgspec refuses other values when it decodes an identifier from storage or
+network.
 """
 
 from enum import StrEnum
@@ -10,7 +11,7 @@ from typing import Annotated, NamedTuple, NewType
 from msgspec import Meta
 
 NUMBERS_MAX = 10**12
-"""Numbers are below this: names of objects have room for 12 digits."""
+"""Exclusive bound on numbers, since the names of objects have room for 12 digits."""
 
 _Number = Annotated[int, Meta(ge=0, lt=NUMBERS_MAX)]
 _NumberOrNone = Annotated[int, Meta(ge=-1, lt=NUMBERS_MAX)]
@@ -26,13 +27,13 @@ Epoch = NewType("Epoch", _Number)
 """Number of the living JobMaster's takeover record; scope: a job's storage."""
 
 JournalNumber = NewType("JournalNumber", _Number)
-"""Place of a record in the journal, gapless; scope: a job's storage."""
+"""Number of a record in the journal, without gaps; scope: a job's storage."""
 
 CheckpointId = NewType("CheckpointId", _NumberOrNone)
 """A triggered checkpoint, completed or not (not a journal number); scope: an epoch."""
 
 NO_CHECKPOINT = CheckpointId(-1)
-"""Id below those of all checkpoints."""
+"""An id below those of all checkpoints."""
 
 BatchNumber = NewType("BatchNumber", _NumberOrNone)
 """A planned batch; scope: an epoch."""
@@ -41,7 +42,7 @@ FIRST_BATCH = BatchNumber(0)
 """Number of an epoch's first batch, and of the only batch of a table that serves a calculation."""
 
 NO_BATCH = BatchNumber(-1)
-"""Number below those of all batches: before the first."""
+"""A number below those of all batches: it stands for the time before the first batch."""
 
 RunNumber = NewType("RunNumber", _NumberOrNone)
 """An attempt at processing; grows with every retry, restart and cancellation; scope: an epoch."""
@@ -55,15 +56,15 @@ SplitPosition = int | float | str | bool | None
 
 
 class ClockReading(NamedTuple):
-    """A reading of a clock that counts all time that passes; comparable with readings of the same `clock`."""
+    """A reading of a clock that also counts suspended time; comparable with readings of the same `clock`."""
 
     clock: str
     elapsed_us: int
 
 
 class Role(StrEnum):
-    """Purpose of a process that the JobMaster started. The value is its name in messages. Hashed as text, since `Enum`
-    would hash in Python each time that a process is looked up."""
+    """Purpose of a process that the JobMaster started. The value is the name in messages. It is hashed as text, since
+    an `Enum` would run Python code for a hash each time a process is looked up."""
 
     TASK_MANAGER = "TaskManager"
     SENDER = "sender"
@@ -93,8 +94,8 @@ class UnitNumber(NamedTuple):
                                            unit * PARTITIONS_MAX + partition, where Spark reads a unit's partitions
                                            OPERATORS              what the JobMaster stages for operators
 
-    A number in the batch is a part of names of staged files. An attempt's id is another part: it alone keeps files
-    apart whose numbers meet because a level has more units than there is room for.
+    A unit's number in the batch is part of the names of staged files. The attempt's id is another part, and keeps files
+    apart even if two numbers are equal because a level has more units than there is room for.
     """
 
     level: int
@@ -107,15 +108,15 @@ class UnitNumber(NamedTuple):
 
 
 UNITS_MAX = 100_000
-"""Bound on units of a level: names of staged files have room for lower numbers."""
+"""Exclusive bound on the units of a level, since the names of staged files have room only for lower numbers."""
 PARTITIONS_MAX = 10_000
 """Room for the partitions of a unit that Spark reads."""
 OPERATORS = 1_000_000
-"""Number of the unit of operators' dead letters, which the JobMaster stages; tasks use lower numbers."""
+"""Number of the unit with the operators' dead letters, which the JobMaster stages. Tasks use lower numbers."""
 UNIT_DIGITS = 6
 """Least digits of a unit's number in the names of staged files."""
 
 
 def of_partition(unit: int, partition: int) -> int:
-    """The number within its level of a partition of a unit."""
+    """Return the number of a unit's partition within its level."""
     return unit * PARTITIONS_MAX + partition

@@ -1,6 +1,6 @@
 """A `Job`, its sources, and `start()`; methods that work on rows are in `streams` and `keyed_streams`.
 
-Declarations only, checked as far as they can be without data; nothing runs before `start()`.
+A job only collects declarations, and checks them as far as it can without data. Nothing runs before `start()`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,73 +75,75 @@ class Job:
     parallelism
         Subtasks of each keyed operator. Default: the number of Spark's slots that TaskManagers leave free.
     max_parallelism
-        The number of key groups, fixed for the life of the storage. Default: by Flink's formula, at least 128.
+        The number of key groups, fixed for the life of the storage. Default: the result of Flink's formula, at least
+        128.
     task_managers
         Processes that hold state; each takes one of Spark's slots for as long as the query runs.
     standby_task_managers
-        Processes beside them that hold none, and take the place of a lost one at once; each takes a slot as well. The
-        job goes on sooner after a loss. With 0, it waits until Spark has started another process.
+        Additional processes without state that replace a lost TaskManager at once, so that the job continues sooner
+        after a loss. Each takes a slot as well. With 0, the job waits until Spark has started another process.
     standby_state
-        True: standbys follow the logs of the TaskManagers, so that the one that takes a place has its state already: a
-        loss costs the same at any size of state. Needs `standby_task_managers`, and their memory.
+        True: standbys follow the logs of the TaskManagers, so that one that replaces a lost TaskManager already has its
+        state: a loss costs the same at any size of state. Needs `standby_task_managers`, and memory.
     senders
-        Processes that read, run Python steps and write; each takes a slot of Spark's for as long as the query runs.
+        Processes that read, run Python steps and write; each takes one of Spark's slots for as long as the query runs.
         Default: the number of slots that TaskManagers leave free, minus 1 for Spark jobs, which legs with a `transform`
         or a `DataFrameSource` and the user's program need; a later query in the session takes some of them, until a
-        query ends. With 0, or with more than fit, every batch starts short
-        Spark jobs.
+        query ends. With 0, or with more than fit, every batch starts short Spark jobs.
     state
         The backend: `HashMapState()` or `RocksDBState()`.
     checkpoint, task_manager, failover
         See `CheckpointConfig`, `TaskManagerConfig` and `FailoverConfig`.
     regions
-        `RegionConfig()`: a split that fails stays behind by itself, and the others go on. None: it fails its batch.
+        `RegionConfig()`: a split that fails falls behind alone, and the other splits continue. None: it fails its
+        batch.
     autoscale
-        `Autoscale(max_task_managers=8)`: advice how many TaskManagers the job needs, followed with `apply=True`. None:
-        no advice.
+        `Autoscale(max_task_managers=8)`: advice on how many TaskManagers the job needs; with `apply=True` the job
+        follows it. None: no advice.
     on_loss
         Reaction to the loss of a TaskManager. `"rewind"`: the others go back to the last checkpoint, in memory as far
-        as undo reaches, so that only the replacement restores. `"restart"`: all of them restore. `"drop"`: they go on,
-        and rows for the lost one are dropped until its replacement joins; its work since the last checkpoint is lost
-        as well, and exactly-once ends. Rows are not combined then, so that each of them is counted.
+        as they can undo, so that only the replacement restores. `"restart"`: all of them restore. `"drop"`: the others
+        continue, and rows for the lost one are dropped until its replacement joins. Its work since the last checkpoint
+        is lost as well, so exactly-once ends. Rows are then not combined, so that each dropped row is counted.
     max_rows_per_batch, max_bytes_per_batch
-        Bounds of a batch, over all sources, in rows and bytes. Higher values: fewer, longer batches that take more
-        memory.
+        Bounds of a batch, over all sources, in rows and bytes. Higher values give fewer and longer batches, which take
+        more memory.
     target_batch_duration
-        Duration that batches are to take, from their plan to their commit: each gets as many rows as are expected to
+        Target for the duration of a batch, from its plan to its commit: each batch gets as many rows as are expected to
         take that long, up to `max_rows_per_batch`. A checkpoint, a stop or an undo then waits for about that time,
-        whatever the load. Higher values: more rows per second, less often. None: batches are as large as their bounds
-        allow.
+        whatever the load. A higher value gives more rows per second, and rarer results. None: batches are as large as
+        their bounds allow.
     max_event_time_skew
-        A source with a watermark is not read while its event time is further ahead of the slowest other source that
-        has rows. A higher value lets sources drift apart, and joins and windows hold more state. None: no limit.
+        A source with a watermark is not read while its event time is further than this ahead of the slowest other
+        source that has rows. With a higher value sources may drift apart further, and joins and windows keep more
+        state. None: no limit.
     bad_records, dead_letters
-        `"fail"`, or `"dead_letter"` with the URL of a folder: malformed rows, null keys, rows that overflow a sum or
-        whose function raised.
+        Treatment of malformed rows, null keys, rows that overflow a sum, and rows whose function raised. `"fail"` ends
+        the query; `"dead_letter"` writes them to the folder with the URL `dead_letters`.
     combine
         Whether tasks may combine the rows of a key before they send them to an aggregate with `emit="changes"`.
     clock
-        The time of the job, by which state expires, timers of processing time fire and windows of batch time close.
-        `"steady"`: it follows the wall clock, but no jump of it beyond some seconds: it goes on as time passes then. A
-        start takes a wall clock that fits the time that has passed since the checkpoint; on another machine, or after
-        a reboot, that is at most 7 days past it. `"wall"`: this start takes the wall clock as it is.
+        The time of the job, by which state expires, processing-time timers fire and windows of batch time close.
+        `"steady"` follows the wall clock, but ignores jumps of more than some seconds. A start accepts a wall clock
+        that fits the time passed since the checkpoint; on another machine, or after a reboot, it may be at most 7 days
+        past the checkpoint. `"wall"`: this start takes the wall clock as it is.
     ship_modules
-        Modules to send by value, because executors do not have them.
+        Modules to send by value, because they are not installed on executors.
     metrics_port
         Port on which the driver serves metrics to Prometheus while the query runs; 0: any free port; None: no metrics.
     ui_host
-        Address of the page of a running query (`start(ui_port=…)`). Outside of loopback its URL has a token, without
-        which nothing is shown.
+        Address at which the page of a running query (`start(ui_port=…)`) is served. Unless it is a loopback address,
+        the URL has a token, without which the page shows nothing.
     port_range
-        First and last port on which anything of the job may listen: on the driver the JobMaster, what drivers in
-        waiting connect to, and the page and the metrics whose port is 0; on executors TaskManagers and senders, unless
-        `TaskManagerConfig(port_range=…)` gives others. `(0, 0)`: any free port.
+        First and last port at which the job's servers may listen: on the driver the JobMaster, the server for drivers
+        in waiting, and the page and the metrics if their port is 0; on executors TaskManagers and senders, unless
+        `TaskManagerConfig(port_range=…)` gives other ports. `(0, 0)`: any free port.
     ui_control
         True: `holdfast stop`, `update`, `trigger`, `savepoint`, `retry` and `skip` may change the query from outside,
         at `query.uiUrl`, with a token that the start makes and prints (`query.controlToken`). A string of at least 32
         characters: that token. False: nothing can be changed from outside.
     start_options
-        Options of `start()` that hold for each start of this job which does not say otherwise.
+        Options of `start()` that apply to every start of this job unless the start gives its own.
 
     Raises
     ------
@@ -295,14 +297,14 @@ class Job:
 
     @cached_property
     def known_schemas(self) -> "KnownSchemas":
-        """The schemas of streams, as far as they are known before the start."""
+        """Return the schemas of streams, as far as they are known before the start."""
         from holdfast.graph.known import KnownSchemas  # jobs without expressions load it not
 
         return KnownSchemas(self.declared)
 
     @property
     def expression_settings(self) -> SqlSettings:
-        """The settings of the session on which answers of expressions in Spark's SQL depend."""
+        """Return the settings of the session on which the results of Spark SQL expressions depend."""
         return settings_of(self.spark)
 
     def __repr__(self) -> str:
@@ -323,12 +325,12 @@ class Job:
         return html_table(f"Job {self.name} on {hide_url(self.storage)}", ("kind", "name"), rows)
 
     def read(self, source: "Source | SourceOutput | DataFrame") -> "Stream":
-        """Make a stream of a source's rows. Its branches share a single reading, whatever operators or sinks follow.
+        """Make a stream of a source's rows. A source is read once for all branches, whatever operators or sinks follow.
 
         A streaming DataFrame, `spark.readStream…`, is read as `StreamingDataFrameSource` does with its defaults.
 
-        Of a source with several streams each is read by itself, `job.read(cdc.table("public.orders"))`; they share one
-        position.
+        If a source has several streams, each is read separately, as in `job.read(cdc.table("public.orders"))`. They
+        share one position.
         """
         if isinstance(source, SourceOutput):
             stream = Stream(self, ReadNode(SourceOrigin(self._name_of(source.source), source.output)))
@@ -346,7 +348,7 @@ class Job:
         return Stream(self, ReadNode(SourceOrigin(name)))
 
     def _name_of(self, source: Source) -> str:
-        """Return the name under which a source is in the job, and put it there at its first stream."""
+        """Return the name of a source in the job. The source is added to the job at its first stream."""
         known = [name for name, each in self.declared.sources.items() if each is source]
         name = known[0] if known else self.declared.name_for(source.name, source.kind)
         self.declared.sources[name] = source
@@ -355,8 +357,8 @@ class Job:
     def sql(self, text: str, /, *, emit: EmitMode | None = None, **streams: "Stream") -> "Stream":
         """Make a stream of a query in SQL over streams of this job: `job.sql("SELECT auction FROM bids", bids=bids)`.
 
-        A query declares the same operators as the methods of streams do, and what these cannot do is refused with the
-        place in the text. `emit`: of its aggregates, as in `aggregate`. Watermarks are those of the streams.
+        A query declares the same operators as the methods of streams. What they cannot do is refused, with its position
+        in the text. `emit` applies to the query's aggregates, as in `aggregate`. The streams' watermarks are used.
         """
         from holdfast.sql.queries import query
 
@@ -380,7 +382,7 @@ class Job:
         Raises
         ------
         JobRefused
-            The job cannot run as it is; state and published output are as they were.
+            The job cannot run as it is. State and published output are unchanged.
         StorageError
             The storage cannot be reached.
         CorruptObject
@@ -396,7 +398,7 @@ class Job:
     def explain(self) -> None:
         """Print the legs of the job and its regions: the parts whose rows never meet on their way to the sinks.
 
-        The job is analysed as `start` does, so that the same errors are raised; nothing is started or stored.
+        The job is analysed as by `start`, so the same errors are raised, but nothing is started or stored.
         """
         if self.spark is None:
             print(explained(build_program(self.declared, without_spark, self.dead_letters, self.state)))
@@ -406,7 +408,7 @@ class Job:
         print(explain_on_spark(self, self.spark))
 
     def checked(self, trigger: QueryTrigger, options: StartKeywords) -> QueryTrigger:
-        """Return the trigger if the job can be started with it and the options now. Raises `JobRefused`."""
+        """Return the trigger if the job can start now with it and with the options; otherwise raise `JobRefused`."""
         self.starting = self.start_options.given(options)
         if self.ui_control and self.starting.ui_port is None:
             raise SettingsError("ui_control needs the page, beside which the control is served: give ui_port, too")
@@ -464,7 +466,7 @@ def _on_loss(value: object) -> OnLoss:
 def _check_types(
     checkpoint: object, task_manager: object, failover: object, storage_options: object, autoscale: object
 ) -> None:
-    """Refuse values that have settings of their own and are given as something else."""
+    """Refuse settings whose value is not of the class that describes them."""
     for field, value, kind, example in (
         ("checkpoint", checkpoint, CheckpointConfig, "CheckpointConfig(trigger=hf.every('10s'))"),
         ("task_manager", task_manager, TaskManagerConfig, "TaskManagerConfig(memory='4GB')"),
@@ -485,7 +487,7 @@ def _check_session(spark: "SparkSession | None") -> None:
 
 
 def _with_deletes(stream: Stream, table: str) -> Stream:
-    """Put deletes of the known rows in the place of truncations of a table (`sources.truncations`)."""
+    """Replace truncations of a table by deletes of its known rows (`sources.truncations`)."""
 
     def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
         function, output = known_rows(inputs[0])
@@ -494,5 +496,5 @@ def _with_deletes(stream: Stream, table: str) -> Stream:
     kind = "known." + "".join(each if each.isalnum() or each in "-_." else "_" for each in table)
     keyed, declared = stream.key_by(PART), stream._job.declared
     known = keyed._declare(None, kind, specify, keyed._declared)
-    del declared.unnamed[next(reversed(declared.operators))]  # its name is made of the table's, not of an order
+    del declared.unnamed[next(reversed(declared.operators))]  # its name is made from the table's name, not from a count
     return known

@@ -57,20 +57,22 @@ class KeyedStream:
         Parameters
         ----------
         columns
-            Aggregates by the name of their column, for names that are parameters here: `{"name": hf.count()}`. Or
-            `emit`.
+            Aggregates by output column, for columns whose name is a parameter of this method: `{"name": hf.count()}`.
+            Or the value of `emit`.
         emit
-            `"changes"` (default): a row per key touched in a batch, at its end; `"every"`: a row per input row, with
-            the running values. Behind a window: `"final"` (default): a single row per key and window, once the
-            watermark has passed the window's end; `"changes"`: a row in each batch that changed the window.
+            Without a window: `"changes"` (default) gives a row for each key that a batch touched, at the end of the
+            batch; `"every"` gives a row per input row, with the running values. With a window: `"final"` (default)
+            gives a single row per key and window, when the watermark has passed the window's end; `"changes"` gives a
+            row in each batch that changed the window.
         allowed_lateness
-            Behind a window: time after the window's end for which it still takes rows and stays in the state.
+            With a window: time after the window's end for which the window still accepts rows and stays in the state.
         late
-            Behind a window: treatment of a row whose windows are closed. `"drop"` counts it (`numLateRecordsDropped`),
-            `"dead_letter"` also writes it to the job's dead letters, `"stream"` gives it as `.late` of the returned
-            stream.
+            With a window: treatment of a row whose windows are closed. `"drop"` only counts it
+            (`numLateRecordsDropped`), `"dead_letter"` also writes it to the job's dead letters, `"stream"` gives it as
+            `.late` of the returned stream.
         changes
-            True: the output is a stream of changes, which operators can take. False: over changes, upserts by key.
+            True: the output is a stream of changes, which further operators can read. False: if the input is changes,
+            the output is upserts by key.
         """
         if isinstance(columns, str):
             columns, emit = None, columns
@@ -97,13 +99,14 @@ class KeyedStream:
         late: LatePolicy = "drop",
         name: str | None = None,
     ) -> "Stream":
-        """Apply a user's function with state per key. `schema`: schema of the rows it yields. `name`: its operator's.
+        """Apply a user's function with state per key. `schema`: schema of its output rows. `name`: the operator's name.
 
-        `broadcast`: a keyed stream for each `BroadcastState` of the function; every subtask gets all of its rows.
+        `broadcast`: a keyed stream for each `BroadcastState` of the function. Every subtask gets all rows of such a
+        stream.
 
-        Behind a window the function gets the rows of a whole window, once, when the window closes, and has neither
-        states nor timers. `process(rows, ctx)` of a `ProcessFunction` gets them as a list, with the window's bounds in
-        `ctx.key`; a `BatchFunction` gets batches, with the bounds in `keys`. `allowed_lateness`, `late`: `aggregate`.
+        With a window, the function gets all rows of a window once, when the window closes, and has neither states nor
+        timers. `process(rows, ctx)` of a `ProcessFunction` gets them as a list, with the window's bounds in `ctx.key`;
+        a `BatchFunction` gets batches, with the bounds in `keys`. `allowed_lateness`, `late`: see `aggregate`.
         """
         windows = WindowSettings(self._rows, None, allowed_lateness, late)
         windows.check(self._declared.window, self._declared.key_columns)
@@ -131,7 +134,8 @@ class KeyedStream:
         """Join rows of both streams that have the same key and meet in time.
 
         Output: the columns of this stream, then the columns of the other. Key columns with the same name on both sides
-        become a single column. Behind windows, rows meet in the same window, whose bounds are the last columns.
+        become a single column. With windows, rows of the same window meet, and the window's bounds are the last
+        columns.
 
         Parameters
         ----------
@@ -141,19 +145,20 @@ class KeyedStream:
             Least and greatest time by which the other stream's row is later than this stream's row, both included:
             `("-5min", "10min")`.
         how
-            `"left"`, `"right"`, `"outer"` also give rows that met no other, once the watermark says that none will
-            come; `"semi"` gives the rows of this stream that met another, once; `"anti"` those that met none. `"asof"`
-            gives each row of this stream once, with the newest row of the other that is not after it, or with nulls.
+            `"left"`, `"right"` and `"outer"` also give rows without a match, as soon as the watermark excludes a later
+            match. `"semi"` gives each row of this stream that has a match once; `"anti"` gives the rows that have none.
+            `"asof"` gives each row of this stream once, with the newest row of the other stream that is not later, or
+            with nulls.
         between
-            Two columns of the other stream, instead of `within`: its rows meet rows of this stream from the time in the
-            first column, which is its event time, to the time in the second.
+            Two columns of the other stream, instead of `within`: a row of it meets the rows of this stream between the
+            time in the first column, which is its event time, and the time in the second column.
         ttl
-            Instead of a bound of event time: rows are kept for so long after they came.
+            Instead of a bound of event time: the time for which a row is kept after its arrival.
         tolerance
             Greatest time by which the other stream's row may be earlier, with `how="asof"`. None: no bound, so that the
             newest row of each key is kept for ever.
         suffix
-            Suffix of the other stream's columns whose names this stream has too.
+            Suffix for the other stream's columns whose names occur in this stream too.
         late
             Treatment of rows that come after the watermark: `"drop"` counts them, `"dead_letter"` also writes them to
             the job's dead letters, `"stream"` gives late rows of this stream as `.late` of the returned stream, and
@@ -171,8 +176,8 @@ class KeyedStream:
     def last(self, *, by: str, name: str | None = None) -> "Stream":
         """Give the row of each key with the greatest value of `by`, in each batch that brought a greater value.
 
-        Of equal ones the last that came wins; null is below every value, NaN above every number. The columns stay as
-        they are. Behind windows take `top(1, by=…)`.
+        Among equal values the last row to arrive wins. Null is below every value, and NaN above every number. The
+        columns do not change. With windows, use `top(1, by=…)`.
         """
         settings = LastSettings(by)
         settings.check(self._declared.window)
@@ -189,19 +194,20 @@ class KeyedStream:
         late: LatePolicy = "drop",
         name: str | None = None,
     ) -> "Stream":
-        """Emit the rows of each key with the greatest values of a column; behind a window, when the window closes.
+        """Emit the rows of each key with the greatest values of a column. With a window, emit them when the window
+        closes.
 
-        Output behind a window: the key columns with the window's bounds, then the other columns of the input. Without a
-        window: the key columns, the row's `rank` from 1, then the other columns, in each batch for each row that took
-        a rank; it replaces the row that had this rank before.
+        Output with a window: the key columns with the window's bounds, then the other columns of the input. Without a
+        window: the key columns, the row's `rank` from 1, then the other columns. Each batch emits the rows that got a
+        rank; each replaces the row that had this rank before.
 
         Parameters
         ----------
         by
             A column with an order; nulls come last, NaN is above every number.
         ties
-            True: rows equal to the last of the `n` come as well, as with `RANK() <= n`; only behind a window. False:
-            at most `n` rows; among equal rows the earliest.
+            True: rows equal to the last of the `n` rows are emitted as well, as with `RANK() <= n`; only with a window.
+            False: at most `n` rows; among equal rows the earliest ones.
         least
             True: the least values instead of the greatest.
         allowed_lateness, late

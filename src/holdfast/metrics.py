@@ -17,7 +17,7 @@ from collections.abc import Mapping
 SEPARATOR = "#"
 BUCKET = "le"
 EXPONENT_MIN, EXPONENT_MAX = 0, 40
-"""Values below 1 count as 1; those above 2^40 (a terabyte; 18 minutes in nanoseconds) are in the last bucket."""
+"""Values below 1 count as 1. Values above 2^40 (a terabyte; 18 minutes in nanoseconds) count in the last bucket."""
 
 
 class Histogram:
@@ -40,7 +40,7 @@ class Histogram:
             self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
     def values(self, name: str) -> dict[str, float]:
-        """Entries of the histogram in the flat map; none before the first value."""
+        """Return the histogram's entries for the flat map; none before the first value."""
         with self._lock:
             if not self._count:
                 return {}
@@ -52,16 +52,16 @@ class Histogram:
 
 
 def exponent_of(value: float) -> int:
-    """The bucket of a value: the least exponent, within bounds, with `value <= 2 ** exponent`."""
+    """Return the bucket of a value: the least exponent, within bounds, with `value <= 2 ** exponent`."""
     if value <= 1:
         return EXPONENT_MIN
     return min(EXPONENT_MAX, math.ceil(math.log2(value)))
 
 
 def quantile(buckets: Mapping[int, float], share: float, largest: float) -> float:
-    """Upper bound of the value below which a `share` of the values lie, at most twice too high.
+    """Return an upper bound of the `share` quantile, at most twice the true value.
 
-    `buckets`: values by exponent; `largest`: the highest value seen. Returns 0 if there are no values.
+    `buckets`: number of values by exponent. `largest`: the highest value seen. Returns 0 if there are no values.
     """
     wanted = share * sum(buckets.values())
     counted = 0.0

@@ -1,7 +1,7 @@
-"""Addresses at which a job's processes listen: a host for others, an address of this machine, and a range of ports.
+"""Addresses at which a job's processes listen: a host name for others, an address to bind to, and a range of ports.
 
-A driver behind a translation of addresses is reached under another address than its machine has, so that both are
-given. Ports are not translated: the port at which a process listens is the port at which others reach it.
+If addresses are translated (NAT), others reach a driver at another address than its machine has, so both are given.
+Ports are not translated: others reach a process at the same port at which it listens.
 """
 
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from holdfast.errors import HoldfastError, SettingsError
 PortRange = tuple[int, int]
 """First and last port, both included."""
 ANY: PortRange = (0, 0)
-"""The range that stands for any free port."""
+"""The range that means any free port."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Address of a process whose servers listen there, for itself and for others."""
+    """Address of a process that runs servers, as the process itself and as others see it."""
 
     host: str
-    """Name or address under which others reach this process."""
+    """Name or address at which others reach this process."""
     bind_host: str = ""
     """Address of this machine on which the process listens; empty: `host`."""
     port_range: PortRange = ANY
@@ -34,7 +34,7 @@ class Endpoint:
 
 
 def bare(host: str) -> str:
-    """Return a host without the brackets that surround an IPv6 address in URLs, and in settings of Spark."""
+    """Return a host without the brackets that surround an IPv6 address in URLs and in Spark's settings."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
@@ -51,7 +51,7 @@ def parted(address: str) -> tuple[str, int]:
 
 
 def check_port_range(ports: object) -> None:
-    """Raise `SettingsError` for a value that is no `port_range`."""
+    """Raise `SettingsError` if the value is not a `port_range`."""
     allowed = "two whole numbers, first <= last, from 1 to 65535, or (0, 0) for any free port"
     try:
         first, last = cast(PortRange, ports)
@@ -69,7 +69,7 @@ def listen(
     what: str,
     failures: tuple[type[Exception], ...] = (OSError,),
 ) -> T:
-    """Make a server at the first free port of a range; `make` raises one of `failures` where a port is taken.
+    """Make a server at the first free port of a range. `make` raises one of `failures` if a port is taken.
 
     Raises
     ------

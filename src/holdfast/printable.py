@@ -1,7 +1,7 @@
-"""Text from outside, made safe to print: rows, names and messages of errors may hold control sequences of terminals.
+"""Functions that make foreign text safe to print: rows, names and errors may contain terminal control sequences.
 
-A sequence that begins with ESC or with a control character of C1 clears a screen, sets its title, makes links or fills
-the clipboard. Marks of text direction make a text look like another text. Lone surrogates cannot be printed at all.
+A sequence that begins with ESC or with a C1 control character may clear the screen, set its title, make links or fill
+the clipboard. Marks of text direction make a text look like another one. Lone surrogates cannot be printed at all.
 """
 
 import logging
@@ -11,16 +11,16 @@ from typing import Any
 from holdfast.hidden import hide
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-"""Control characters but line feed and tab, marks of direction and of invisible width, and surrogates."""
+"""Control characters except line feed and tab, marks of direction, characters of no width, and surrogates."""
 
 
 def printable(text: str) -> str:
-    r"""Return a text with each unsafe character as its escape: ESC becomes `\x1b`."""
+    r"""Return a text with each unsafe character replaced by its escape: ESC becomes `\x1b`."""
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def printable_document(value: Any) -> Any:
-    """Return a JSON document with all its texts and names made printable."""
+    """Return a JSON document in which all texts and names are printable."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -31,8 +31,7 @@ def printable_document(value: Any) -> Any:
 
 
 def logger(name: str) -> logging.Logger:
-    """Return the logger of a module. Its records are printable whatever they quote, and hold no secrets; tracebacks
-    included."""
+    """Return the logger of a module. Its records, including tracebacks, are printable and contain no secrets."""
     made = logging.getLogger(name)
     made.addFilter(_make_printable)
     return made

@@ -1,8 +1,8 @@
-"""The ways from Arrow values to Python objects.
+"""Conversions of Arrow values to Python objects.
 
-Python's calendar ends with the year 9999 and begins with the year 1, and its times have no nanoseconds. An Arrow
-column may hold any other time, and `to_pylist` raises for it, whichever row was asked for. So all of Holdfast goes one
-of three ways, and calls `to_pylist` only for types without times:
+Python's calendar covers the years 1 to 9999, and its times have no nanoseconds. An Arrow column may hold other times,
+and `to_pylist` raises for them, whichever row is needed. So all of Holdfast uses one of these three conversions, and
+calls `to_pylist` only for types without times:
 
     python_values   for user code: a timestamp in nanoseconds is rounded down to microseconds. Raises for a value that
                     Python cannot hold; `unrepresentable` finds the rows of such values beforehand
@@ -37,7 +37,7 @@ DURATION_US_MAX = 2**62
 
 @cache
 def has_times(kind: pa.DataType) -> bool:
-    """True if values of the type are, or contain, times, days or durations."""
+    """True if values of the type are or contain times, dates or durations."""
     if pa.types.is_temporal(kind):
         return bool(kind != pa.month_day_nano_interval())
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
@@ -46,7 +46,7 @@ def has_times(kind: pa.DataType) -> bool:
 
 
 def python_values(array: pa.Array) -> list[Any]:
-    """Return the values for user code. Raises `ValueError` for a value that Python has no object for."""
+    """Return the values for user code. Raises `ValueError` for a value that no Python object can represent."""
     if not has_times(array.type):
         return _plain_values(array)
     if not pa.types.is_temporal(array.type):
@@ -59,7 +59,7 @@ def python_values(array: pa.Array) -> list[Any]:
 
 
 def exact_values(array: pa.Array) -> list[Any]:
-    """Return the values, each time that Python cannot hold exactly as the number that Arrow stores."""
+    """Return the values. A time that Python cannot hold exactly is the number that Arrow stores."""
     if not has_times(array.type):
         return _plain_values(array)
     if pa.types.is_temporal(array.type):
@@ -75,7 +75,7 @@ def exact_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
 
 
 def shown_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
-    """Return the rows for people: times are text, all else is as in `to_pylist`."""
+    """Return the rows for people to read: times are text, and all other values are as in `to_pylist`."""
     return _rows(rows, shown_values)
 
 
@@ -94,12 +94,12 @@ def shown_values(array: pa.Array) -> list[Any]:
 
 
 def payload_of(row: Mapping[str, Any]) -> str:
-    """Return a row of `shown_rows`, possibly with further values, as JSON for a dead letter."""
+    """Return a row of `shown_rows`, possibly with additional values, as JSON for a dead letter."""
     return msgspec.json.encode(finite(dict(row)), enc_hook=str).decode()
 
 
 def unrepresentable(rows: pa.RecordBatch) -> dict[int, str]:
-    """Return the rows with a value that `python_values` would raise for, each with the reason."""
+    """Return the rows with a value for which `python_values` would raise, each with the reason."""
     found: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         for row in _odd_rows(column) if has_times(column.type) else ():
@@ -109,7 +109,7 @@ def unrepresentable(rows: pa.RecordBatch) -> dict[int, str]:
 
 
 def _odd_rows(column: pa.Array) -> list[int]:
-    """Return the rows of a column with times that Python has no value for."""
+    """Return the rows of a column whose times no Python object can represent."""
     if pa.types.is_temporal(column.type):
         return list(map(int, np.flatnonzero(_odd(column)))) if _is_odd(column) else []
     if not _any_odd(column):
@@ -118,7 +118,7 @@ def _odd_rows(column: pa.Array) -> list[int]:
 
 
 def _any_odd(array: pa.Array) -> bool:
-    """A quick look at the times inside of nested values, as `_is_odd` takes it."""
+    """Check the times inside nested values quickly, as `_is_odd` does."""
     found: list[bool] = []
 
     def note(leaf: pa.Array) -> pa.Array:
@@ -138,7 +138,7 @@ def _is_representable(array: pa.Array) -> bool:
 
 
 def _plain_values(array: pa.Array) -> list[Any]:
-    """Return values without times: plain numbers without nulls by way of NumPy, which is much faster."""
+    """Return values without times. Plain numbers without nulls are converted by NumPy, which is much faster."""
     kind = array.type
     plain = pa.types.is_integer(kind) or pa.types.is_float64(kind) or pa.types.is_boolean(kind)
     values: list[Any] = array.to_pylist() if array.null_count or not plain else array.to_numpy(False).tolist()
@@ -146,7 +146,7 @@ def _plain_values(array: pa.Array) -> list[Any]:
 
 
 def _numbers(array: pa.Array) -> tuple[Numbers, npt.NDArray[np.bool_] | None]:
-    """Return the stored numbers of times, 0 where it is null, and a mask of the nulls, if there are any."""
+    """Return the stored numbers of times, with 0 for nulls, and a mask of the nulls if there are any."""
     stored = array.buffers()[1]
     width = np.int32 if array.type.bit_width == 32 else np.int64
     if stored is None or not len(array):
@@ -166,7 +166,7 @@ def _unit_of(kind: pa.DataType) -> str:
 
 
 def _odd(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """Mark the times for which Python has no object; nulls are not marked."""
+    """Mark the times that no Python object can represent. Nulls are not marked."""
     numbers, null = _numbers(array)
     kind = array.type
     if pa.types.is_duration(kind):
@@ -181,7 +181,7 @@ def _odd(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _outside(numbers: Numbers, kind: pa.DataType) -> npt.NDArray[np.bool_]:
-    """Mark the times outside of the calendar, which depends on the zone for the first day and the last."""
+    """Mark the times outside Python's calendar. On its first and last day this depends on the time zone."""
     unit = _unit_of(kind)
     first, last = np.datetime64("0001-01-01", "D"), np.datetime64("10000-01-01", "D")
     days = _days(numbers, unit)
@@ -197,7 +197,7 @@ def _days(numbers: Numbers, unit: str) -> Numbers:
 
 
 def _is_odd(array: pa.Array) -> bool:
-    """A quick look: False if Python has an object for each of the times; True if `_odd` has to look at each."""
+    """Check times quickly: False if Python can represent each of them, True if `_odd` must look at each."""
     kind = array.type
     numbers, _ = _numbers(array)
     if not len(numbers):
@@ -216,7 +216,7 @@ def _has_nanoseconds(kind: pa.DataType) -> bool:
 
 
 def _without_nanoseconds(array: pa.Array) -> pa.Array:
-    """Return time stamps in nanoseconds rounded down to microseconds; all else as it is."""
+    """Return timestamps in nanoseconds rounded down to microseconds, and other arrays unchanged."""
     kind = array.type
     if not pa.types.is_timestamp(kind) or kind.unit != "ns":
         return array
@@ -225,7 +225,7 @@ def _without_nanoseconds(array: pa.Array) -> pa.Array:
 
 
 def _values(array: pa.Array) -> list[Any]:
-    """Return times as Python objects, or as numbers where Python has none, or none that is exact."""
+    """Return times as Python objects, or as numbers if no Python object represents them exactly."""
     kind = array.type
     numbers, null = _numbers(array)
     if pa.types.is_time(kind) or pa.types.is_duration(kind) or _is_odd(array) or _unit_of(kind) == "ns":
@@ -238,7 +238,7 @@ def _values(array: pa.Array) -> list[Any]:
 
 
 def _quick(numbers: Numbers, kind: pa.DataType) -> list[Any]:
-    """Dates and timestamps by way of NumPy: 0.05 µs each, 0.15 in UTC, 0.7 in other zones; `to_pylist` takes 2.6."""
+    """Convert dates and timestamps by NumPy: 0.05 µs each, 0.15 in UTC, 0.7 in other zones; `to_pylist` takes 2.6."""
     if kind == pa.date64():
         numbers, kind = numbers // 86_400_000, pa.date32()
     values: list[Any] = numbers.view(f"M8[{_unit_of(kind)}]").tolist()
@@ -249,7 +249,7 @@ def _quick(numbers: Numbers, kind: pa.DataType) -> list[Any]:
 
 
 def _slow(number: int, kind: pa.DataType) -> Any:
-    """Return the object for a single stored number, or the number itself if there is none that is exact."""
+    """Return the object for a single stored number, or the number itself if no object represents it exactly."""
     try:
         if pa.types.is_date(kind):
             return date.fromordinal(EPOCH + (number if kind == pa.date32() else number // 86_400_000))
@@ -269,7 +269,7 @@ def _slow(number: int, kind: pa.DataType) -> Any:
 
 @cache
 def _zone(name: str) -> Any:
-    """The time zone that Arrow gives its values."""
+    """Return the time zone object that Arrow uses for its values."""
     return pa.scalar(0, pa.timestamp("s", tz=name)).as_py().tzinfo
 
 
@@ -292,7 +292,7 @@ def _exact(value: pa.Scalar) -> Any:
 
 
 def _shown(leaf: pa.Array) -> pa.Array:
-    """Return times as text; all else as it is."""
+    """Return times as text, and other arrays unchanged."""
     kind = leaf.type
     if not (pa.types.is_temporal(kind) and has_times(kind)):
         return leaf
@@ -328,7 +328,7 @@ def _clock_text(number: int, kind: pa.DataType) -> str:
 
 
 def _text_where_broken(array: pa.Array) -> list[Any]:
-    """Return the values of an array without times; text that is not UTF-8 with its bytes as escapes."""
+    """Return the values of an array without times. Invalid UTF-8 in text becomes escapes."""
     try:
         return list(array.to_pylist())
     except UnicodeDecodeError:
@@ -343,7 +343,7 @@ def _escaped(leaf: pa.Array) -> pa.Array:
 
 
 def finite(value: Any) -> Any:
-    """Return a value with numbers that JSON does not have as text."""
+    """Return a value in which numbers that JSON cannot represent are text."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):

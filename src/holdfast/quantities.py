@@ -1,7 +1,7 @@
-"""Durations and sizes as people write them: strings with a unit, numbers in seconds and bytes, or a `timedelta`.
+"""Durations and sizes as users write them: strings with a unit, numbers of seconds or bytes, or a `timedelta`.
 
-Pure. Durations may have Spark's long names of units and several parts: `"10 minutes"`, `"1 hour 30 minutes"`. Sizes
-count as Spark and Flink count them: 1KB is 1024 bytes.
+Pure. Durations may use Spark's long unit names and several parts: `"10 minutes"`, `"1 hour 30 minutes"`. Sizes follow
+Spark and Flink: 1KB is 1024 bytes.
 """
 
 import math
@@ -18,7 +18,7 @@ Size = str | int
 """`"512B"`, `"64KB"`, `"8MB"`, `"1GB"`, `"1TB"`, or a number of bytes."""
 
 TEXTS_KEPT_MAX = 1024
-"""Durations as text whose seconds are remembered: loops ask for those of their settings many times a second."""
+"""Most texts of durations whose seconds are cached, since loops read their settings many times a second."""
 
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _PARTS = re.compile(r"(?:\s*\d+(?:\.\d+)?\s*[A-Za-z]+)+\s*")
@@ -40,7 +40,7 @@ _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
 def duration_s(value: Duration, field: str) -> float:
-    """Seconds of a duration that is given as `value` for the setting `field`.
+    """Return the seconds of a duration `value` of the setting `field`.
 
     Raises
     ------
@@ -70,12 +70,12 @@ def _seconds(value: Duration, field: str) -> float:
 
 
 def duration_us(value: Duration, field: str) -> int:
-    """Microseconds of a duration, rounded; otherwise as `duration_s`."""
+    """Return the microseconds of a duration, rounded. Otherwise the same as `duration_s`."""
     return round(duration_s(value, field) * 1_000_000)
 
 
 def signed_duration_us(value: Duration, field: str) -> int:
-    """Microseconds of a duration that may have a minus sign before it, as in `"-5min"`."""
+    """Return the microseconds of a duration `value` of the setting `field`, which may be negative, as in `"-5min"`."""
     if isinstance(value, str) and value.lstrip().startswith("-"):
         return -duration_us(value.lstrip()[1:], field)
     if (isinstance(value, timedelta) and value < timedelta()) or (isinstance(value, (int, float)) and value < 0):
@@ -84,7 +84,7 @@ def signed_duration_us(value: Duration, field: str) -> int:
 
 
 def size_bytes(value: Size, field: str) -> int:
-    """Bytes of a size that is given as `value` for the setting `field`.
+    """Return the bytes of a size `value` of the setting `field`.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def size_bytes(value: Size, field: str) -> int:
 
 
 def size_text(size: float) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes as text for people."""
     for unit in ("bytes", "KB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
@@ -122,7 +122,7 @@ def whole_number(value: object, field: str, least: int) -> None:
 def _quantity(
     value: object, units: dict[str, float] | dict[str, int], field: str, allowed: str, whole: object = None
 ) -> float:
-    """The quantity that `value` is; `whole`: the user's value, if `value` is a part of it."""
+    """Return the number that `value` denotes. `whole` is the user's complete value if `value` is only a part of it."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COMPILING_S = 3.0
-"""Time in seconds after the last compiled kernel for which the line of progress still speaks of compilation."""
+"""Seconds after the last compiled kernel for which the line of progress still mentions compilation."""
 DRAWN_S_MAX = 1.0
-"""Bound in seconds on the wait until the line of progress of a query that has ended is wiped."""
+"""Most seconds to wait until the line of progress of an ended query is wiped."""
 
 
 class Query:
@@ -74,14 +74,14 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Status with PySpark's keys. `message` names a sink or an unreachable store that the query waits for.
+        """The status, with PySpark's keys. `message` names the sink or the unreachable store for which the query waits.
 
-        `splitsBehind` lists splits that failed and have not caught up, with position and reason; `since` is the number
-        of the checkpoint record since which each stands. An empty reason says that the split advances again.
-        `keptSettings`: checkpoint settings that an update kept for later starts, in words.
-        `autoscale`: the advice of `Job(autoscale=…)`, None before there is any. `rescale`: how far a rescale is, or
-        why the last one failed; None if there is nothing to say. `standbyTaskManagers`: how many serve now.
-        `exactlyOnce`: False once rows were lost, until `acknowledge_losses`.
+        `splitsBehind` lists the splits that failed and have not caught up, with position and reason. `since` is the
+        number of the checkpoint record at which the split got stuck. An empty reason means that the split advances
+        again. `keptSettings` names the checkpoint settings that an update kept for later starts. `autoscale`: the
+        advice of `Job(autoscale=…)`, None before the first advice. `rescale`: the progress of a rescale, or why the
+        last one failed; None if there is neither. `standbyTaskManagers`: the number that serve now. `exactlyOnce`:
+        False once rows were lost, until `acknowledge_losses`.
         """
         view = self.view()
         return {
@@ -97,7 +97,7 @@ class Query:
         }
 
     def view(self) -> JobView:
-        """The job as it is now, as an immutable value, which the page and `holdfast top` show."""
+        """Return an immutable snapshot of the job, which the page and `holdfast top` show."""
         return self._master.view()
 
     @property
@@ -123,7 +123,8 @@ class Query:
 
     @property
     def controlToken(self) -> str | None:
-        """Token with which `holdfast stop <uiUrl>` and others change this query; None without `Job(ui_control=…)`."""
+        """Token with which commands such as `holdfast stop <uiUrl>` change this query; None without
+        `Job(ui_control=…)`."""
         return self._master.http.control_token
 
     @property
@@ -151,15 +152,16 @@ class Query:
 
     @property
     def losses(self) -> tuple[LostRows, ...]:
-        """Rows that were lost because the job went on without a TaskManager (`on_loss="drop"`), oldest first."""
+        """Rows that were lost because the job continued without a TaskManager (`on_loss="drop"`), oldest first."""
         return self.view().losses
 
     def acknowledge_losses(self) -> None:
-        """Note that the losses so far are known: `status["exactlyOnce"]` is True again until the next one."""
+        """Acknowledge the losses so far: `status["exactlyOnce"]` is True again until the next loss."""
         self._master.acknowledge_losses()
 
     def show(self, console: "Console | None" = None) -> None:
-        """Draw rows, lag and checkpoints in the terminal until the query ends, or until Ctrl-C, which ends only this.
+        """Draw rows, lag and checkpoints in the terminal until the query ends, or until Ctrl-C, which only ends the
+        drawing.
 
         `console`: the terminal; by default the one of this process. `holdfast top <uiUrl>` draws the same from
         another process.
@@ -169,9 +171,10 @@ class Query:
         follow(lambda: documents(self.view()), console)
 
     def draw_progress(self) -> None:
-        """Draw in a terminal or notebook the work that the first batch waits for; of an `available_now` run, its way.
+        """Draw in a terminal or notebook the work for which the first batch waits; for an `available_now` run, its
+        progress.
 
-        The line is wiped once the batch is committed, or the run has ended.
+        The line is wiped when the batch is committed, or when the run has ended.
         """
         ends, began_s = isinstance(self._master.job.settings.trigger, AvailableNow), time.monotonic()
 
@@ -232,22 +235,22 @@ class Query:
     def savepoint(
         self, url: str, *, timeout: Duration | None = None, storage_options: Mapping[str, str] | None = None
     ) -> Savepoint:
-        """Take a checkpoint and copy it, with all that a restart reads, into a folder; the query goes on meanwhile.
+        """Take a checkpoint and copy it, with everything that a restart reads, into a folder. The query keeps running.
 
-        `job.start(start_from=url)` begins a job from it. Without `storage_options` those of the job's storage are used.
-        `timeout`: time for the whole call, for example `"30min"`; without it, the call takes as long as the stores do.
-        Whatever was copied before an error or the end of that time is deleted.
+        `job.start(start_from=url)` begins a job from it. Without `storage_options`, those of the job's storage are
+        used. `timeout` limits the complete call, for example to `"30min"`; without it, the call takes as long as the
+        stores need. After an error or a time-out, the objects copied so far are deleted.
 
         Raises
         ------
         CheckpointFailed
             The checkpoint did not complete.
         HoldfastError
-            The folder holds a savepoint already, or nothing has been processed yet.
+            The folder already holds a savepoint, or nothing has been processed yet.
         StorageError
-            An object could not be copied. The folder is not a savepoint then, and the query goes on.
+            An object could not be copied. The folder is then not a savepoint, and the query keeps running.
         TimeoutError
-            It took longer than `timeout`; names how far it was.
+            It took longer than `timeout`; the message says how far it was.
         """
         return self._master.savepoint(url, self._options(storage_options), _limit_s(timeout))
 
@@ -262,32 +265,32 @@ class Query:
     def read_state(self, operator: str, state: str | None = None, *, key: Mapping[str, Any]) -> pa.Table:
         """Read the state of a key from the TaskManager that owns it, in a single call, while the query runs.
 
-        The rows are those at the end of a committed batch, whose number is in the table's metadata under `b"batch"`;
-        nothing of a batch that is not committed is among them. The batch may be newer than the last checkpoint, so a
-        crash may take the state back to before it. `state`, `key` and the columns: as of `hf.read_state`.
+        The rows are the state at the end of a committed batch, whose number is in the table's metadata under
+        `b"batch"`; they contain nothing of an uncommitted batch. The batch may be newer than the last checkpoint, so a
+        crash may take the state back to before it. `state`, `key` and the columns are the same as for `hf.read_state`.
 
         Raises
         ------
         HoldfastError
-            There is no operator, state or key of that kind; or the state cannot be read by key.
+            There is no such operator, state or key, or the state cannot be read by key.
         TaskManagerLost
-            The owner has just ended: ask again.
+            The owner has just ended; call again.
         """
         return self._master.read_state(operator, state, key)
 
     def rescale(self, *, task_managers: int, timeout: Duration = "10min") -> Rescale:
-        """Give the job another number of TaskManagers while it runs; returns at once.
+        """Give the running job another number of TaskManagers. Returns at once.
 
-        TaskManagers that gain subtasks follow their logs while batches go on. Once they have nearly all of the state,
-        the job takes a checkpoint between two batches, they read what is new in it, and the next batch has the new
-        layout. Subtasks that stay where they are go on in memory. A failure at any moment leaves the layout of before
-        or the new one; later starts have the new one too, unless their `Job(task_managers=…)` differs from that of this
-        start. `timeout`: time after which it is given up.
+        TaskManagers that gain subtasks follow the subtasks' logs while batches continue. Once they have nearly all of
+        the state, the job takes a checkpoint between two batches, they read the rest from it, and the next batch uses
+        the new layout. Subtasks that do not move keep their state in memory. A failure at any moment leaves either the
+        previous layout or the new one. Later starts use the new one too, unless their `Job(task_managers=…)` differs
+        from that of this start. `timeout`: time after which the rescale is abandoned.
 
         Raises
         ------
         SettingsError
-            The number is not allowed, or a rescale is under way.
+            The number is not allowed, or a rescale is already running.
         JobRefused
             Spark has too few slots; the message has the numbers.
         """
@@ -297,7 +300,7 @@ class Query:
         return self._master.rescale(task_managers, limit_s)
 
     def retry(self, split: str, *, source: str | None = None) -> None:
-        """Try a split that fails or is parked at once, with its failures forgotten. Returns before it is tried.
+        """Try a failing or parked split again at once, and forget its failures. Returns before the attempt.
 
         `source`: the name of its source, if splits of several sources have this name. Raises `HoldfastError` if the
         split does not fail.
@@ -305,12 +308,12 @@ class Query:
         self._master.retry(split, source)
 
     def skip(self, split: str, position: int, *, source: str | None = None) -> None:
-        """Put the row at a position of a failing split aside as a dead letter, and try the split at once.
+        """Make the row at a position of a failing split a dead letter, and try the split again at once.
 
-        `source`: the split's source, where several sources have a split of that name. The row is in no sink,
-        then. Needs `Job(bad_records="dead_letter")`. The next checkpoint records it, so that
-        later starts put the row aside too; after a crash before that checkpoint, ask again. Raises `HoldfastError` if
-        the split does not fail, has passed the position already, or ends before it.
+        `source`: the split's source, if several sources have a split of that name. The row then reaches no sink. This
+        needs `Job(bad_records="dead_letter")`. The next checkpoint records the skip, so that later starts skip the row
+        too; after a crash before that checkpoint, call this method again. Raises `HoldfastError` if the split does not
+        fail, has already passed the position, or ends before it.
         """
         self._master.retry(split, source, position)
 
@@ -326,10 +329,11 @@ class Query:
 
             query.update(trigger=hf.every("1min"), timeout="5min")
 
-        The others stay as they are. They hold at once, for this query: a later start goes by its own `checkpoint`.
-        With `keep=True` later starts apply these settings over their own `checkpoint`, too: the newest checkpoint is
-        recorded again with them, without new output. Before the job's first checkpoint, that checkpoint records them.
-        `forget=True` first takes back all that was kept: these settings are as `Job(checkpoint=…)` declares them again.
+        The other settings stay as they are. Changes apply at once, and only to this query: a later start uses its own
+        `checkpoint`. With `keep=True`, these settings also override the `checkpoint` of later starts: the newest
+        checkpoint is recorded again with them, without new output. Before the job's first checkpoint, that checkpoint
+        records them. `forget=True` first drops all kept settings, so that they are again as `Job(checkpoint=…)`
+        declares them.
 
         Raises
         ------
@@ -349,14 +353,14 @@ class Query:
         timeout: Duration | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> Savepoint | None:
-        """Undo the batch in flight and end; work since the last checkpoint is repeated at the next start.
+        """Undo the batch in flight and end the query. The next start repeats the work since the last checkpoint.
 
-        `with_savepoint`: URL of a folder. What was committed is first recorded and published; then its last checkpoint
-        is copied there, and the query ends. A job that begins from this savepoint repeats no output and leaves none
-        out. `timeout`: time for the whole call, as of `savepoint`, publication included. `storage_options`: those of
-        the savepoint's folder.
+        `with_savepoint`: URL of a folder. All committed work is first recorded and published; then the last checkpoint
+        is copied there, and the query ends. A job that begins from this savepoint repeats no output and misses none.
+        `timeout` limits the complete call, as in `savepoint`, including publication. `storage_options` are those of the
+        savepoint's folder.
 
-        With a savepoint the errors of `savepoint` are raised; the query goes on then.
+        With a savepoint, the errors of `savepoint` may be raised; the query then keeps running.
         """
         if timeout is not None and with_savepoint is None:
             raise SettingsError("stop(timeout=…) limits a savepoint; name its folder, too: with_savepoint=<url>")

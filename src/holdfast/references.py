@@ -1,16 +1,17 @@
 """References to stored bytes: the name of an object, or a part of an object with its range and its meaning.
 
-    manifests/…/tm-…                                        an object, whole
+    manifests/…/tm-…                                        a complete object
     gathered/…@<offset>+<length>=tm-<task manager>          a TaskManager's manifest in a gathered object
     gathered/…@<offset>+<length>=sink-<sink>                a sink's committables in a gathered object
 
-A leaf, so that pure rules can tell which object a reference needs. `storage.names` builds and parses references.
+This module imports no other, so that pure rules can find the object that a reference needs. `storage.names` builds and
+parses references.
 """
 
 RANGE, LENGTH, MEANING = "@", "+", "="
-"""Characters before a part's offset, its length, and its meaning; names of objects have none of the first two."""
+"""Characters before a part's offset, its length, and its meaning. Names of objects never contain the first two."""
 
 
 def object_of(reference: str) -> str:
-    """The name of the object that holds the bytes."""
+    """Return the name of the object that holds the bytes."""
     return reference.partition(RANGE)[0]

@@ -1,9 +1,10 @@
 """Conversion of schemas that users give to Arrow schemas: a `pyarrow.Schema`, a Spark `StructType`, or a DDL string.
 
-Follows Spark's own mapping to Arrow: TIMESTAMP is microseconds in UTC, TIMESTAMP_NTZ microseconds without a zone,
-list items are called "element". PySpark is not imported: a `StructType` is known by its `jsonValue()`.
+The conversion follows Spark's own mapping to Arrow: TIMESTAMP is microseconds in UTC, TIMESTAMP_NTZ is microseconds
+without a zone, and list items are called "element". PySpark is not imported: a `StructType` is recognised by its
+`jsonValue()`.
 
-The DDL read here, keywords in any case (after Spark's grammar, `NAME: TYPE` is allowed as well):
+This is the grammar of the DDL. Keywords may be in upper or lower case, and `NAME: TYPE` is allowed, as in Spark:
 
     schema := field ("," field)*
     field  := name [":"] type ["NOT" "NULL"] ["COMMENT" 'text']
@@ -19,18 +20,19 @@ from holdfast.arrays import plain_schema
 from holdfast.errors import SettingsError
 
 CHANGE_TYPE = "_change_type"
-"""The reserved column with the kind of a row of change data: insert, update_preimage, update_postimage or delete."""
+"""The reserved column with the kind of change: insert, update_preimage, update_postimage or delete."""
 REMOVING_CHANGES = ("delete", "update_preimage")
-"""Change types that remove a key: the old row of an update may have another key than the new row."""
+"""Change types that remove a row. An update's old row may have another key than its new row."""
 PUTTING_CHANGES = ("insert", "update_postimage")
-"""Change types that put a row; a null in the column means the same."""
+"""Change types that add a row. A null in the column also adds a row."""
 CHANGE_TYPES = (*PUTTING_CHANGES, *REMOVING_CHANGES)
 CHANGE_FACTS = ("_lsn", "_xid", "_commit_time", "_sequence")
-"""Reserved columns that belong to a change, and not to the row that changed."""
+"""Reserved columns that describe a change, and not the row that changed."""
 
 StreamKind = Literal["append", "changes", "upserts"]
-"""`append`: each row counts for ever. `changes`: `_change_type` says whether a row came or went, and an update is the
-row before and the row after. `upserts`: the row after alone, or a delete, by a key."""
+"""`append`: each row counts for ever. `changes`: `_change_type` says whether a row was added or removed, and an update
+is two rows, the old one and the new one. `upserts`: rows replace or delete earlier ones by a key, and an update is only
+the new row."""
 
 _PLAIN: dict[str, pa.DataType] = {
     "tinyint": pa.int8(),
@@ -60,7 +62,7 @@ _TOKENS = re.compile(r"""\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.|'')*'|"(?:[^"\\]
 
 
 def to_arrow_schema(schema: Any) -> pa.Schema:
-    """Return `schema` as a `pyarrow.Schema` in a plain layout: a dictionary of texts is declared as text, say.
+    """Return `schema` as a `pyarrow.Schema` in a plain layout: for instance, a dictionary of texts becomes text.
 
     Raises `SettingsError` if it is of another kind or cannot be read.
     """
@@ -83,7 +85,7 @@ def to_arrow_schema(schema: Any) -> pa.Schema:
 
 
 def _named_type(word: str, arguments: list[int]) -> pa.DataType | None:
-    """Return the type of a word and its numbers in brackets; None if there is no type of this name."""
+    """Return the type that a word with its numbers in brackets names; None if no type has this name."""
     if word in _PLAIN and not arguments:
         return _PLAIN[word]
     if word in _TEXT and len(arguments) == 1:
@@ -96,7 +98,7 @@ def _named_type(word: str, arguments: list[int]) -> pa.DataType | None:
 
 
 class _DdlParser:
-    """Parses tokens by recursive descent; `_at` is the place of the next token."""
+    """Parses tokens by recursive descent. `_at` is the index of the next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text

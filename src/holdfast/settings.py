@@ -1,4 +1,4 @@
-"""Settings: frozen values, checked when made. No component, clock or store lives here.
+"""Settings: frozen values that are checked when they are made. They hold no component, clock or store.
 
 A wrong value raises a `SettingsError` that names the field, the value and the allowed values. Fields hold values as the
 user wrote them; properties with the unit in their name (`timeout_s`, `memory_bytes`) give numbers.
@@ -64,8 +64,8 @@ class CheckpointConfig:
     Parameters
     ----------
     trigger
-        `every("10s")`, `cron("0 * * * *")`, `on_watermark("1h")`, `manual()` or a `CheckpointTrigger` of one's own.
-        Default: after the first batch of a start that brings rows, then every 10 s.
+        `every("10s")`, `cron("0 * * * *")`, `on_watermark("1h")`, `manual()` or your own `CheckpointTrigger`. Default:
+        after the first batch of a start that brings rows, then every 10 s.
     timeout
         Time after which a checkpoint that is not acknowledged is aborted and counts as failed.
     min_pause
@@ -76,18 +76,19 @@ class CheckpointConfig:
         Checkpoints that may fail in a row; at the next failure the job restarts from the last completed checkpoint.
         Default: 0, as in Flink.
     tolerable_failure_timeout
-        Time after which the job also restarts if a checkpoint was triggered and none has completed since, whatever the
+        Time after which the job also restarts if a checkpoint was triggered but none has completed since, whatever the
         reason. None: no limit.
     outage_timeout
-        Time for which a running query waits for its store, a sink's target or a local disk that fails or is full,
-        before it ends. The time counts for each step alone: planning, batches, restores, checkpoints, publication.
-        None: for ever.
+        Time for which a running query waits for its store, a sink's target, or a local disk that fails or is full,
+        before it ends. Each step has this time for itself: planning, batches, restores, checkpoints, publication. None:
+        for ever.
     retained, retained_for
         Completed checkpoints that are kept: the newest `retained`, and with `retained_for="2d"` also all of the last
-        two days. `job.start(start_from=…)` goes back to any of them. More of them take more space in the storage: their
-        state and their staged output are kept with them.
+        two days. `job.start(start_from=…)` goes back to any of them. More checkpoints take more space in the storage,
+        since their state and their staged output are kept too.
     unpublished_max
-        Most recorded groups of output by which a sink may lag behind; at that number the job plans no further batches.
+        Most recorded groups of output that a sink may not have published yet. At that number the job plans no more
+        batches.
     changelog
         Settings for logging, materializing and uploading changes of state. True is `ChangelogConfig()`, False is
         `ChangelogConfig(enabled=False)`: a checkpoint stores the tables themselves.
@@ -141,9 +142,8 @@ class CheckpointConfig:
         return None if limit is None else duration_s(limit, "tolerable_failure_timeout")
 
     def retention(self, job_s: float) -> tuple[int, float]:
-        """Number of the newest checkpoints that are kept at the time `job_s`, and the time in seconds from which all
-        are
-        kept (infinite if only their number counts)."""
+        """Return how many of the newest checkpoints are kept, and the time in seconds since which all are kept, at the
+        time `job_s`. The time is infinite if only the number counts."""
         limit = self.retained_for
         return self.retained, (math.inf if limit is None else job_s - duration_s(limit, "retained_for"))
 
@@ -154,18 +154,18 @@ class CheckpointConfig:
 
     @property
     def outage_limit(self) -> tuple[float, object]:
-        """Limit in seconds, and as the user wrote it."""
+        """Return the limit in seconds, and as the user wrote it."""
         limit = self.outage_timeout
         return (math.inf if limit is None else duration_s(limit, "outage_timeout")), limit
 
     @cached_property
     def changelog_settings(self) -> ChangelogSettings:
-        """The numbers of `changelog`."""
+        """Return the setting `changelog` as numbers."""
         return self.changelog_config.settings()
 
     @property
     def changelog_config(self) -> ChangelogConfig:
-        """The value of `changelog`, with a bool replaced by the config that it stands for."""
+        """Return the value of `changelog`, with a bool replaced by the config that it means."""
         return ChangelogConfig(enabled=self.changelog) if isinstance(self.changelog, bool) else self.changelog
 
 
@@ -181,7 +181,7 @@ class TaskManagerConfig:
     Parameters
     ----------
     memory
-        Bound of its tables, caches and exchange buffers together, outside the JVM heap; at least 16 MB.
+        Bound on its tables, caches and exchange buffers together, outside the JVM heap; at least 16 MB.
     local_dir
         Folder for spilled exchange data and for the copies of `local_recovery`; None: the executor's temporary folder.
     port_range
@@ -192,9 +192,10 @@ class TaskManagerConfig:
         True: copies of stored state are kept below `local_dir`, up to `local_recovery_max` bytes, and a replacement on
         the same machine restores from them.
     heartbeat_timeout
-        Silence after which it is taken for dead and ended; at least `"2s"`, with a heartbeat each second then. A
-        lower value notices a hanging machine sooner; a higher value spares a function that holds the interpreter in a
-        long call. A sender that is silent for that time is given up, and its work goes to another sender.
+        Time without a heartbeat after which the process counts as dead and is ended; at least `"2s"`, in which case it
+        sends a heartbeat each second. A lower value notices a hanging machine sooner. A higher value tolerates
+        functions that block the interpreter in a long call. The work of a sender that is silent for that time goes to
+        another sender.
     """
 
     memory: Size = "1GB"
@@ -238,7 +239,7 @@ class TaskManagerConfig:
 
 
 class OnLoss(Enum):
-    """How TaskManagers get back to the last checkpoint when another is lost. The value is its name in `Job`."""
+    """The ways in which TaskManagers react to the loss of another. The value is the name in `Job(on_loss=…)`."""
 
     REWIND = "rewind"
     DROP = "drop"
@@ -247,30 +248,30 @@ class OnLoss(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class FailoverConfig:
-    """Restarts after a failure: their number, their pauses, and the time that a call to a process may take.
+    """Settings of restarts after a failure: their number, their pauses, and how long a call to a process may take.
 
     Parameters
     ----------
     batch_attempts
         Attempts at a batch before its error ends the query, if no process was lost.
     restarts_max
-        Most restarts without a completed checkpoint in between; the next ends the query with the last cause.
+        Most restarts without a completed checkpoint in between. One more ends the query with the last cause.
     losses_max, losses_window
-        Most losses of the same process within that time; the next ends the query with the last cause.
+        Most losses of the same process within `losses_window`. One more ends the query with the last cause.
     drop_ratio_max, drop_timeout
-        With `on_loss="drop"`: the largest share of the TaskManagers that may be missing, and the longest time. Past
-        either, everybody goes back to the last checkpoint, as with `on_loss="rewind"`. Higher values drop more rows
+        With `on_loss="drop"`: the largest share of TaskManagers that may be missing, and for how long. Above either
+        limit, all TaskManagers go back to the last checkpoint, as with `on_loss="rewind"`. Higher values drop more rows
         before that.
     backoff_first, backoff_max
-        Pause before each further start without a completed checkpoint in between: `backoff_first`, doubling up to
-        `backoff_max`. After the first loss of a process the job starts at once.
+        Pause before each further restart without a completed checkpoint in between: it begins with `backoff_first` and
+        doubles up to `backoff_max`. After the first loss of a process the job restarts at once.
     start_timeout
         Time after which a TaskManager that has not registered ends the query.
     deploy_timeout, process_timeout, commit_timeout, cut_timeout
-        Longest time of a call to a process whose heartbeats go on: a deployment (which restores state), a batch at one
-        level of operators, a commit, the cut or the news of a checkpoint. After it the process is ended, and the job
-        restarts. The log names the process before that. `process_timeout` also bounds the tasks of a level, after
-        which the batch is tried again; the log names the senders at work. None: no limit.
+        Longest time that a process which still sends heartbeats may take for a call: a deployment (which restores
+        state), a batch at one level of operators, a commit, the cut or the completion of a checkpoint. After that the
+        log names the process, the process is ended, and the job restarts. `process_timeout` also limits the tasks of a
+        level: after it, the log names the senders at work, and the batch is tried again. None: no limit.
     """
 
     batch_attempts: int = 3
@@ -328,35 +329,36 @@ class FailoverConfig:
         return duration_s(self.start_timeout, "start_timeout")
 
     def limit_s(self, name: str) -> float | None:
-        """Limit of the field `name` in seconds; None if the field sets none."""
+        """Return the limit of the field `name` in seconds; None if the field sets no limit."""
         limit = getattr(self, name)
         return None if limit is None else duration_s(limit, name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegionConfig:
-    """Limits within which splits may fail while the other splits of a job go on; see the page on regions.
+    """Limits within which splits may fail while a job's other splits continue; see the page on regions.
 
     Parameters
     ----------
     max_failed_ratio
-        Largest share of the job's regions that may be failing or stuck at a time, parked ones included; above it the
-        whole batch fails. A higher value keeps more failures apart, and takes longer to notice that everything fails.
+        Largest share of the job's regions that may be failing or stuck at a time, including parked ones. Above it the
+        complete batch fails. With a higher value more splits may fail alone, but it takes longer to notice that
+        everything fails.
     max_consecutive_failures
-        Checkpoints that may complete one after the other while a region fails to advance; a batch in which it fails
-        after these is over the limit, before it is committed. With `available_now`, which
-        may have a single checkpoint, attempts are counted instead.
+        Checkpoints in a row that may complete while a region fails to advance. The next batch in which the region fails
+        is over the limit, before it is committed. With `available_now`, which may take only one checkpoint, attempts
+        are counted instead.
     on_poison
-        `"fail"`: a region past that limit ends the query. `"park"`: it is left out until `query.retry` or the next
-        start.
+        `"fail"`: a region over that limit ends the query. `"park"`: the region is not read until `query.retry` or the
+        next start.
     unit_timeout
-        Longest time that a sender may take for a unit of work. After it the sender is ended, and the split that is
-        being read has failed; where splits are no regions, the unit is given to another sender. Lower than
-        `FailoverConfig.process_timeout`. A lower value finds a hanging read sooner, and must leave the time for the
-        largest batch.
+        Longest time that a sender may take for a unit of work; it must be lower than `FailoverConfig.process_timeout`.
+        After it the sender is ended, and the split that it was reading has failed; if splits are not regions, another
+        sender gets the unit. A lower value finds a hanging read sooner, but must leave enough time for the largest
+        batch.
     holds_watermark
-        True: the watermark of a source waits for its failed and parked splits. False: it goes on without them.
-        `_SUCCESS` of a partition that may still get rows of such a split waits in both cases.
+        True: the watermark of a source waits for its failed and parked splits. False: it advances without them. In both
+        cases, `_SUCCESS` of a partition waits as long as the partition may still get rows of such a split.
     """
 
     max_failed_ratio: float = 0.5
@@ -393,9 +395,9 @@ class RocksDBState:
     Parameters
     ----------
     cache_max_entries
-        Most rows of each state table of a subtask that stay in memory between batches, the most recently used. A
-        changed row reaches RocksDB when it leaves memory. A higher value takes more memory and reads RocksDB less
-        often. Rows that a running batch touches are not counted.
+        Most rows of each state table of a subtask that stay in memory between batches; the most recently used stay. A
+        changed row is written to RocksDB when it leaves memory. A higher value takes more memory and reads RocksDB less
+        often. Rows that a running batch touches do not count.
     """
 
     cache_max_entries: int = 0
@@ -427,9 +429,10 @@ class ProcessingTime:
 class AvailableNow:
     """Process the input available at the start, take a final checkpoint, publish, end.
 
-    `timeout`: longest time for which a softly declined final checkpoint is tried again; None: no limit. `drain`:
-    declares the input complete. After its last row every window closes and every event-time timer fires. The completion
-    is recorded, and later rows are refused. Without `drain`, open windows and timers wait for the next start.
+    `timeout`: longest time for which a final checkpoint that was softly declined is tried again; None: no limit.
+    `drain` declares the input complete: after its last row every window closes and every event-time timer fires. The
+    completion is recorded, and later rows are refused. Without `drain`, open windows and timers wait for the next
+    start.
     """
 
     timeout: Duration | None = None
@@ -455,7 +458,7 @@ def processing_time(interval: Duration = "0s") -> ProcessingTime:
 
 
 def available_now(timeout: Duration | None = None, drain: bool = False) -> AvailableNow:
-    """Process all available input, then end. `timeout`, `drain`: as of `AvailableNow`."""
+    """Process all available input, then end. `timeout`, `drain`: the same as in `AvailableNow`."""
     return AvailableNow(timeout, drain)
 
 

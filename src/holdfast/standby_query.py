@@ -1,4 +1,4 @@
-"""Handle of a driver in waiting: a query that says `Standby` until it leads, and is an ordinary query from then on."""
+"""Handle of a driver in waiting: its status says `Standby` until it leads, and then it is an ordinary query."""
 
 import threading
 import time
@@ -23,22 +23,22 @@ from holdfast.start_options import StartOptions
 log = logger(__name__)
 
 CLAIMS_FAILED_MAX = 10
-"""Takeovers in a row that the store did not let through, after which the driver in waiting ends with the last error."""
+"""Takeovers in a row that may fail because of the store; after them the driver in waiting ends with the last error."""
 
 
 def wait_to_lead(
     start: Start, job: StoredJob, options: StartOptions, on_lead: Callable[[JobMaster], None]
 ) -> "StandbyQuery":
-    """Check the job against its storage now, start its processes, and watch its leader from then on.
+    """Check the job against its storage now, start its processes, and then watch its leader.
 
-    Raises the errors of a start: code and schema that do not fit the newest checkpoint are refused at once.
+    It raises the errors of a start: code and schemas that do not fit the newest checkpoint are refused at once.
     """
     check_start(start, job)
     return StandbyQuery(start, job, options, on_lead)
 
 
 class StandbyQuery(Query):
-    """A driver in waiting. Calls for which a job has to run here raise `HoldfastError` until it leads."""
+    """A driver in waiting. Until it leads, calls that need a job running in this driver raise `HoldfastError`."""
 
     def __init__(
         self, start: Start, job: StoredJob, options: StartOptions, on_lead: Callable[[JobMaster], None]
@@ -51,7 +51,7 @@ class StandbyQuery(Query):
         self._on_end: Callable[[], None] = lambda: None
         self._drawing: threading.Thread | None = None
         self._decided = threading.Event()
-        """Set once this driver leads, or no longer waits."""
+        """Set when this driver leads, or no longer waits."""
         self._warm = warm_processes(start, job)
         waiting = Waiting(job.job_id, options.takeover_after_s, options.on_leader_stop == "promote")
         self._watcher = Watcher(start.store, waiting, start.clock, self._claim)
@@ -73,7 +73,7 @@ class StandbyQuery(Query):
             self._decided.set()
 
     def _claim(self, epoch: Epoch) -> bool:
-        """Take over from an epoch. False: somebody else leads, or the store did not let it through."""
+        """Take over from an epoch. Returns False if another driver leads, or if the store prevented the takeover."""
         warm = self._warm if self._warm is not None and not self._warm.is_led else None
         try:
             master = start_job(replace(self._start, leader=epoch, warm=warm), self._job)
@@ -134,9 +134,9 @@ class StandbyQuery(Query):
 
     @property
     def status(self) -> dict[str, Any]:
-        """Status as of a query. While this driver waits, `message` begins with `Standby`, and `standby` says which
-        leader it watches and how far: `leaderEpoch`, `leaderBeats`, `checkpoint` (number of the leader's newest
-        record), `silentSeconds`, `takesOverAfterSeconds`, `isConnected`, `processesReady`, `processes`."""
+        """The status of a query. While this driver waits, `message` begins with `Standby`, and `standby` describes the
+        leader and the waiting: `leaderEpoch`, `leaderBeats`, `checkpoint` (number of the leader's newest record),
+        `silentSeconds`, `takesOverAfterSeconds`, `isConnected`, `processesReady`, `processes`."""
         if self._leads is not None:
             return super().status
         watched = self._watcher.status()
@@ -181,7 +181,7 @@ class StandbyQuery(Query):
 
     @property
     def uiUrl(self) -> str | None:
-        """URL of the page, once this driver leads."""
+        """URL of the page when this driver leads; None before that."""
         return None if self._leads is None else super().uiUrl
 
     def draw_progress(self) -> None:
@@ -202,7 +202,8 @@ class StandbyQuery(Query):
         return True
 
     def await_lead(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds until this driver leads; False if it does not, or no longer waits."""
+        """Wait at most `timeout` seconds until this driver leads. Returns False if it does not lead, or no longer
+        waits."""
         self._decided.wait(timeout)
         return self._leads is not None
 
@@ -218,8 +219,8 @@ class StandbyQuery(Query):
         timeout: Duration | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> Savepoint | None:
-        """Wait no longer. If this driver leads by now, end its query: the arguments `with_savepoint`, `timeout` and
-        `storage_options` are those of `Query.stop`."""
+        """Stop waiting. If this driver already leads, end its query, with the arguments `with_savepoint`, `timeout` and
+        `storage_options` of `Query.stop`."""
         self._watcher.stop()
         self._thread.join()
         if self._leads is None:

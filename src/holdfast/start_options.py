@@ -1,4 +1,4 @@
-"""Options of a single start, `job.start(…)`: where the job begins, which state it gives up, where it is shown."""
+"""Options of a single start, `job.start(…)`: where the job begins, which state it drops, and where it is shown."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,34 +40,38 @@ class StartOptions:
     Parameters
     ----------
     drop_state
-        Names of sources, operators and sinks whose stored state is given up. A name that neither the job nor its
-        storage has is refused.
+        Names of sources, operators and sinks whose stored state is dropped. A name that neither the job nor its storage
+        knows is refused.
     start_from, publish_again
-        Number of a retained checkpoint (`holdfast checkpoints`) to go back to; None: the newest. Rows after it are
-        processed anew, and their output is published a second time, to which `publish_again=True` agrees, as it does
-        for a storage that was restored from a copy older than the sinks' targets. A job goes
-        back to a number once: later starts with the same number go on from where the job is. Or the URL of a savepoint.
+        `start_from` is the number of a retained checkpoint (`holdfast checkpoints`) to go back to, or the URL of a
+        savepoint; None: the newest checkpoint. Rows after that checkpoint are processed again, and their output is
+        published a second time. `publish_again=True` agrees to that; it is also needed if the storage was restored from
+        a copy older than the sinks' targets. A job goes back to a number only once: later starts with the same number
+        continue from where the job is.
     forget_updates
-        True: this start takes back the settings that `query.update(…, keep=True)` kept: `checkpoint` counts alone.
+        True: this start drops the settings that `query.update(…, keep=True)` kept, and uses only the job's
+        `checkpoint`.
     restore_mode
-        With the URL of a savepoint: `"no_claim"` (the default) begins a new job, with an id of its own, on a storage
-        without checkpoints; `"claim"` takes the job of this storage back to the savepoint, as a number does.
+        Only with the URL of a savepoint. `"no_claim"` (the default) begins a new job, with its own id, on a storage
+        without checkpoints; `"claim"` takes the job of this storage back to the savepoint, as a number would.
     initial_state
-        Rows from which operators of a new storage begin, by operator: an Arrow table or a DataFrame with the key
-        columns and the state's columns, as `read_state` gives them; or a dict of these by state, for maps and lists. A
-        job that has a checkpoint goes on from that.
+        Rows with which the operators of a new storage begin, by operator: an Arrow table or a DataFrame with the key
+        columns and the state's columns, as `read_state` returns them; or, for maps and lists, a dict of such tables by
+        state. A job that has a checkpoint continues from the checkpoint instead.
     ui_port
         Port on which the driver serves a page that shows the running query, at `query.uiUrl`; 0: any free port; None:
         no page.
     standby
         True: this driver waits until the driver that leads the job ends or is silent, and then takes over. Its
-        TaskManagers and senders are started at once. `start_from`, `drop_state` and `initial_state` are refused with
-        it.
+        TaskManagers and senders are started at once. It cannot be combined with `start_from`, `drop_state` and
+        `initial_state`.
     takeover_after
-        With `standby=True`: silence of the leader after which this driver takes over. A higher value takes over later;
-        a lower value costs more requests, and takes over from leaders that were only slow, which ends them.
+        With `standby=True`: time without a sign of life from the leader after which this driver takes over. A higher
+        value delays the takeover. A lower value costs more requests, and may take over from a leader that is only slow,
+        which ends that leader.
     on_leader_stop
-        With `standby=True`: `"end"`, or `"promote"`: take over from a leader that was stopped in order, too.
+        With `standby=True`: what to do when the leader is stopped normally: `"end"` stops waiting, `"promote"` takes
+        over.
 
     Raises
     ------
@@ -93,7 +97,7 @@ class StartOptions:
         self.state_by_name()
 
     def given(self, options: StartKeywords) -> "StartOptions":
-        """Return these options with others in their place. Raises `SettingsError` for a name that does not exist."""
+        """Return a copy with the given options replaced. Raises `SettingsError` for a name that does not exist."""
         unknown = sorted(set(options) - set(StartKeywords.__annotations__))
         if unknown:
             known = ", ".join(StartKeywords.__annotations__)
@@ -119,11 +123,12 @@ class StartOptions:
 
     @property
     def mode(self) -> str:
-        """How a savepoint is taken: `"no_claim"` or `"claim"`."""
+        """How a start uses a savepoint: `"no_claim"` or `"claim"`."""
         return checked_restore_mode(self.start_from, self.restore_mode)
 
     def state_by_name(self) -> dict[str, dict[str, pa.Table]]:
-        """Return the rows to begin with, by operator and state; rows that name no state are those of its values."""
+        """Return the rows to begin with, by operator and state. Rows without a state's name belong to the operator's
+        values."""
         found: dict[str, dict[str, pa.Table]] = {}
         for operator, rows in (self.initial_state or {}).items():
             named = rows if isinstance(rows, Mapping) else {VALUES: rows}
@@ -132,7 +137,7 @@ class StartOptions:
 
 
 def check_port(field: str, port: object) -> None:
-    """Raise `SettingsError` if a setting is no port."""
+    """Raise `SettingsError` if the value is not a port."""
     if port is not None and (not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535):
         raise SettingsError(f"{field}={port!r} is not allowed: a port from 0 (any) to 65535, or None")
 

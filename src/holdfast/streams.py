@@ -57,7 +57,7 @@ class Stream:
     def late(self) -> "Stream":
         """Rows that came too late for the operator of this stream; requires `late="stream"` in its declaration.
 
-        Of a join, whose sides have different columns, these are the rows of the left side.
+        After a join, whose sides have different columns, these are the rows of the left side.
         """
         return self._with(late_rows(self._node, self._job.declared.operators, 0))
 
@@ -83,10 +83,10 @@ class Stream:
         """Declare the progress of event time: `column`'s newest value per split, minus `delay`; the least over all
         splits.
 
-        The watermark of a batch comes from rows of earlier batches and never goes back. A split holds it back from
-        its assignment on, also before its first row, until it is read to its end (as files are). Windows close by the
-        watermark; functions see it as `ctx.watermark`, and their event-time timers fire by it. This method belongs
-        right after `read()`; `column` is a timestamp of the source.
+        The watermark of a batch comes from rows of earlier batches and never goes back. A split holds it back from its
+        assignment on, even before its first row, until it has been read to its end (as files are). The watermark closes
+        windows and fires event-time timers, and functions see it as `ctx.watermark`. Call this method directly after
+        `read()`. `column` is a timestamp column of the source.
 
         Parameters
         ----------
@@ -99,11 +99,11 @@ class Stream:
         return self._with(timed(self._node, self._job.declared.sources, f"with_watermark({column!r})", spec))
 
     def with_batch_time(self, column: str) -> "Stream":
-        """Add a timestamp column with the time of each row's batch, which is the watermark: for windows of processing
-        time, `key_by("user", hf.window("taken", "10s"))`.
+        """Add a timestamp column with the time of each row's batch, for windows of processing time, as in
+        `key_by("user", hf.window("taken", "10s"))`. The time of the batch is also the watermark.
 
-        The time of a batch is part of its plan, and so the same when the batch is processed again. This method belongs
-        right after `read()`.
+        The time of a batch is part of its plan, so it is the same when the batch is processed again. Call this method
+        directly after `read()`.
         """
         if not isinstance(column, str) or not column:
             raise SettingsError(f"with_batch_time({column!r}): expected the name of the column")
@@ -111,7 +111,7 @@ class Stream:
         return self._with(timed(self._node, self._job.declared.sources, f"with_batch_time({column!r})", spec))
 
     def transform(self, fn: "Callable[[DataFrame], DataFrame]") -> "Stream":
-        """Apply `DataFrame -> DataFrame` by Spark SQL, batch by batch.
+        """Apply a function `DataFrame -> DataFrame` with Spark SQL, batch by batch.
 
         `fn` is analysed once at `start()`. It is refused there if it needs a shuffle, changes the number of partitions,
         or is nondeterministic: a repeated batch must give the same rows.
@@ -145,8 +145,8 @@ class Stream:
     ) -> "Stream":
         """Call a coroutine function for each row, many rows at a time, on an event loop in the senders.
 
-        `fn(row)` gets a named tuple, and answers with a dict or tuple of the columns of `schema`, a list of such rows,
-        or None for no row. A call that fails for good makes its row a bad record.
+        `fn(row)` gets a named tuple, and returns a dict or tuple of the columns of `schema`, a list of such rows, or
+        None for no row. If all attempts at a call fail, its row is a bad record.
 
         Parameters
         ----------
@@ -155,30 +155,32 @@ class Stream:
         schema
             The schema of the answers.
         capacity
-            The most calls in flight over the whole job; the senders share it.
+            The most calls in flight in the complete job. The senders share this number.
         ordered
-            False: answers go on as they come, and not only when those to the rows before have come.
+            False: answers are passed on as they arrive. True: an answer waits for the answers to all earlier rows.
         timeout
             The longest time for an attempt; None: there is no limit.
         retries, retry_delay, retry_on
-            Further attempts at a call that raised one of these errors, or took too long. The pause before the first is
-            `retry_delay`; each further one is twice as long, up to 30 s, and shortened by chance by up to a half.
+            Further attempts at a call that raised one of these errors, or took too long. The pause before the first one
+            is `retry_delay`. Each further pause is twice as long, up to 30 s, and is shortened by a random part of up
+            to a half.
         rate
-            The most attempts a second over the whole job; None: there is no limit.
+            The most attempts per second in the complete job; None: no limit.
         batch
             Call `fn` for a record batch of at most so many rows; the answer is a record batch. None: for each row.
         breaker
-            After so many calls in a row that failed for good in a process, the service counts as away: the batch waits,
-            visibly, as for an outage of the store, for at most `CheckpointConfig.outage_timeout`. None: never.
+            After so many calls in a row that failed finally in a process, the service counts as unreachable. The batch
+            then waits, as during an outage of the store, for at most `CheckpointConfig.outage_timeout`, and the status
+            says so. None: never.
         kept_answers
-            The most answers of a batch that a sender keeps, so that their calls are not made again if the batch is
-            repeated. Other calls of a batch are made again when it is repeated; those of a batch that a completed
-            checkpoint covers never are.
+            The most answers of a batch that a sender keeps, so that it need not repeat their calls if the batch is
+            repeated. The other calls of the batch are made again. No call of a batch that a completed checkpoint covers
+            is ever repeated.
 
         Raises
         ------
         SettingsError
-            `fn` is no coroutine function, or a setting has a value that is not allowed.
+            `fn` is not a coroutine function, or the value of a setting is not allowed.
         """
         settings = checked_settings(
             capacity, ordered, timeout, retries, retry_delay, retry_on, rate, batch, breaker, kept_answers
@@ -190,9 +192,9 @@ class Stream:
     def select(self, *columns: "Expression | Sequence[Expression]", **computed: "Expression") -> "Stream":
         """Give rows of these columns, then of computed ones: `select("auction", "price * 0.908 as price")`.
 
-        A column is a name, or an expression with a name: in Spark's SQL, a `Column` of PySpark, or, as `name=…`, also
-        an expression of PyArrow. `"*"` in the first place stands for all columns of the input. A file source reads only
-        the columns that are needed.
+        A column is a name or a named expression: a text in Spark's SQL, a `Column` of PySpark, or, as `name=…`, also an
+        expression of PyArrow. `"*"` as the first column means all columns of the input. A file source reads only the
+        columns that are needed.
         """
         return self._then(selected(columns, computed, self._job.expression_settings))
 
@@ -216,35 +218,39 @@ class Stream:
         return made
 
     def as_changes(self, column: str | None = None, kinds: Mapping[str, str] | None = None) -> "Stream":
-        """Take the rows as changes of a table: operators take back what an update or a delete undoes.
+        """Treat the rows as changes of a table: operators take rows back that an update or a delete removes.
 
-        `_change_type` is `insert`, `delete`, or for the whole rows of an update `update_preimage`, `update_postimage`.
+        `_change_type` is `insert`, `delete`, or, for the old and the new row of an update, `update_preimage` and
+        `update_postimage`.
 
         Parameters
         ----------
         column
-            A column of texts that `_change_type` replaces. None: the stream has it already, or each row is an insert.
+            A column of texts from which `_change_type` is made, and which it replaces. None: the stream has
+            `_change_type` already, or each row is an insert.
         kinds
             The change type for each value of the column: `{"c": "insert", "d": "delete"}`. None: the value itself.
         """
         return self._then(AsChanges(column, dict(kinds or {})))
 
     def as_append(self) -> "Stream":
-        """Take changes as rows that count for ever, as in a log of changes; `_change_type` is then a plain column."""
+        """Treat changes as ordinary rows that count for ever, as in a log. `_change_type` is then an ordinary
+        column."""
         return self._then(AsAppend())
 
     def drop_duplicates(
         self, *columns: str, within: Duration | None = None, late: LatePolicy = "drop", name: str | None = None
     ) -> "Stream":
-        """Give the first row of each key; the columns stay as they are.
+        """Give the first row of each key. The columns do not change.
 
         Parameters
         ----------
         columns
             The columns of the key.
         within
-            By event time: a row is a duplicate if it is earlier than the emitted row, or at most `within` later. A
-            later one is given again. None: a key is remembered for ever, of which `start()` warns.
+            By event time: a row is a duplicate if it is earlier than the emitted row, or at most `within` later. A row
+            that is later than that is emitted again. None: each key is remembered for ever, and `start()` warns about
+            it.
         late
             With `within`: treatment of rows that come after the watermark, as in `aggregate`.
         """
@@ -267,9 +273,10 @@ class Stream:
         """Join with `other` by a condition: `clicks.join(views, "left.ad = right.ad and right.at between left.at -
         interval 1 hour and left.at")`; or by columns of the same names on both sides: `clicks.join(views, ["ad"])`.
 
-        `on` has an equality of values of both sides, mostly a bound of event time from both sides, and perhaps more; a
-        column of a single side need not name it. `how="asof"` has `left.at >= right.at`. Equalities become keys and
-        bounds become `within` of `KeyedStream.join`, which see for `how`, `suffix`, `late` and the output.
+        `on` contains an equality between values of both sides, usually a bound between their event times, and perhaps
+        more conditions. A column that only one side has needs no `left.` or `right.`. `how="asof"` needs `left.at >=
+        right.at`. Equalities become keys, and bounds become `within` of `KeyedStream.join`, which describes `how`,
+        `suffix`, `late` and the output.
         """
         from holdfast.sql.on import joined_on
 
@@ -299,9 +306,9 @@ class Stream:
         """Group by the values of columns, and by a window of event time if the keys contain a window.
 
         `key_by("user", hf.window("at", "10min"))` has the output columns `user`, `window_start`, `window_end`. Rows
-        with a null among the columns, or without a time for the window, are bad records. A list of them does as well.
-        `computed`: further keys that are expressions, by their names: `key_by("user", hour="hour(at)")`. They are
-        columns of the rows from here on.
+        with a null in a key column, or without a time for the window, are bad records. The keys may also be given as a
+        list. `computed`: further keys that are expressions, by name: `key_by("user", hour="hour(at)")`. They become
+        columns of the rows.
         """
         if computed:
             made = {name: self._expression(each, f"key_by({name}=…)") for name, each in computed.items()}
@@ -311,7 +318,7 @@ class Stream:
         return KeyedStream(self, keyed_by(self._node, keys))
 
     def write(self, sink: Sink) -> None:
-        """Send the rows to a sink. A stream can be written to several."""
+        """Send the rows to a sink. A stream can be written to several sinks."""
         if not isinstance(sink, Sink):
             raise SettingsError(f"write({sink!r}): expected a sink such as DeltaSink, ParquetSink or NoopSink")
         name = self._job.declared.name_for(sink.name, sink.kind)

@@ -1,12 +1,12 @@
-"""Watermarks: how far event time has come, from rows of earlier batches. Pure.
+"""Watermarks: how far event time has advanced, computed from rows of earlier batches. Pure.
 
     rows of a batch ──► newest event time per split ──► batch committed ──► reached = least of the open splits' newest
                                                                             watermark = reached - delay
 
-A split is *open* from the moment it is assigned until it is read to its end. An open split holds the watermark back,
-also before its first row, unless it is idle. Where no split holds it back, it is the newest event time of all rows: so
-after all input the watermark does not depend on how rows fell into batches.
-A watermark never goes back. Times are microseconds since 1970, UTC.
+A split is *open* from its assignment until it has been read to its end. An open split holds the watermark back, even
+before its first row, unless it is idle. If no split holds it back, the watermark is computed from the newest event time
+of all rows, so after all input it does not depend on how the rows were divided into batches. A watermark never goes
+back. Times are microseconds since 1970, UTC.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -17,14 +17,14 @@ import msgspec
 FIRST_US = -62_135_596_800_000_000
 """The least watermark: the first microsecond that a datetime can hold. Rows may have earlier times."""
 END_US = 253_402_300_799_999_999
-"""The watermark once the input is complete: the last microsecond that a datetime can hold. Before that a watermark is
-less, however late the times of rows are."""
+"""The watermark when the input is complete: the last microsecond that a datetime can hold. Before that, watermarks are
+lower, whatever the times of rows are."""
 
 
 @dataclass(frozen=True)
 class SplitsBehind:
-    """The splits of a source that are behind since they failed. `hold`: the watermark waits for them, idle or not;
-    otherwise it goes on without them."""
+    """The splits of a source that are behind because they failed. With `hold`, the watermark waits for them, idle or
+    not; otherwise it advances without them."""
 
     splits: Collection[str] = ()
     hold: bool = False
@@ -35,10 +35,10 @@ NONE_BEHIND = SplitsBehind()
 
 @dataclass(frozen=True)
 class WatermarkSpec:
-    """`Stream.with_watermark` as declared, on a column of a source. `idle_us` None: splits are never idle.
+    """The declaration of `Stream.with_watermark` on a column of a source. `idle_us` None: splits are never idle.
 
-    `of_batches`: the column has the time of each row's batch, as `Stream.with_batch_time` adds it; the watermark is the
-    time of the batch itself. `output` names one of the source's further streams.
+    `of_batches`: the column is the one that `Stream.with_batch_time` adds, with the time of each row's batch, and the
+    watermark is the time of the batch itself. `output` names the source's stream if it has several.
     """
 
     source: str
@@ -63,11 +63,11 @@ class SplitTime(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the event time of one source column has come; part of the checkpoint's record.
+    """How far the event time of one source column has advanced; part of the checkpoint's record.
 
-    `newest_us` is the newest event time of any row, `seen_us` the time of the last batch with rows (of the first batch
-    before that). `watermark_us` is the watermark of the last batch: windows up to it are closed. `complete` says that
-    the input was drained: nothing comes any more.
+    `newest_us` is the newest event time of any row. `seen_us` is the time of the last batch with rows, or of the first
+    batch if none had rows. `watermark_us` is the watermark of the last batch: windows up to it are closed. `complete`
+    means that the input was drained, so no more rows come.
     """
 
     reached_us: int | None = None
@@ -78,7 +78,7 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     splits: dict[str, SplitTime] = {}
 
     def reached_at(self, now_us: int, idle_us: int | None, behind: SplitsBehind = NONE_BEHIND) -> int | None:
-        """How far event time has come at that time, when splits may have become idle since the last batch."""
+        """Return how far event time has advanced at the time `now_us`, since splits may have become idle meanwhile."""
         if idle_us is None and not behind.splits:
             held = {each.newest_us for each in self.splits.values()}
         else:
@@ -93,11 +93,11 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _greatest([self.reached_us, min(known)]) if len(known) == len(held) else self.reached_us
 
     def is_idle_at(self, now_us: int, idle_us: int | None) -> bool:
-        """True if the source as a whole had no rows for the idle time."""
+        """True if no split of the source had rows for the idle time."""
         return idle_us is not None and self.seen_us is not None and self.seen_us + idle_us <= now_us
 
     def watermark_at(self, now_us: int, spec: WatermarkSpec, behind: SplitsBehind = NONE_BEHIND) -> int | None:
-        """The watermark of a batch that is planned at that time, by this source alone."""
+        """Return the watermark of a batch that is planned at the time `now_us`, as if this were the only source."""
         if self.complete:
             return END_US
         if spec.of_batches:
@@ -138,7 +138,7 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(found, reached_us=found.reached_at(batch_time_us, spec.idle_us, behind))
 
     def held_by(self, splits: Collection[str], spec: WatermarkSpec) -> int | None:
-        """How far event time is complete in some splits, behind which the watermark is; None: not at all."""
+        """Return the event time up to which these splits are complete, minus the delay; None if one had no rows yet."""
         times = [self.splits[split].newest_us if split in self.splits else None for split in splits]
         known = [time_us for time_us in times if time_us is not None]
         return min(known) - spec.delay_us if known and len(known) == len(times) else None
@@ -151,8 +151,8 @@ SourceTimes = Mapping[str, SourceTime]
 class Watermarks:
     """The watermarks of a job.
 
-    `operators`: for each operator the keys of the watermarks that its rows come under. `delays`: by how many
-    microseconds an operator's watermark is behind, since its rows come from windows that stay open for so much longer.
+    `operators`: for each operator, the keys of the watermarks that apply to its rows. `delays`: the microseconds by
+    which an operator's watermark is lower, since its rows come from windows that stay open for that much longer.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Watermarks:
         self._delays = delays or {}
         self._waits_for_behind = waits_for_behind
         self.behind: Mapping[str, Collection[str]] = {}
-        """Splits that are behind since they failed, by source."""
+        """Splits that are behind because they failed, by source."""
         self.times: SourceTimes = {}
 
     def restore(self, times: SourceTimes) -> None:
@@ -190,7 +190,7 @@ class Watermarks:
     def committed(
         self, newest: Mapping[str, Mapping[str, int]], batch_time_us: int, open_splits: Mapping[str, Collection[str]]
     ) -> None:
-        """Take in the event times of a committed batch; `open_splits` are those of each source after it."""
+        """Apply the event times of a committed batch. `open_splits`: the open splits of each source after the batch."""
         before = self._at(batch_time_us)
         self.times = {
             key: self.times[key].after(
@@ -203,7 +203,8 @@ class Watermarks:
         return SplitsBehind(self.behind.get(spec.source, ()), self._waits_for_behind)
 
     def held_by_splits_behind(self) -> dict[str, int | None]:
-        """How far event time is complete in the splits that are behind, by key; None: not at all."""
+        """Return the event time up to which the splits that are behind are complete, by key; None if one had no rows
+        yet."""
         found = {}
         for key, spec in self._specs.items():
             splits = self.behind.get(spec.source)
@@ -212,7 +213,7 @@ class Watermarks:
         return found
 
     def of_sources(self, now_us: int) -> dict[str, int]:
-        """The watermark of each source that has one; the least where it has several."""
+        """Return the watermark of each source that has one; the least if it has several."""
         found: dict[str, int] = {}
         for key, watermark_us in self._at(now_us).items():
             if watermark_us is not None:
@@ -221,30 +222,30 @@ class Watermarks:
         return found
 
     def of_operators(self, now_us: int) -> dict[str, int]:
-        """The watermark of each operator that has one, for a batch that is planned at that time.
+        """Return the watermark of each operator that has one, for a batch that is planned at the time `now_us`.
 
         It is the least over the operator's inputs, once all of them have one.
         """
         return self._least(self._at(now_us))
 
     def closed(self) -> dict[str, int]:
-        """The watermark that each operator had in the last batch: windows up to it are closed, and their rows late."""
+        """Return each operator's watermark of the last batch: windows up to it are closed, and their rows are late."""
         return self._least({key: self.times[key].watermark_us for key in self._specs})
 
     def least(self, now_us: int) -> int | None:
-        """The least watermark of all sources, of a batch that is planned at that time; None if a source has none."""
+        """Return the least watermark of all sources for a batch planned at `now_us`; None if a source has none."""
         found = list(self._at(now_us).values())
         known = [each for each in found if each is not None]
         return min(known) if known and len(known) == len(found) else None
 
     def least_closed(self) -> int | None:
-        """The least watermark that the last batch had; None if a source had none."""
+        """Return the least watermark of all sources in the last batch; None if a source had none."""
         found = [each.watermark_us for each in self.times.values()]
         known = [each for each in found if each is not None]
         return min(known) if known and len(known) == len(found) else None
 
     def event_times(self) -> dict[str, int | None]:
-        """How far the event time of each source has come, None before any row; of sources that have a watermark."""
+        """Return how far event time has advanced in each source with a watermark; None before its first row."""
         found: dict[str, int | None] = {}
         for key, spec in self._specs.items():
             if spec.of_batches:
@@ -257,10 +258,10 @@ class Watermarks:
         return found
 
     def _at(self, now_us: int) -> dict[str, int | None]:
-        """Return by key the watermark of a batch that is planned at that time.
+        """Return the watermarks, by key, of a batch that is planned at the time `now_us`.
 
-        An idle source does not hold the watermark back: it follows the others. If all sources are idle, they follow
-        the one that has come furthest.
+        An idle source does not hold the watermark back: it follows the others. If all sources are idle, they follow the
+        one that has advanced furthest.
         """
         behind = {key: self._behind(spec) for key, spec in self._specs.items()}
         found = {key: self.times[key].watermark_at(now_us, spec, behind[key]) for key, spec in self._specs.items()}

@@ -1,11 +1,11 @@
-"""Rules that turn advice into rescales: one at a time, and after one that failed a cooldown passes."""
+"""Rules that turn advice into rescales: one at a time, and with a cooldown after a failed one."""
 
 from holdfast.autoscale.rules import Advice
 from holdfast.autoscale.settings import Autoscale
 
 
 class AdviceApplied:
-    """Decides when a job follows the advice. `most`: subtasks of an operator, which bound the TaskManagers."""
+    """Decides when a job follows the advice. `most`: the subtasks of an operator, which bound the TaskManagers."""
 
     def __init__(self, settings: Autoscale, most: int) -> None:
         self._settings = settings
@@ -13,7 +13,7 @@ class AdviceApplied:
         self._not_before_s = float("-inf")
 
     def due(self, advice: Advice | None, now: int, under_way: bool, now_s: float) -> int | None:
-        """The number of TaskManagers to ask for now; None: none. `now`: as many as hold places."""
+        """Return the number of TaskManagers to ask for now, or None. `now`: the number that hold places."""
         if advice is None or advice.now != now or under_way or now_s < self._not_before_s:
             return None
         wanted = min(advice.task_managers, self._most)

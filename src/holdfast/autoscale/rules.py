@@ -3,17 +3,17 @@
     facts of each batch ─► a window of batches ─► seconds that a row takes ─► load(n) ─► the least n within the target
                                                   rows that come a second
 
-DS2 measures the *true* rate of an operator: rows by the time in which it worked, not by the time that passed. Here a
-batch is the unit of work: the job is busy from its plan to its commit, and `process_s` of that is the time of the
-TaskManagers, which more of them divide. The other part (planning, reading, sending, committing) stays as it is.
+DS2 measures the *true* rate of an operator: rows per second of work, and not per second that passed. Here a batch is
+the unit of work. The job is busy from a batch's plan to its commit. `process_s` of that is the time of the
+TaskManagers, which more TaskManagers divide. The rest (planning, reading, sending, committing) does not change.
 
     load(n) = rows that come a second · (other seconds a row + process seconds a row · now / n)
 
-- The estimate is linear. Where a job does not scale so well, an estimate upwards is too low, and the next window finds
-  that out; an estimate downwards is too high, so that fewer are advised too late rather than too early.
-- Fewer are advised only if they stay below the target by `DOWN_MARGIN`, more only above it by `UP_MARGIN`: between them
-  the number stays, also where measurements differ.
-- A backlog is to be worked off within the cooldown.
+- The estimate is linear. If a job does not scale so well, an estimate for more TaskManagers is too low, and the next
+  window shows that; an estimate for fewer is too high, so that fewer are advised too late rather than too early.
+- Fewer are advised only if their load stays below the target by `DOWN_MARGIN`, and more only if the load is above it by
+  `UP_MARGIN`. Between the two the number stays the same, even if measurements vary.
+- The number is large enough to work off a backlog within the cooldown.
 """
 
 from collections import deque
@@ -22,21 +22,21 @@ from dataclasses import dataclass
 from holdfast.autoscale.settings import Autoscale
 
 WINDOW_S_MAX = 60.0
-"""Bound in seconds on the time that a measurement covers. A higher value is slower, and less led by single batches."""
+"""Bound in seconds on the time that a measurement covers. A higher value reacts later, and less to single batches."""
 BATCHES_MIN = 5
 """Least number of batches in a measurement."""
 BATCHES_MAX = 10_000
 """Bound on the batches that are kept for a measurement."""
 DOWN_MARGIN = 0.85
-"""Share of the target up to which fewer TaskManagers may be loaded. A lower value keeps more of them, and changes less
-often."""
+"""The share of the target up to which the load of fewer TaskManagers may rise. A lower value keeps more of them, and
+changes their number less often."""
 UP_MARGIN = 1.1
-"""Multiple of the target up to which the present TaskManagers are left as they are."""
+"""The multiple of the target up to which the number of TaskManagers does not change."""
 
 
 @dataclass(frozen=True)
 class BatchFacts:
-    """A committed batch. `lag`: rows that are there and not processed, after it; 0 if their number is not known."""
+    """A committed batch. `lag`: the number of available rows that are not processed after it; 0 if it is not known."""
 
     at_s: float
     """Time of its commit, by a monotonic clock."""
@@ -62,7 +62,7 @@ class Advice:
 
 
 class AutoscaleRules:
-    """State of the autoscaler; `handle` alone changes it. `advice` is None until there was a first measurement."""
+    """The state of the autoscaler. Only `handle` changes it. `advice` is None until the first measurement."""
 
     def __init__(self, settings: Autoscale) -> None:
         self.advice: Advice | None = None
@@ -72,7 +72,7 @@ class AutoscaleRules:
         self._changed_s = float("-inf")
 
     def handle(self, fact: BatchFacts) -> Advice | None:
-        """Take in a batch; return an advice that is new."""
+        """Add a batch to the measurement. Returns advice if it is new."""
         if self._facts and self._facts[-1].task_managers != fact.task_managers:
             self._facts.clear()
             self._changed_s = fact.at_s
@@ -86,7 +86,7 @@ class AutoscaleRules:
         return self._told(advice, fact.at_s)
 
     def _told(self, advice: Advice, now_s: float) -> Advice | None:
-        """Note an advice. A different number waits for the end of the cooldown."""
+        """Set the advice. A different number waits for the end of the cooldown."""
         before = self.advice
         differs = before is None or (before.task_managers, before.now) != (advice.task_managers, advice.now)
         if advice.task_managers != advice.now and now_s - self._changed_s < self._settings.cooldown_s:
@@ -121,7 +121,7 @@ class AutoscaleRules:
         return self._chosen(now, min(fewer, default=now), share)
 
     def _worth(self, now: int, most: int, other_row_s: float, process_row_s: float) -> int:
-        """The number to which more TaskManagers still help, where the target is out of reach."""
+        """Return the number up to which more TaskManagers still help, if no number reaches the target."""
         return most if process_row_s >= other_row_s else now
 
     def _chosen(self, now: int, wanted: int, why: str) -> Advice:

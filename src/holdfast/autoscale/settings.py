@@ -8,21 +8,21 @@ from holdfast.quantities import Duration, above_zero, duration_s, whole_number
 
 @dataclass(frozen=True)
 class Autoscale:
-    """How many TaskManagers a job may have, and how busy they are to be.
+    """Settings of the autoscaler: how many TaskManagers a job may have, and how busy they should be.
 
-    The advice is on the page, in `query.status["autoscale"]` and in the log. With `apply=True` the job follows it by
-    itself, as `query.rescale` does: batches go on meanwhile, and only state that moves is read.
+    The advice is on the page, in `query.status["autoscale"]` and in the log. With `apply=True` the job follows it on
+    its own, as `query.rescale` would: batches continue meanwhile, and only state that moves is read.
 
     Parameters
     ----------
     min_task_managers, max_task_managers
-        Bounds of the advice, both allowed.
+        Bounds of the advice, both included.
     target
-        Share of the time in which the job is to be busy with batches, above 0 and below 1. A higher value uses fewer
+        Share of the time in which the job should be busy with batches, above 0 and below 1. A higher value uses fewer
         TaskManagers, and takes longer to work off a burst.
     cooldown
-        Time between two pieces of advice that differ, and the time in which a backlog is to be worked off. A higher
-        value follows the load later, and changes less often.
+        Least time between two different pieces of advice, and the time in which a backlog should be worked off. A
+        higher value follows the load later, and changes less often.
     apply
         True: follow the advice, as far as there are slots and subtasks (`Job(parallelism=…)`). False: only advise.
 

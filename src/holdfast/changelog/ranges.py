@@ -1,10 +1,10 @@
-"""A log's entries: change sets that are pending, ranges of them that are stored or uploading, and gaps.
+"""The entries of a log: pending change sets, ranges of change sets that are stored or uploading, and gaps.
 
-    merged range   asked for by a cut: its change sets become a single set, which nothing can divide
-    other range    uploaded ahead of a cut: its change sets stay apart, so that a cut or a rewind may divide it
+    merged range   a cut asked for it: its change sets become a single one, which cannot be divided
+    other range    uploaded ahead of a cut: its change sets stay separate, so that a cut or a rewind may divide it
     gap            change sets that were dropped, because no checkpoint can need them any more
 
-Data and its arithmetic; `writer` owns their order, locks and uploads.
+This module has only data and its arithmetic. `writer` owns the order of entries, the locks and the uploads.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,22 +22,24 @@ from holdfast.ids import BatchNumber
 
 
 class DeferredChanges(Protocol):
-    """Keeps the net changes of committed batches until the log asks for them (`state.table.StateTable`)."""
+    """An object that keeps the net changes of committed batches until the log collects them
+    (`state.table.StateTable`)."""
 
     def collect(self, up_to_batch: BatchNumber) -> list[pa.RecordBatch]:
-        """Take out the changes of batches up to that batch, in order of replay: at least one change set, maybe empty.
+        """Take out the changes of all batches up to `up_to_batch`, in replay order: at least one change set, maybe
+        empty.
 
         Raises
         ------
         CheckpointFailed
-            The changes cannot be told from the changes of later batches any more; nothing was taken out.
+            The changes can no longer be separated from those of later batches. Nothing was taken out.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Deferred:
-    """A change set in a log whose rows are still to be collected."""
+    """A change set in a log whose rows have not been collected yet."""
 
     sqn_start: int
     sqn_stop: int
@@ -50,8 +52,8 @@ class Deferred:
         return Deferred(self.sqn_start, last.sqn_stop, self.batch_start, last.batch_stop, self.source)
 
     def collected(self, merge: Merge) -> ChangeSet:
-        """Collect the rows, together with rows of earlier batches that the source still has. Nothing is left then for
-        the entries of those batches."""
+        """Collect the rows, together with rows of earlier batches that the source still has. The entries of those
+        batches will then find nothing to collect."""
         found = self.source.collect(BatchNumber(self.batch_stop - 1))
         rows = merge(found) if len(found) > 1 else found[0]
         return ChangeSet(self.sqn_start, self.sqn_stop, self.batch_start, self.batch_stop, rows)
@@ -75,18 +77,18 @@ class Extent(NamedTuple):
 
 @dataclass(eq=False)
 class Range:
-    """Change sets that are stored together; `change_sets` are kept until they are."""
+    """Change sets that are stored together. `change_sets` are kept until the range is stored."""
 
     merged: bool
     change_sets: list[Pending]
     extents: list[Extent]
     pieces: list[LogPiece] | None = None
-    """The pieces as they are stored. They may reach beyond the range if it was narrowed."""
+    """The stored pieces. They may reach beyond the range if it was narrowed."""
     asked: bool = False
     """True if a cut needs the range."""
     error: BaseException | None = None
     dropped: bool = False
-    """True if the log is done with the range: once stored, its objects are let go."""
+    """True if the log no longer needs the range: its objects are released as soon as they are stored."""
     undone: bool = False
     """True if the range was dropped because a rewind undid its batches."""
     done: Future[list[LogPiece]] = field(default_factory=Future)
@@ -112,7 +114,7 @@ class Range:
         return self.extents[-1].batch_stop
 
     def extend(self, change_set: Pending) -> None:
-        """Add the neighbour that follows."""
+        """Append the following neighbour."""
         if self.merged:
             self.extents = [Extent.of(self.change_sets[0], change_set)]
         else:
@@ -124,26 +126,26 @@ class Range:
             self.change_sets.append(change_set)
 
     def collect(self, merge: Merge) -> list[ChangeSet]:
-        """The change sets with their rows; deferred ones are read now."""
+        """Return the change sets with their rows. Deferred ones are collected now."""
         collected = [each.collected(merge) if isinstance(each, Deferred) else each for each in self.change_sets]
         self.change_sets = [*collected]
         return collected
 
     def sqn_stop_at(self, batch: BatchNumber) -> int:
-        """The sequence number after the last change at or before `batch`; the range's first number if there is none."""
+        """Return the sequence number after the last change up to `batch`; the range's first number if there is none."""
         if self.batch_stop <= batch + 1:
             return self.sqn_stop
         return max((each.sqn_stop for each in self.extents if each.batch_stop <= batch + 1), default=self.sqn_start)
 
     def narrow(self, to_batch: BatchNumber) -> None:
-        """Forget later batches. The range holds at least one earlier batch."""
+        """Drop the batches after `to_batch`. The range must contain at least one batch up to `to_batch`."""
         self.extents = [each for each in self.extents if each.batch_stop <= to_batch + 1]
         self.change_sets = [each for each in self.change_sets if each.batch_stop <= to_batch + 1]
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A gap in the log: change sets that no checkpoint will name any more, between sets that some still may name."""
+    """A gap in the log: change sets that no checkpoint will name again, between change sets that one may still name."""
 
     sqn_start: int
     sqn_stop: int
@@ -151,7 +153,7 @@ class Skipped:
     batch_stop: int
 
     def to(self, later: "Skipped") -> "Skipped":
-        """The gap from the start of this gap to the end of the gap that follows."""
+        """Return the gap from the start of this gap to the end of the following gap."""
         return Skipped(self.sqn_start, later.sqn_stop, self.batch_start, later.batch_stop)
 
 
@@ -159,7 +161,7 @@ Entry = Pending | Range | Skipped
 
 
 def divides(batch: BatchNumber, entry: Entry) -> bool:
-    """Return whether a cut at that batch would have to divide an entry that is indivisible."""
+    """Return whether a cut at `batch` would have to divide an indivisible entry."""
     if not entry.batch_start <= batch < entry.batch_stop - 1:
         return False
     if not isinstance(entry, Range):
@@ -177,16 +179,16 @@ class RangePart(NamedTuple):
 
     @property
     def stored(self) -> bool:
-        """True if the range is stored, so that nothing has to be waited for."""
+        """True if the range is stored, so that the cut need not wait for it."""
         return self.range.done.done() and self.range.done.exception() is None
 
     @property
     def undone(self) -> bool:
-        """True if a rewind undid a part of it."""
+        """True if a rewind undid some of the part."""
         return self.range.undone or self.sqn_stop > self.range.sqn_stop
 
     def pieces(self) -> Iterator[LogPiece]:
-        """The stored pieces of the range, narrowed to the part that the cut needs."""
+        """Yield the stored pieces of the range, narrowed to the part that the cut needs."""
         for piece in self.range.done.result():
             start, stop = max(piece.sqn_start, self.sqn_start), min(piece.sqn_stop, self.sqn_stop)
             as_it_is = (start, stop) == (piece.sqn_start, piece.sqn_stop)
@@ -194,6 +196,6 @@ class RangePart(NamedTuple):
 
 
 def wanted(ranges: Sequence[Range], from_sqn: int, up_to_batch: BatchNumber) -> list[RangePart]:
-    """List the parts of these ranges that a cut at that batch needs, from that SQN on."""
+    """List the parts of these ranges that a cut at `up_to_batch` needs, starting with the SQN `from_sqn`."""
     found = [RangePart(each, max(each.sqn_start, from_sqn), each.sqn_stop_at(up_to_batch)) for each in ranges]
     return [each for each in found if each.sqn_start < each.sqn_stop]

@@ -1,4 +1,4 @@
-"""The log of a table: which changes are pending, on their way or stored, in order of their SQNs.
+"""The log of a table: the changes that are pending, uploading or stored, in the order of their sequence numbers (SQNs).
 
     append ──► pending ──persist(up to a batch)──► range: uploading ──► stored ──truncate──► gone
                 │ ▲ └──past the threshold: ahead of a cut──┘ │               ├─skip─► gap
@@ -7,9 +7,9 @@
 
 Invariants: entries are in order, disjoint, and never uploaded twice unless the upload failed. A range that a cut asked
 for holds the changes of whole batches, merged per key when it is encoded. Changes that are uploaded ahead of a cut are
-never merged across batches. No SQN is used twice, also after a rewind: it leaves a gap. Only `rewind` and `skip` let go
-of entries at or past the truncation point; `skip` leaves a gap, and no cut reads across it. No lock is held during I/O
-or compression, nor while a future is completed. No lock that a batch needs is held while waiting changes are collected.
+never merged across batches. No SQN is used twice, also after a rewind: it leaves a gap. Only `rewind` and `skip` drop
+entries at or past the truncation point; `skip` leaves a gap, and no cut reads across it. No lock is held during I/O or
+compression, nor while a future is completed. No lock that a batch needs is held while deferred changes are collected.
 It follows the StateChangelogWriter of FLIP-158. It does not decide when to materialize (`materialize/`).
 """
 
@@ -33,7 +33,7 @@ __all__ = ["ChangelogWriter", "DeferredChanges", "LogSize", "NeededLog"]
 
 
 class LogSize(NamedTuple):
-    """The size of a log from some SQN on: the pieces that a handle would name, and the change sets that are pending."""
+    """The size of a log from an SQN on: the pieces that a handle would name, and the pending change sets."""
 
     pieces: int
     stored_bytes: int
@@ -51,7 +51,7 @@ class NeededLog(NamedTuple):
 
 
 class ChangelogWriter:
-    """The writer of a log; `append` and `rewind` on the subtask's thread, the rest on any.
+    """The writer of a log. Call `append` and `rewind` on the subtask's thread, and the other methods on any thread.
 
     Parameters
     ----------
@@ -68,10 +68,10 @@ class ChangelogWriter:
         """Held while changes are collected, taken before `_lock`."""
         self._entries: list[Entry] = []
         self._opened: list[Range] = []
-        """Ranges that cuts have made and that are not collected yet."""
+        """Ranges that cuts have made and whose rows are not collected yet."""
         self._pending_bytes = 0
         self._measured: tuple[int, LogSize] | None = None
-        """The size from an SQN on, as it was asked for last, until entries change."""
+        """The SQN and the result of the last call of `size`; None after a change of the entries."""
         self._next_sqn = 0
         self._truncated_to = 0
         self._last_batch: int | None = None
@@ -80,22 +80,22 @@ class ChangelogWriter:
         uploader.register(log)
 
     def resume(self, sqn: int) -> None:
-        """A restored log continues at `sqn`. Only before the first `append`."""
+        """Let a restored log continue at `sqn`. Call this only before the first `append`."""
         with self._lock:
             if self._entries or self._last_batch is not None:
                 raise ValueError(f"log {self._log}: cannot resume at SQN {sqn}, it has been appended to")
             self._next_sqn = self._truncated_to = sqn
 
     def next_sqn(self) -> int:
-        """The SQN of the change set that is appended next: everything below it has been appended."""
+        """Return the SQN of the next change set. Everything below it has been appended."""
         with self._lock:
             return self._next_sqn
 
     def append(self, batch: BatchNumber, changes: pa.RecordBatch | DeferredChanges | None) -> None:
         """Append the net changes of a committed batch, or None if it has none. Called once for each batch, in order.
-        Does no I/O. Once more is pending than the uploader's `preempt_bytes_max`, that is given to it to be stored
-        ahead of a cut. Changes that wait elsewhere are collected by `persist`; they take no memory here, and merge for
-        nothing while they wait, so they are not uploaded ahead.
+        This does no I/O. When more than the uploader's `preempt_bytes_max` is pending, the uploader gets the pending
+        changes, to store them ahead of a cut. Deferred changes are collected only by `persist`: they take no memory
+        here, and merging costs nothing while they wait, so they are not uploaded early.
         """
         with self._lock:
             self._check_open()
@@ -125,10 +125,10 @@ class ChangelogWriter:
     def persist(self, up_to_batch: BatchNumber, from_sqn: int | None = None) -> Future[list[LogPiece]]:
         """Store all changes of batches up to and including `up_to_batch` that are not stored yet.
 
-        Returns the pieces from `from_sqn` (the truncation point if it is None) up to that batch, in replay order: the
-        pieces of earlier ranges, including those still uploading, and of the new range. The future fails with the error
-        of the upload; over a range that failed before, it fails at once, until `reset`. It fails with
-        `CheckpointFailed` if a rewind took some of it back meanwhile.
+        The future's result is the pieces from `from_sqn` (the truncation point if it is None) up to that batch, in
+        replay order: the pieces of earlier ranges, including those still uploading, and of the new range. The future
+        fails with the error of an upload. If a needed range failed before, the future fails at once, until `reset`. It
+        fails with `CheckpointFailed` if a rewind undid some of the changes meanwhile.
 
         Raises
         ------
@@ -141,12 +141,12 @@ class ChangelogWriter:
         return self.store(self.cut(up_to_batch, from_sqn))
 
     def cut(self, up_to_batch: BatchNumber, from_sqn: int | None = None) -> Sequence[RangePart]:
-        """Do the first half of `persist`, at once: fix the ranges that the cut needs, whatever comes after."""
+        """Do the first half of `persist`, without delay: determine the ranges of the cut, so that later changes stay
+        out."""
         with self._lock:
             start = self._check(up_to_batch, from_sqn)
             if not any(each.range.error for each in wanted(self._ranges(), start, up_to_batch)):
-                # Changes that were merged before their upload failed may begin before the base that the cut starts
-                # from.
+                # Changes that were merged before their upload failed may begin before the base of the cut.
                 self._opened += self._open(
                     lambda entry: entry.sqn_stop > start and entry.batch_stop <= up_to_batch + 1, merged=True
                 )
@@ -156,7 +156,8 @@ class ChangelogWriter:
             return needed
 
     def store(self, cut: Sequence[RangePart]) -> Future[list[LogPiece]]:
-        """Do the second half: collect the changes that wait elsewhere, while batches are appended, and upload them."""
+        """Do the second half of `persist`: collect deferred changes, while batches are appended, and upload
+        everything."""
         collected = self._collect()
         for each in collected:
             self._upload(each)
@@ -165,16 +166,16 @@ class ChangelogWriter:
         return _combined(self._log, cut)
 
     def reset(self) -> None:
-        """Make change sets whose upload failed pending again, as a checkpoint did not complete. Stored ones stay."""
+        """Make change sets whose upload failed pending again, after a checkpoint failed. Stored ones stay stored."""
         with self._lock:
             self._reset(lambda each: each.error is not None)
 
     def rewind(self, to_batch: BatchNumber) -> None:
-        """Drop the changes of the batches after `to_batch`, wherever they are.
+        """Drop the changes of the batches after `to_batch`, in whatever state they are.
 
-        Pending changes are dropped. Ranges are dropped, or narrowed where they hold earlier batches too; those still
-        uploading once they are stored. Objects that nothing uses any more are deleted, unless an acknowledgement
-        named them.
+        Pending changes are dropped. Ranges are dropped, or narrowed if they contain earlier batches too; for a range
+        that is still uploading, this happens when it is stored. Objects that are no longer used are deleted, unless an
+        acknowledgement named them.
 
         Raises
         ------
@@ -193,7 +194,7 @@ class ChangelogWriter:
         self._release(dropped)
 
     def truncate(self, to_sqn: int) -> None:
-        """No checkpoint will ask for changes below `to_sqn` again. A range across it stays whole.
+        """Drop the changes below `to_sqn`: no checkpoint will need them again. A range across `to_sqn` is kept in full.
 
         Objects that only dropped ranges use are deleted, unless an acknowledgement named them.
         """
@@ -205,7 +206,7 @@ class ChangelogWriter:
         self._release(dropped)
 
     def skip(self, needed: Collection[NeededLog], from_sqn: int) -> None:
-        """Drop the changes below `from_sqn` that are not `needed`. A range across `from_sqn` stays whole.
+        """Drop the changes below `from_sqn` that are not `needed`. A range across `from_sqn` is kept in full.
 
         The caller promises that every later cut starts at `from_sqn` or above, unless a rewind to the end of a
         `needed` part comes first. Objects that only dropped ranges use are deleted, unless an acknowledgement named
@@ -224,7 +225,7 @@ class ChangelogWriter:
         self._release(dropped)
 
     def size(self, from_sqn: int) -> LogSize:
-        """The size of the log that a checkpoint from `from_sqn` on would name."""
+        """Return the size of the log that a checkpoint starting at `from_sqn` would name."""
         with self._lock:
             if self._measured is None or self._measured[0] != from_sqn:
                 pieces = [p for each in self._ranges() if each.sqn_stop > from_sqn for p in each.pieces or ()]
@@ -234,7 +235,7 @@ class ChangelogWriter:
             return self._measured[1]
 
     def held(self) -> list[str]:
-        """Names of all objects that stored ranges of this log use."""
+        """Return the names of all objects that stored ranges of this log use."""
         with self._lock:
             return list(dict.fromkeys(p.object for each in self._ranges() for p in each.pieces or ()))
 
@@ -287,7 +288,7 @@ class ChangelogWriter:
         return [entry for entry in self._entries if isinstance(entry, Range)]
 
     def _open(self, which: Callable[[ChangeSet | Deferred], bool], *, merged: bool) -> list[Range]:
-        """Make ranges of the pending entries that `which` selects, a range for each run of neighbours."""
+        """Make ranges from the pending entries that `which` selects: one range for each run of neighbours."""
         opened: list[Range] = []
         entries: list[Entry] = []
         for entry in self._entries:
@@ -303,9 +304,11 @@ class ChangelogWriter:
         return opened
 
     def _collect(self) -> list[Range]:
-        """Fill the ranges that cuts opened with rows, in order: a later range would take an earlier range's rows.
+        """Collect the rows of the ranges that cuts opened, in order: otherwise a later range would take an earlier
+        one's rows.
 
-        Changes that were refused come with the next cut. After any other error they may be lost: the log is broken.
+        Changes that the source refused to give come with the next cut. After any other error changes may be lost: the
+        log is broken.
         """
         collected: list[Range] = []
         failed: dict[Range, Exception] = {}
@@ -357,13 +360,13 @@ class ChangelogWriter:
         self._count_pending()
 
     def _count_pending(self) -> None:
-        """Count anew, since entries have changed otherwise than by an append."""
+        """Count again after a change of the entries that was not an append."""
         self._measured = None
         self._pending_bytes = sum(entry.rows.nbytes for entry in self._entries if isinstance(entry, ChangeSet))
 
     def _drop(self, which: Sequence[Entry], *, undone: bool = False) -> list[Range]:
-        """Remove entries; return the ranges among them that have stored objects. Other ranges release their objects
-        once stored."""
+        """Remove entries. Returns the ranges among them that have stored objects; other ranges release their objects as
+        soon as they are stored."""
         gone = {id(entry) for entry in which}
         self._entries = [entry for entry in self._entries if id(entry) not in gone]
         self._count_pending()
@@ -379,9 +382,9 @@ class ChangelogWriter:
 
 
 def _with_gaps(entries: Sequence[Entry], skipped: Collection[int], cuts: Collection[int]) -> list[Entry]:
-    """The entries, with a gap for each run of neighbours whose `id` is in `skipped`.
+    """Return the entries, with a gap for each run of neighbours whose `id` is in `skipped`.
 
-    A gap ends at each of the `cuts`, the last batches of parts that are needed: a rewind may go there.
+    A gap ends at each of the `cuts`, the last batches of needed parts, since a rewind may go there.
     """
     kept: list[Entry] = []
     for entry in entries:
@@ -398,10 +401,11 @@ def _with_gaps(entries: Sequence[Entry], skipped: Collection[int], cuts: Collect
 
 
 class _Combination:
-    """Waits until all ranges of a cut are stored, and then answers `future` with their pieces, or with the first error.
+    """Waits until all ranges of a cut are stored, and then completes `future` with their pieces, or with the first
+    error.
 
-    It lets go of the ranges and the future with the answer. A range that is done keeps the calls it has made, this
-    among them: ranges and checkpoints would hold each other in cycles until the interpreter's search for these finds
+    With that it drops its references to the ranges and the future. A finished range keeps its callbacks, including this
+    object. Otherwise ranges and checkpoints would keep each other alive in cycles until a garbage collection finds
     them.
     """
 
@@ -439,7 +443,7 @@ class _Combination:
 
 
 def _combined(log: LogId, needed: Sequence[RangePart]) -> Future[list[LogPiece]]:
-    """The pieces of all ranges in order once all are stored; or the first error."""
+    """Return a future of the pieces of all ranges, in order, or of the first error."""
     combined: Future[list[LogPiece]] = Future()
     _Combination(log, needed, combined)
     return combined

@@ -2,10 +2,10 @@
 
 Invariants
 ----------
-- At most a single work is in flight, and a single event ends it: the end of other work, as of an earlier run, is
-  passed over.
+- At most one piece of work is in flight, and a single event ends it. An event that ends other work, for instance of an
+  earlier run, is ignored.
 - Run numbers only grow.
-- Waits, and the time that work in flight has when the query ends, have a limit.
+- Waits are limited, and so is the time that work in flight gets when the query ends.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from holdfast.execution.phases import WORK_OF, Phase, Work
 from holdfast.ids import BatchNumber, RunNumber
 
 LOSS_NOTICE_S = 5.0
-"""Seconds to wait for the end of a process that did not answer; then the job goes on as if it lived."""
+"""Seconds to wait for the end of a process that did not answer. After that, the job continues as if it lived."""
 GRACE_S = 1.0
 """Seconds in which tasks may end by themselves once a user stops the query: Spark warns of each task it cancels."""
 END_S_MAX = 10.0
-"""Seconds to wait for work in flight when the query ends. A higher value lets longer calls of user functions come to
-their end, and holds up the end for longer where one never returns; its work counts nowhere in either case."""
+"""Seconds to wait for work in flight when the query ends. A higher value lets longer calls of user functions return,
+but delays the end for longer if a call never returns. The work's result is dropped in either case."""
 
 ENDS: dict[type[Any], tuple[Work, ...]] = {
     ev.Deployed: (Work.DEPLOY,),
@@ -42,7 +42,7 @@ ENDS: dict[type[Any], tuple[Work, ...]] = {
     ev.Finished: (Work.FINISH,),
     ev.WorkFailed: tuple(Work),
 }
-"""The work that each event ends; other events end none."""
+"""The kind of work that each event ends. Other events end no work."""
 
 
 class Course:
@@ -55,11 +55,11 @@ class Course:
         self.now_s, self.run = 0.0, RunNumber(0)
         self.batch: BatchNumber | None = None
         self.cause: Cause | None = None
-        """The cause of the wait, or of the restart that is to follow."""
+        """The cause of the wait, or of the restart that follows."""
         self.error: Exception | None = None
         """The error with which the query ends."""
         self.noticed: Callable[[], None] = lambda: None
-        """The step to take if the loss for which the job waits is noticed."""
+        """The step to take when the expected loss is noticed."""
         self._unnoticed: Callable[[], None] = lambda: None
         self._until_s = self._cancel_s = 0.0
         self._is_complete = False
@@ -82,7 +82,7 @@ class Course:
         self._commands.append(command)
 
     def take(self, event: ev.Event) -> bool:
-        """Note that an event ends the work in flight; False if it is the end of other work, and to be passed over."""
+        """Note that an event ends the work in flight. Returns False if it ends other work and must be ignored."""
         ends = ENDS.get(type(event))
         if ends is None:
             return True
@@ -103,7 +103,7 @@ class Course:
     # --- waits --------------------------------------------------------------------------------------------------------
 
     def wait(self, seconds: float, cause: Cause, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
-        """Wait up to `seconds` for the loss of a process that did not answer, or for a store that comes back."""
+        """Wait up to `seconds` for the loss of a process that did not answer, or for an unreachable store to return."""
         self.phase = Phase.WAITING
         self.cause = cause
         self.noticed, self._unnoticed = noticed, unnoticed
@@ -114,7 +114,8 @@ class Course:
         self.wait(LOSS_NOTICE_S, cause, noticed, unnoticed)
 
     def tick(self, now_s: float, left_behind: Callable[[float], str]) -> None:
-        """End waits and work whose time is over. `left_behind` names the calls that have not returned by then."""
+        """End waits and work whose time is over. `left_behind` gives the text that names the calls which never
+        returned."""
         self.now_s = max(self.now_s, now_s)
         is_over = self.now_s >= self._until_s
         if is_over and self.phase in (Phase.ENDING, Phase.LEAVING):
@@ -156,12 +157,12 @@ class Course:
             self._commands.append(ev.Cancel(self.run))
 
     def end(self, complete: bool = False) -> None:
-        """End the query; `the_end` is to be the last command."""
+        """End the query. The command of `the_end` must be its last."""
         self.phase = Phase.ENDED
         self.work = None
         self._is_complete = complete
 
     @property
     def the_end(self) -> ev.End:
-        """The last command of the query."""
+        """Return the last command of the query."""
         return ev.End(self.error, self._is_complete)

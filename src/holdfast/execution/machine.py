@@ -1,7 +1,8 @@
 """The execution machine decides what to deploy, which batch to run or try again, when to restart, and when to end.
 
-Pure: `handle(event) -> list[Command]` is the only mutator; no I/O, clock or thread. `events.py` lists events and
-commands. Each phase but GATHERING, WAITING and CHOOSING has work in flight, which a single event ends:
+It is pure: `handle(event) -> list[Command]` is the only mutator, and there is no I/O, clock or thread. `events.py`
+lists events and commands. Each phase except GATHERING, WAITING and CHOOSING has work in flight, which a single event
+ends:
 
     GATHERING ──all places held──► DEPLOYING ──Deployed──► PLANNING ──EndReached──► FINISHING ──Finished──► ENDED
      ▲     ▲                            │                    │    ▲
@@ -9,28 +10,29 @@ commands. Each phase but GATHERING, WAITING and CHOOSING has work in flight, whi
      │                                                       ▼                           │
      │BaseChosen                   UNDOING ◄─BatchFailed─ RUNNING ──BatchProcessed──► COMMITTING
      │                                └──────Undone──────────▲
-    CHOOSING ◄─restart─┬─ DRAINING        a process was lost or a failover asked for: the work in flight is to end first
-                       ├─ WAITING         a process did not answer: its loss is to be noticed first
+    CHOOSING ◄─restart─┬─ DRAINING        a process was lost or a failover asked for: the work in flight ends first
+                       ├─ WAITING         a process did not answer: its loss must be noticed first
                        └─ CommitFailed, UndoFailed
-    ENDING     a user stops the query, or an error ends it: the work in flight is to end first
+    ENDING     a user stops the query, or an error ends it: the work in flight ends first
     LEAVING    a batch has no further attempt: it is undone first
     JOINING    a replacement is deployed between two batches, while the others keep their state (`on_loss="drop"`)
-    WAITING    also if a batch failed for want of a store or a disk; then it is undone and run again
+    WAITING    also after a batch failed because a store or disk was missing; the batch is then undone and run again
     HANDING_OVER ──HandedOver──► CHOOSING ──BaseChosen──► RESCALING    another number of TaskManagers, between two
                batches: those that gain subtasks have their state, the others keep theirs (`rescaling.py`)
 
 Invariants
 ----------
-- At most a single work is in flight, and a restart waits for its end: nothing of a batch goes on beside a restart.
-- A run number is used for a single deployment or a single attempt at a batch, and never again; it only grows.
-- A batch is committed once, and only if everybody who was deployed still lives, as far as is known, or is left out.
+- At most one piece of work is in flight, and a restart waits for its end: no work on a batch runs beside a restart.
+- A run number is used for a single deployment or a single attempt at a batch, and never again. Run numbers only grow.
+- A batch is committed once, and only if every deployed TaskManager still lives, as far as is known, or is left out.
 - Restarts without a completed checkpoint in between, losses of a process within a window, and attempts at a batch are
-  bounded: no storm goes on for ever.
+  bounded: no series of retries lasts for ever.
 - After `End` no command is given.
 
-Parts: `course` (the work in flight, waits, the end), `supervision` (who lives, calls), `places` (who holds which
-subtasks), `restarts` (the budget), `absences` (who is left out), `rescaling` (another number of places), `failover`
-(why it goes back), `reactions` (to errors). This file has the whole story of a job, so it is longer than others.
+Parts: `course` (the work in flight, waits, the end), `supervision` (which processes live, calls), `places` (which
+process holds which subtasks), `restarts` (the budget), `absences` (which TaskManagers are left out), `rescaling`
+(another number of places), `failover` (why the job goes back), `reactions` (to errors). This file tells the complete
+story of a job, so it is longer than others.
 
 Does not own: positions, plans, checkpoints, units of senders, connections, which rows are dropped.
 """
@@ -68,21 +70,21 @@ class Machine:
         self._absences = Absences(config)
         self._places, self._rescaling = Places(), Rescaling()
         self._rescale_waits: moves.RescaleAsked | None = None
-        """A rescale that is to follow the move away from machines that are to go."""
+        """A rescale that waits until the job has moved away from machines that are about to be removed."""
         self._parallelism = 0
         self._follows: Mapping[int, int] = {}
-        """The standby that has state of each place."""
+        """The standby that follows the state of each place, by place."""
         self._commands: list[ev.Command] = []
-        """The commands of the present answer, to which the course adds its own."""
+        """The commands to return for the current event. The course appends its own commands here."""
         self._course = Course(self._commands)
         self._has_run = False
         self._base: JournalNumber | None = None
         self._joins = False
-        """True while a deployment concerns replacements alone."""
+        """True while a deployment concerns replacements only."""
         self._attempt = 0
         self._combine = True
         self.paused_by: frozenset[str] = frozenset()
-        """Sinks that lag so far behind that no batch is planned."""
+        """The sinks that lag so far behind that no batch may be planned."""
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             **self._handlers_of_moves(),
             ev.Started: self._on_started,
@@ -122,7 +124,7 @@ class Machine:
         return self._course.phase
 
     def handle(self, event: ev.Event) -> list[ev.Command]:
-        """Handle an event; return the commands that follow from it, in their order."""
+        """Handle an event; return the commands that follow from it, in the order in which to execute them."""
         self._commands.clear()
         if self.phase is not Phase.ENDED and self._course.take(event):
             self._handlers[type(event)](event)
@@ -209,7 +211,7 @@ class Machine:
             self._course.cause = self._course.cause.explained(event.process, event.reason)
 
     def _is_needed(self, process: ProcessId) -> bool:
-        """True unless the process was a standby: the job goes on without it."""
+        """True unless the process is a standby, without which the job can continue."""
         return not self._places.holders or self._places.hold(process.number, process.incarnation)
 
     def _on_unreachable(self, event: ev.Unreachable) -> None:
@@ -236,7 +238,7 @@ class Machine:
     # --- deployment ---------------------------------------------------------------------------------------------------
 
     def _gather(self) -> None:
-        """Deploy as soon as a TaskManager serves for each place."""
+        """Wait until a TaskManager serves for each place, then deploy."""
         self._course.phase = Phase.GATHERING
         self._commands += self._supervision.start_due(self._course.now_s)
         self._deploy_if_complete()
@@ -275,7 +277,7 @@ class Machine:
             return
         if self._rescaling.handed_over is not None:
             self._rescaling.failed(str(event.error))
-            # Those of the layout of before need not wait until a loss among the others is noticed.
+            # The TaskManagers of the previous layout need not wait until a loss among the others is noticed.
             ends = reactions.to_batch(event.error) is Reaction.END
             reaction = Reaction.END if ends else Reaction.RETRY
             self._join_failed(reaction, f"the job could not be rescaled: {event.error}", event.error)
@@ -299,7 +301,7 @@ class Machine:
             self._deploy_again()
 
     def _deploy_again(self) -> None:
-        """The same base once more: it stays chosen until everything was deployed."""
+        """Deploy the same base once more: it stays chosen until every TaskManager is deployed."""
         if self._may_restart():
             self._gather()
 
@@ -309,7 +311,7 @@ class Machine:
         self._give_up(event.cause)
 
     def _give_up(self, cause: Cause) -> None:
-        """Mark the deployment as no longer good: restart, once the work in flight has ended."""
+        """Mark the deployment as unusable: restart as soon as the work in flight has ended."""
         if self.phase in (Phase.GATHERING, Phase.CHOOSING, Phase.DRAINING):
             self._course.cause = self._course.cause or cause
         elif self.phase is Phase.WAITING:
@@ -322,7 +324,7 @@ class Machine:
             self._commands += [ev.Interrupt(), ev.Cancel(self._course.run)]
 
     def _restart(self) -> None:
-        """Back to the newest checkpoint."""
+        """Go back to the newest checkpoint."""
         if self._absences:
             self._course.log("the rows dropped since the last checkpoint are processed again")
         self._absences.everybody_goes_back()
@@ -369,12 +371,12 @@ class Machine:
     # --- going on without a TaskManager -------------------------------------------------------------------------------
 
     def _may_leave_out(self) -> bool:
-        """True if the job may go on without a further TaskManager."""
+        """True if the job may continue without one more TaskManager."""
         within = self._absences.may_grow(len(self._places.holders))
         return self._on_loss is OnLoss.DROP and self.phase in GOING_ON and within
 
     def _leave_out(self, process: ProcessId, cause: Cause) -> None:
-        """Go on without a TaskManager that was lost."""
+        """Continue without a TaskManager that was lost."""
         self._absences.add(process.number, cause, self._course.now_s)
         self._course.log(f"{cause}; the job goes on and drops the rows for its subtasks until a replacement joins")
         reason = str(Failover(tuple(self._absences.causes)))
@@ -382,7 +384,7 @@ class Machine:
         self._look_who_joins()
 
     def _joinable(self) -> Places | None:
-        """The places with the replacements in them, once everybody is there, and the base is known."""
+        """The places with the replacements in them; None until every replacement serves and the base is known."""
         return self._replaced() if self._absences.base_is_known else None
 
     def _replaced(self) -> Places | None:
@@ -407,7 +409,7 @@ class Machine:
         self._course.begin(Phase.JOINING, deploy)
 
     def _joined(self) -> None:
-        """The replacement holds its place: nobody is absent any more."""
+        """Note that the replacements hold their places: no TaskManager is absent any more."""
         self._joins = False
         if self.phase is Phase.JOINING:
             self._absences.clear()
@@ -430,7 +432,7 @@ class Machine:
             self._restart()
 
     def _look_at_absent(self) -> None:
-        """A TaskManager that is missing for too long has everybody go back to the last checkpoint."""
+        """Send every TaskManager back to the last checkpoint if one has been missing for too long."""
         if self.phase not in GOING_ON:
             return
         overdue = self._absences.overdue(self._course.now_s)
@@ -466,7 +468,7 @@ class Machine:
             self._look_at_moves()
 
     def _leave_machines(self) -> None:
-        """Begin to move away from machines that are to go; standbys there have been replaced."""
+        """Begin to move away from machines that are about to be removed. Their standbys have been replaced."""
         asked, leaving = self._rescaling.asked, self._supervision.leaving
         has_to = not leaving.isdisjoint(self._places.holders)
         if asked is None and has_to:
@@ -475,10 +477,10 @@ class Machine:
         elif asked is None and leaving:
             self._commands += self._supervision.settle(self._places.holders)
         elif asked is not None and asked.away and not has_to:
-            self._end_moves(None)  # those that were to go have gone
+            self._end_moves(None)  # the machines about to be removed are empty
 
     def _look_at_moves(self) -> None:
-        """Order what is to be followed as soon as everybody serves, and give a rescale up that takes too long."""
+        """Order the standbys' following as soon as every TaskManager serves; abandon a rescale that takes too long."""
         if self._course.is_ending:
             return
         over = self._rescaling.over(self._course.now_s)
@@ -511,13 +513,14 @@ class Machine:
         self._go_on(lambda: self._ask_for_moves(event.batch))
 
     def _ask_for_moves(self, batch: BatchNumber) -> None:
-        """Have no checkpoint cut until the new layout is deployed."""
+        """Ask for the base of the new layout. No checkpoint is cut until the new layout is deployed."""
         self._rescaling.handed_over = batch
         self._course.phase = Phase.CHOOSING
         self._commands.append(ev.AskBase(Failover((Cause(Why.RESCALED, "the job is rescaled"),), joining=())))
 
     def _move(self, base: BatchNumber) -> None:
-        """Deploy the new layout; if somebody was lost meanwhile who was to gain subtasks, go on with that of before."""
+        """Deploy the new layout. If a TaskManager that should gain subtasks was lost meanwhile, keep the previous
+        layout."""
         places, live = self._rescaling.places, self._supervision.live()
         if self._course.cause is not None or not self._places.still_held(live):
             self._restart()
@@ -530,7 +533,7 @@ class Machine:
             self._course.begin(Phase.RESCALING, deploy)
 
     def _moved(self) -> None:
-        """The new layout is deployed; it counts unless one of those that hold it was lost."""
+        """Adopt the deployed layout, unless a TaskManager of it was lost."""
         places = self._rescaling.places
         if places is None or self.phase is not Phase.RESCALING or not places.still_held(self._supervision.live()):
             text = "a TaskManager was lost while the job was rescaled"
@@ -662,7 +665,7 @@ class Machine:
         self._restart_after(f"a commit was not answered: {event.error}", event.error)
 
     def _restart_after(self, text: str, error: Exception) -> None:
-        """Mark the content of the TaskManagers as unknown: only a restart helps."""
+        """Restart because the state that the TaskManagers hold is unknown."""
         reaction, cause = reactions.to_batch(error), Cause(Why.FAILED, text)
         if self.phase in (Phase.ENDING, Phase.DRAINING):
             self._go_on(self._restart)

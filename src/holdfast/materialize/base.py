@@ -1,4 +1,4 @@
-"""Bases: a table as a whole, durable, for the log to be replayed upon. Data only.
+"""Bases: complete durable tables, on which the log is replayed. Data only.
 
 current base       the last completed checkpoint uses it
 provisional bases  newer ones that no completed checkpoint uses yet; the newest is last
@@ -21,23 +21,24 @@ class Base:
     batch: BatchNumber
     materialized: Sequence[MaterializedPart] = ()
     restored_log: Sequence[LogPiece] = ()
-    """The pieces of log that an earlier start left to be replayed upon the parts."""
+    """The pieces of log of an earlier start, to be replayed on the parts."""
     files: Mapping[str, MaterializedPart] = field(default_factory=dict)
-    """The parts that are files which never change, by file name: the next base names those that it still has."""
+    """The parts that are files, which never change, by file name. The next base names those that the table still
+    has."""
 
     @cached_property
     def stored_bytes(self) -> int:
-        """The size of all parts, without the restored log."""
+        """Return the size of all parts, without the restored log."""
         return sum(part.length for part in self.materialized)
 
     @cached_property
     def objects(self) -> Sequence[str]:
-        """Names of the objects that the base needs, without doubles."""
+        """Return the names of the objects that the base needs, each once."""
         parts, pieces = [part.object for part in self.materialized], [piece.object for piece in self.restored_log]
         return tuple(dict.fromkeys(parts + pieces))
 
     def size(self, log: LogSize) -> LogSize:
-        """The size of the log upon this base, the restored pieces included."""
+        """Return the size of the log on this base, including the restored pieces."""
         return LogSize(
             log.pieces + len(self.restored_log),
             log.stored_bytes + sum(piece.length for piece in self.restored_log),
@@ -46,7 +47,7 @@ class Base:
 
 
 class Bases:
-    """The bases of a table. Methods return the bases that they take out, for the caller to release."""
+    """The bases of a table. Methods return the bases that they remove, for the caller to release."""
 
     def __init__(self) -> None:
         self.current = Base(0, NO_BATCH)
@@ -57,7 +58,7 @@ class Bases:
         return self._provisional[-1] if self._provisional else self.current
 
     def newest_at(self, batch: BatchNumber) -> Base:
-        """The newest base that a cut at this batch may start from."""
+        """Return the newest base from which a cut at this batch may start."""
         return max((each for each in self._all() if each.batch <= batch), key=lambda each: each.batch)
 
     def add(self, base: Base) -> None:
@@ -65,7 +66,7 @@ class Bases:
         self._provisional.append(base)
 
     def adopt(self, base: Base) -> list[Base]:
-        """Make a base that a completed checkpoint used the current base, and take out all older bases."""
+        """Make a base that a completed checkpoint used the current base, and remove all older ones."""
         if base is self.current:
             return []
         older = [self.current, *(each for each in self._provisional if each.batch < base.batch)]
@@ -74,19 +75,19 @@ class Bases:
         return older
 
     def drop_after(self, batch: BatchNumber) -> list[Base]:
-        """Take out the provisional bases past this batch."""
+        """Remove the provisional bases of later batches."""
         return self._take([each for each in self._provisional if each.batch > batch])
 
     def drop_superseded(self, used: Collection[Base | None]) -> list[Base]:
-        """Take out the provisional bases older than the newest that are not `used`."""
+        """Remove the provisional bases that are older than the newest one and not `used`."""
         return self._take([each for each in self._provisional[:-1] if each not in used])
 
     def drop_all(self) -> list[Base]:
-        """Take out all provisional bases; return them and the current base, which stays."""
+        """Remove all provisional bases. Returns them, and also the current base, which stays."""
         return [self.current, *self._take(self._provisional)]
 
     def objects(self) -> list[str]:
-        """Names of the objects that the bases need."""
+        """Return the names of the objects that the bases need."""
         return [name for base in self._all() for name in base.objects]
 
     def _all(self) -> list[Base]:

@@ -1,4 +1,4 @@
-"""The durable side of a state table: its bases, and the handle of each checkpoint.
+"""Durability of a state table: its bases, and its handle in each checkpoint.
 
     restored ─► base 0 ── commit, commit, … ── boundary: snapshot, upload ─► provisional base
     checkpoint(cut) = a base, and the log from its boundary to the cut where there is a log
@@ -7,8 +7,8 @@
 There are two kinds: `logged_table` logs each batch and materializes now and then, `snapshotted_table` has no log and
 materializes at each cut. They share this module: pending checkpoints, bases, rewinds, and the end.
 
-Invariants: a base that no completed checkpoint used replaces nothing. This module never deletes an object that an
-acknowledgement names. It neither decides when to cut nor reads stored state: restoring is done by `recovery/`.
+Invariants: a base never replaces another one before a completed checkpoint uses it. This module never deletes an object
+that an acknowledgement names. It neither decides when to cut nor reads stored state: `recovery/` restores.
 """
 
 import threading
@@ -32,34 +32,34 @@ from holdfast.state.table import StateTable
 from holdfast.uploads.uploader import Uploader
 
 ROW_COUNTS_MAX = 1000
-"""Batches that cuts may lag behind: handles of older ones do not say how many rows the table has."""
+"""Most batches whose number of rows is remembered. The handle of a cut at an older batch lacks its number of rows."""
 
 
 @dataclass(eq=False)
 class PendingCut:
-    """A checkpoint that has not completed yet. Without a log `base` is None until it is stored."""
+    """A checkpoint that has not completed yet. For a table without a log, `base` is None until it is stored."""
 
     checkpoint_id: CheckpointId
     batch: BatchNumber
     base: Base | None = None
     from_sqn: int = 0
-    """The SQN that its log starts at."""
+    """The SQN at which its log starts."""
     last_sqn: int | None = None
-    """The SQN of the last change set in its log, once that is stored."""
+    """The SQN of the last change set in its log; None until the log is stored."""
     rows: int | None = None
-    """Number of rows of the table at the cut, if it is known."""
+    """The table's number of rows at the cut, if it is known."""
     handle: Future[TableHandle] = field(default_factory=Future)
 
 
 class KeyedState(ABC):
     """Makes a table of a subtask durable.
 
-    `commit` and `rewind` are called on the subtask's thread, `restored` before the first batch, the rest on any thread.
+    Call `commit` and `rewind` on the subtask's thread, `restored` before the first batch, and the rest on any thread.
 
     Parameters
     ----------
     uploader
-        The TaskManager's uploader; shared by all its tables.
+        The TaskManager's uploader, which all its tables share.
     """
 
     def __init__(self, log: LogId, table: StateTable, uploader: Uploader, clock: Clock | None = None) -> None:
@@ -75,20 +75,20 @@ class KeyedState(ABC):
         self._running: Materialization | None = None
         """The newest materialization that did not fail."""
         self._changed = False
-        """True if the table was changed since the newest materialization began."""
+        """True if the table has changed since the newest materialization began."""
         self._last_batch = NO_BATCH
         self._undone: tuple[int, int] = (0, 0)
         self._rows_after: deque[tuple[int, int]] = deque(maxlen=ROW_COUNTS_MAX)
-        """The last batches, each with the number of rows that the table had after it."""
+        """The last batches, each with the table's number of rows after it."""
         self._closed = False
         self.sizes = Sizes()
 
     def restored(self, handles: Sequence[TableHandle], files: Mapping[str, MaterializedPart] | None = None) -> None:
-        """Start from the handles that the table was restored from; only before the first batch.
+        """Start from the handles from which the table was restored. Call this only before the first batch.
 
-        They stay in every checkpoint until the first materialization from here. SQNs continue above theirs. `files`:
-        those files of the handles with which the base store goes on, by name: the next materialization need not store
-        them again.
+        They stay in every checkpoint until the first materialization of this start. SQNs continue above theirs.
+        `files`: the files of the handles that the base store still uses, by name. The next materialization need not
+        store them again.
         """
         own = [handle.narrow(self._id.key_group_start, self._id.key_group_stop) for handle in handles]
         log = tuple(piece for handle in own for piece in handle.log)
@@ -106,22 +106,22 @@ class KeyedState(ABC):
         UserFunctionError
             A value does not fit its type. Nothing was committed.
         HoldfastError
-            Materializations failed too often in a row, or in a way that will not pass: the subtask fails.
+            Materializations failed too often in a row, or in a way that retries cannot help: the subtask fails.
         """
 
     def checkpoint(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> Future[TableHandle]:
-        """Store the state as of the cut at `batch`; asked again, give the same future. May take a while to return.
+        """Store the state at the cut after `batch`. A repeated call returns the same future. The call may take a while.
 
-        The objects stay this TaskManager's to delete until an acknowledgement names them: the handle of another
-        table may fail, and then there is none. The future fails with the I/O error, or with `CheckpointFailed` where
-        the checkpoint was aborted, subsumed or undone meanwhile.
+        This TaskManager may delete the objects until an acknowledgement names them: if another table fails, there is no
+        acknowledgement. The future fails with the I/O error, or with `CheckpointFailed` if the checkpoint was aborted,
+        subsumed or undone meanwhile.
 
         Raises
         ------
         ValueError
             The batch was not committed, the cut went back, or (without a log) a later batch was committed.
         CheckpointFailed
-            The batch was undone, or the cut came too late.
+            The batch was undone, or the cut was requested too late.
         """
         with self._lock:
             if checkpoint_id in self._pending:
@@ -140,7 +140,7 @@ class KeyedState(ABC):
         return pending.handle
 
     def completed(self, checkpoint_id: CheckpointId) -> None:
-        """Note that a checkpoint was recorded: it subsumes earlier ones, and its base becomes the current base."""
+        """Note that a checkpoint was recorded. It subsumes earlier ones, and its base becomes the current one."""
         with self._lock:
             pending = self._pending.pop(checkpoint_id, None)
             if pending is None or pending.base is None:
@@ -161,9 +161,9 @@ class KeyedState(ABC):
         self._release(unused)
 
     def rewind(self, to_batch: BatchNumber) -> None:
-        """Undo all batches after `to_batch`, which is in a completed checkpoint; outside a batch.
+        """Undo all batches after `to_batch`, which is in a completed checkpoint. Call this only between batches.
 
-        Checkpoints and materializations past it are given up; those that run end by themselves.
+        Later checkpoints and materializations are abandoned. Those that are running end on their own.
 
         Raises
         ------
@@ -186,12 +186,13 @@ class KeyedState(ABC):
         self._release(dropped)
 
     def held(self) -> list[str]:
-        """Names of all stored objects that the materializations, and the log, still use."""
+        """Return the names of all stored objects that the materializations and the log still use."""
         with self._lock:
             return list(dict.fromkeys(self._bases.objects()))
 
     def close(self) -> None:
-        """End. Objects that no acknowledgement named are deleted; late uploads as they arrive."""
+        """End, and delete objects that no acknowledgement named; uploads that end later are deleted when they
+        arrive."""
         with self._lock:
             if self._closed:
                 return
@@ -202,19 +203,20 @@ class KeyedState(ABC):
         self._ended()
         self._release(bases)
 
-    # --- the differences between the two kinds; all but `_ended` with the lock held -----------------------------------
+    # --- the differences between the two kinds; all except `_ended` are called with the lock held ---------------------
 
     @abstractmethod
     def _cut(self, pending: PendingCut) -> Callable[[], None]:
-        """Fix the content of the checkpoint, and return a call that stores it, to be made without the lock."""
+        """Determine the content of the checkpoint. Returns the call that stores it, to be made without the lock."""
 
     @abstractmethod
     def _materialization_ended(self, made: Materialization, began_s: float, error: BaseException | None) -> None:
-        """A materialization ended: it was stored, failed with an error, or was cancelled (`CheckpointFailed`)."""
+        """Handle the end of a materialization: it was stored, failed with an error, or was cancelled
+        (`CheckpointFailed`)."""
 
     @abstractmethod
     def _adopted(self, cut: PendingCut, base: Base) -> None:
-        """A checkpoint completed, and this is its base."""
+        """Handle the completion of a checkpoint, whose base is `base`."""
 
     @abstractmethod
     def _gave_up(self) -> None:
@@ -222,10 +224,10 @@ class KeyedState(ABC):
 
     @abstractmethod
     def _rewound(self, to_batch: BatchNumber) -> None:
-        """The table went back to this batch."""
+        """Handle a rewind of the table to this batch."""
 
     def _used_bases(self) -> Collection[Base | None]:
-        """The bases that a checkpoint may still name, besides the current and the newest."""
+        """Return the bases that a checkpoint may still name, besides the current and the newest one."""
         return [pending.base for pending in self._pending.values()]
 
     @abstractmethod
@@ -235,7 +237,7 @@ class KeyedState(ABC):
     # --- commits ------------------------------------------------------------------------------------------------------
 
     def _committed(self, batch: BatchNumber, changed: bool) -> None:
-        """The table committed this batch; with the lock held."""
+        """Note that the table committed this batch. Call this with the lock held."""
         self._last_batch = batch
         self._rows_after.append((batch, len(self._table)))
         self._changed = self._changed or changed
@@ -261,7 +263,7 @@ class KeyedState(ABC):
         return made
 
     def _materialized(self, began_s: float, made: Materialization) -> None:
-        """Note the end of a materialization, before the next materialization of this table begins."""
+        """Note the end of a materialization, before the table's next one begins."""
         error = made.base.exception()
         if error is not None:
             self._not_materialized(began_s, made, error)
@@ -292,7 +294,8 @@ class KeyedState(ABC):
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def _answer(self, pending: PendingCut, error: BaseException | None, pieces: Sequence[LogPiece] = ()) -> None:
-        """Complete the checkpoint's future: all that it names of this table is stored, or will not be."""
+        """Complete the checkpoint's future: everything that it names of this table is stored, or an error prevents
+        it."""
         with self._lock:
             wanted = self._pending.get(pending.checkpoint_id) is pending
             if wanted and error is not None:

@@ -1,4 +1,4 @@
-"""A table that is made durable by its log, and materialized now and then so that the log can be cut off.
+"""A table that is durable by its log, and is materialized from time to time so that the log can be truncated.
 
     restored ─► base 0 ──────────────┬─────────────────────── log ───────────────────────►
                                      └ boundary: snapshot, upload ─► provisional base
@@ -6,13 +6,14 @@
     completed       = the base it used becomes the current base, and the log is truncated to its boundary
     aborted         = the log between the completed cut and the base that the next cut starts from is skipped
 
-The *lead* is the last change set of the last completed cut. A cut names it, even if its base has it already: whoever
-holds the state of the completed checkpoint goes on from there by the log alone. To apply it to a newer base changes
-nothing, since everything after it is applied as well. There is no lead once a checkpoint was given up, so that the log
-between can go. A restored table keeps the base that it was restored from until it has one.
+The *lead* is the last change set of the last completed cut. The next cut names it even if its base contains it already,
+so that a follower with the completed checkpoint's state needs only the log to continue. Applying the lead to a newer
+base changes nothing, since everything after it is applied as well. After `GIVEN_UP_MAX` failed checkpoints in a row
+there is no lead, so that the log between can be dropped. A restored table keeps the base from which it was restored
+until there is a lead.
 
 Invariants: the current base is kept, together with the log from it to the completed cut, because a rewind goes there.
-Cuts go forward. A cut therefore starts from the newest base at or before the cut requested last, or from a newer base.
+Cuts only go forward. So a cut starts from the newest base at or before the last requested cut, or from a newer base.
 Only pending checkpoints need the log between the completed cut and this base. By policy at most one materialization
 runs.
 """
@@ -37,8 +38,8 @@ from holdfast.state.table import StateTable, merge_changes
 from holdfast.uploads.uploader import Uploader
 
 GIVEN_UP_MAX = 3
-"""Checkpoints given up in a row until the table lets go of the log that leads on from the completed one. A higher value
-spares those who follow a new start after more failures, and keeps more of the log meanwhile."""
+"""Failed checkpoints in a row after which the table drops the log that continues the completed one. With a higher value
+followers need a new start only after more failures, but more of the log is kept meanwhile."""
 
 
 class LoggedTable(KeyedState):
@@ -54,13 +55,13 @@ class LoggedTable(KeyedState):
     ) -> None:
         super().__init__(log, table, uploader, clock)
         self._lead: int | None = None
-        """The SQN of the lead, if there is one."""
+        """The SQN of the lead; None if there is none."""
         self._given_up = 0
-        """Checkpoints that were given up since the last completed one."""
+        """Number of checkpoints that failed since the last completed one."""
         self._leadless = NO_BATCH
-        """Cuts up to this batch leave no lead: the log after them may have been let go."""
+        """Cuts up to this batch leave no lead, since the log after them may have been dropped."""
         self._awaits_lead = False
-        """True while the table goes on from what it was restored from."""
+        """True while cuts must start from the base from which the table was restored."""
         self._log = ChangelogWriter(log, uploader, merge_changes)
         self._schedule = Schedule(policy or MaterializationPolicy(), log, self._clock.monotonic())
         self._completed_cut = self._last_cut = NO_BATCH
@@ -136,7 +137,7 @@ class LoggedTable(KeyedState):
         self._log.truncate(self._start(base))
 
     def _gave_up(self) -> None:
-        """Drop the part of the log that neither a rewind, a pending checkpoint nor a later cut can need."""
+        """Drop the part of the log that no rewind, no pending checkpoint and no later cut can need."""
         self._log.reset()
         self._given_up += 1
         if self._given_up >= GIVEN_UP_MAX:
@@ -146,15 +147,15 @@ class LoggedTable(KeyedState):
         self._log.skip(needed, self._start(self._base_at(self._last_cut)))
 
     def _base_at(self, batch: BatchNumber) -> Base:
-        """The base that a cut at this batch starts from."""
+        """Return the base from which a cut at this batch starts."""
         return self._bases.current if self._awaits_lead else self._bases.newest_at(batch)
 
     def _start(self, base: Base) -> int:
-        """The SQN that the log of a cut from this base starts at."""
+        """Return the SQN at which the log of a cut from this base starts."""
         return base.sqn if self._lead is None else min(base.sqn, self._lead)
 
     def _used_bases(self) -> Collection[Base | None]:
-        """The bases of pending checkpoints, and the base that the next cut may start from."""
+        """Return the bases of pending checkpoints, and the base from which the next cut may start."""
         return [*super()._used_bases(), self._bases.newest_at(self._last_cut), self._base_at(self._last_cut)]
 
     def _rewound(self, to_batch: BatchNumber) -> None:

@@ -1,11 +1,11 @@
-"""Materialization of a table: captured at a batch boundary, stored in the background, a base in the end.
+"""Materialization of a table: it is captured at a batch boundary, stored in the background, and becomes a base.
 
     start ─► capture ─► waits for the one before ─► parts, some at a time ─► base
-                                                          └ failed, cancelled ─► the stored parts are let go
+                                                          └ failed, cancelled ─► the stored parts are released
 
-Invariants: materializations of a table are stored in turn, so that each names the files that its predecessor stored. A
-part is read or encoded only in its turn, so that memory is bounded by parts, not by tables. This module decides neither
-when to materialize (`policy`), nor about the use of a base (`keyed_state`).
+Invariants: materializations of a table are stored one after the other, so that each can name the files that its
+predecessor stored. A part is read or encoded only when it is stored, so that memory is bounded by parts, not by tables.
+This module decides neither when to materialize (`policy`), nor how a base is used (`keyed_state`).
 """
 
 import shutil
@@ -38,7 +38,7 @@ Encode = Callable[[], tuple[bytes | memoryview, MaterializedPart]]
 
 
 class Materializer:
-    """`start` on the thread that may capture the table, the rest on any.
+    """Captures and stores tables. Call `start` on the thread that may capture the table, and the rest on any thread.
 
     Parameters
     ----------
@@ -61,18 +61,19 @@ class Materializer:
         self._known = known
         self._lock = threading.Lock()
         self._waiting: deque[Materialization] = deque()
-        """Materializations that are not stored yet; the first of them is being stored."""
+        """Materializations that are not stored yet. The first of them is being stored."""
 
     def start(
         self, sqn: int, batch: BatchNumber, pace: Pace, ended: Callable[["Materialization"], None]
     ) -> "Materialization":
-        """Capture the table, which is as of `batch`, and store it, at that pace; returns at once.
+        """Capture the table, whose state is that after `batch`, and store it at the given pace. Returns at once.
 
         `ended` is called before the next materialization starts.
         """
         captured = self._table.capture()
         made = Materialization(self._log, self._schema, self._uploader, captured, self._known, sqn, batch, pace)
-        # The call must not name `made`, whose future keeps it: the captured rows would wait for a garbage collection.
+        # The callback must not refer to `made`, whose future keeps it: the captured rows would wait for a garbage
+        # collection.
         made.base.add_done_callback(lambda _: self._next(ended))
         self._uploader.count(startedMaterialization=1)
         with self._lock:
@@ -83,14 +84,15 @@ class Materializer:
         return made
 
     def cancel(self, after_batch: BatchNumber) -> None:
-        """Cancel the materializations of later boundaries; their futures fail once nothing of them is under way."""
+        """Cancel the materializations of later boundaries. Their futures fail when none of their uploads is running any
+        more."""
         with self._lock:
             unwanted = [each for each in self._waiting if each.batch > after_batch]
         for each in unwanted:
             each.cancelled.set()
 
     def _next(self, ended: Callable[["Materialization"], None]) -> None:
-        """Tell the end of the first that waits, and store the next."""
+        """Report the end of the first materialization, and store the next one."""
         ended(self._waiting[0])
         with self._lock:
             self._waiting.popleft()
@@ -100,7 +102,7 @@ class Materializer:
 
 
 class Materialization:
-    """A materialization; `base` fails with the error of a part, or with `CheckpointFailed` if it was cancelled."""
+    """A materialization. `base` fails with the error of a part, or with `CheckpointFailed` after a cancellation."""
 
     def __init__(
         self,
@@ -161,7 +163,8 @@ class Materialization:
             return next(self._turns, None)
 
     def _stores(self) -> Iterator[Store]:
-        """Yield a call for each part, made when it is wanted: the heading, then files, then rows on top of them."""
+        """Yield a call for each part, when it is requested: the heading, then files, then the rows that apply on top of
+        them."""
         files = self._captured.files
         if files is not None:
             yield partial(self._heading, files)
@@ -191,7 +194,7 @@ class Materialization:
         return msgspec.structs.replace(part, object=self._uploader.put_shared(data, file))
 
     def _ended(self, error: BaseException | None) -> None:
-        """Note that a worker has nothing more to do; the last worker completes `base`."""
+        """Note that a worker has finished. The last worker completes `base`."""
         with self._lock:
             self._error = self._error or error
             self._working -= 1
@@ -200,14 +203,14 @@ class Materialization:
         self._captured.close()
         if self._captured.files is not None:
             shutil.rmtree(self._captured.files, ignore_errors=True)
-        # The last turn names this object and holds rows: as a cycle they would wait for a garbage collection.
+        # The last turn refers to this object and holds rows. In a cycle they would wait for a garbage collection.
         self._turns = iter(())
         parts = [self._parts[index] for index in sorted(self._parts)]
         if self._error is None and not self.cancelled.is_set():
             self._uploader.release(part.object for name, part in self._known.items() if name not in self._files)
             self.base.set_result(Base(self._sqn, self.batch, tuple(parts), files=self._files))
             return
-        # Each once, and in order: a simulated seed is replayed to the last step.
+        # Each object is released once and in a fixed order, so that the replay of a simulated seed is exact.
         self._uploader.release(dict.fromkeys(part.object for part in (*parts, *self._known.values())))
         cancelled = CheckpointFailed(f"materialization of {self._log} at batch {self.batch}: not wanted any more")
         self.base.set_exception(self._error if not self.cancelled.is_set() and self._error else cancelled)

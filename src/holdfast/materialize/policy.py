@@ -2,11 +2,11 @@
 
     log ─► due by its pieces, by its size beside the table's, or by time ─► at which pace ─► then a pause
 
-Materializing bounds the number of pieces in a handle (`log_handles_max`), the size of the log beside the table
+Materializing bounds the number of pieces in a handle (`log_handles_max`), the size of the log relative to the table
 (`log_ratio_max`) and the age of the log (`interval_s`). If a materialization stores only new files, it costs a few
-times the log that it replaces, so it may come often. If it stores the whole table, it comes seldom. Unless a log grows
-fast, a materialization leaves the store and the processors to others, even if the log then passes a bound (`Pace`). A
-log without news is never materialized.
+times the log that it replaces, so it may happen often. If it stores the complete table, it happens rarely. Unless a log
+grows fast, a materialization yields the store and the processors to other work, even if the log then exceeds a bound
+(`Pace`). A log without new changes is never materialized.
 """
 
 import zlib
@@ -18,14 +18,14 @@ from holdfast.formats.log_objects import LogId
 
 LOG_RATIO_INCREMENTAL = 0.09
 LOG_RATIO_WHOLE = 1.0
-"""`log_ratio_max` if the settings have none: for tables of which only new files are stored, and for other tables."""
+"""The defaults of `log_ratio_max`: for tables whose materialization stores only new files, and for other tables."""
 SETTLED_RATIO = 0.75
-"""The share of `log_ratio_max` from which on a table is materialized as soon as its base store has merged its files.
-Right before a merge the files hold the most overwritten rows, which would be stored, and restored, as well."""
+"""The share of `log_ratio_max` above which a table is materialized as soon as its base store has merged its files.
+Directly before a merge the files contain the most overwritten rows, which would be stored and restored too."""
 FAST_GROWTH = 0.5
-"""The growth of a log during a materialization, by its size, beyond which materializations begin to hurry."""
+"""The growth of a log during a materialization, relative to its size, above which materializations begin to hurry."""
 SLOW_GROWTH = 0.2
-"""The growth up to which they no longer hurry: far below `FAST_GROWTH`, since hurrying alone halves the growth."""
+"""The growth below which they stop hurrying. It is far below `FAST_GROWTH`, since hurrying itself halves the growth."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Pace:
     lanes
         Number of parts that are stored at the same time. A higher value is faster, and takes more of the processors.
     patient
-        True if parts wait until checkpoints beside them are stored.
+        True if parts wait while checkpoints are being stored.
     pause_ratio
         The pause until the next materialization, as a multiple of the time that the last materialization took.
     """
@@ -48,11 +48,11 @@ class Pace:
 
 
 PATIENT = Pace(lanes=1, patient=True, pause_ratio=0.2)
-"""The usual pace: it leaves a processor to the checkpoints beside it."""
+"""The usual pace: it leaves a processor to concurrent checkpoints."""
 HURRIED = Pace(lanes=2, patient=False, pause_ratio=0.0)
 """The pace while the log grows fast: the log to replay is as long as materializations take."""
 AWAITED = Pace(lanes=4, patient=False, pause_ratio=0.0)
-"""The pace without a log, when the materialization is the checkpoint."""
+"""The pace for tables without a log, whose materialization is the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class MaterializationPolicy:
     Parameters
     ----------
     log_handles_max
-        Pieces of the log that a handle names at most. A higher value materializes less often and restores more slowly.
+        Most pieces of the log that a handle names. A higher value materializes less often and restores more slowly.
     log_ratio_max, log_bytes_min
-        Size of the stored log at most, as a multiple of the stored table and in bytes; the larger bound holds, since
-        a table that is small beside a request to the store is not worth more requests. Higher values materialize less
-        often and replay more. A ratio of None is chosen by the cost of a materialization.
+        Bounds on the size of the stored log, as a multiple of the stored table and in bytes. The larger bound applies,
+        since a small table is not worth additional requests. Higher values materialize less often and replay more. None
+        as the ratio: it is chosen by the cost of a materialization.
     interval_s
-        Seconds between two materializations if nothing else asks for them.
+        Seconds between two materializations if there is no other reason for one.
     failures_max
-        Failures in a row that end the subtask; a success starts the count anew.
+        Failures in a row that end the subtask. A success resets the count.
     retry_delay_s
         Seconds from a failure to the next attempt.
     """
@@ -92,11 +92,11 @@ class MaterializationPolicy:
         growth: float,
         settled: bool,
     ) -> bool:
-        """Return whether to materialize at this boundary, the pause being over.
+        """Return whether to materialize at this boundary. The pause must be over.
 
         `log` is the log since the last boundary. `table_bytes` is the stored size of the last materialization.
         `incremental` is true if a materialization stores only new files, `settled` if the files have just been merged.
-        The log is needed until the materialization ends: until then it grows by about `growth` times its present size.
+        The log is needed until the materialization ends. Until then it grows by about `growth` times its present size.
         """
         if not log.pieces and not log.pending_sets:
             return False
@@ -121,9 +121,10 @@ class MaterializationPolicy:
         return HURRIED if growth > (FAST_GROWTH if last == PATIENT else SLOW_GROWTH) else PATIENT
 
     def pause_s(self, took_s: float, pace: Pace) -> float:
-        """The least seconds from the end of a materialization to the begin of the next materialization."""
+        """Return the least seconds from the end of a materialization to the beginning of the next one."""
         return min(pace.pause_ratio * took_s, self.interval_s)
 
     def first_s(self, log: LogId, now_s: float) -> float:
-        """The time at which a log's first materialization is due: spread over the interval, the same at each start."""
+        """Return the time of a log's first materialization. Logs are spread over the interval, the same way at each
+        start."""
         return now_s + self.interval_s * (zlib.crc32(str(log).encode()) % 1024 + 1) / 1024

@@ -1,8 +1,8 @@
-"""The durable side of a table that another subtask stores: nothing is stored here.
+"""The durable side of a table that another subtask stores. Nothing is stored here.
 
-A table that every subtask has whole (`OperatorSpec.tables_everywhere`) is the same in all of them after each batch, so
-the first subtask's `KeyedState` stores it for all, and each restores it. The replicas take part in batches, rewinds and
-the release of undo.
+A table that every subtask has in full (`OperatorSpec.tables_everywhere`) is the same in all of them after each batch.
+So the first subtask's `KeyedState` stores it for all, and each subtask restores it. The replicas take part in batches,
+rewinds and the release of undo data.
 """
 
 import threading
@@ -14,13 +14,13 @@ from holdfast.state.table import StateTable
 
 
 class Replica:
-    """A table that another subtask keeps durably. Called as a `KeyedState` is."""
+    """A table that another subtask makes durable. It is called like a `KeyedState`."""
 
     def __init__(self, table: StateTable) -> None:
         self._table = table
         self._lock = threading.Lock()
         self._cuts: dict[CheckpointId, BatchNumber] = {}
-        """The batch of each checkpoint that was cut and has not ended."""
+        """The batch of each checkpoint that was cut and is not over."""
         self.sizes = Sizes()
 
     def commit(self, batch: BatchNumber) -> None:
@@ -35,7 +35,7 @@ class Replica:
             self._cuts[checkpoint_id] = batch
 
     def completed(self, checkpoint_id: CheckpointId) -> None:
-        """The checkpoint was recorded: undo reaches back to it, and no further."""
+        """Note that a checkpoint was recorded: from now on undo need not reach back further."""
         with self._lock:
             batch = self._cuts.get(checkpoint_id)
             self._cuts = {number: cut for number, cut in self._cuts.items() if number > checkpoint_id}
@@ -43,7 +43,7 @@ class Replica:
             self._table.release(batch)
 
     def aborted(self, checkpoint_id: CheckpointId) -> None:
-        """The checkpoint will not complete."""
+        """Note that the checkpoint will not complete."""
         with self._lock:
             self._cuts.pop(checkpoint_id, None)
 

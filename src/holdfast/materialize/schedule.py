@@ -1,9 +1,9 @@
-"""The schedule of a table's materializations: when the next is due, how fast it is stored, when to give up.
+"""The schedule of a table's materializations: when the next one is due, how fast it is stored, when the table fails.
 
     due ──► pace ──► stored ──► a pause, then due by the policy
                 └──► failed ──► due after a delay; after `failures_max` in a row the table fails
 
-Pure: times are given to it, and it reads no clock. The bounds themselves are `policy`'s.
+Pure: the caller passes times in, and no clock is read. `policy` has the bounds.
 """
 
 from holdfast.changelog.writer import LogSize
@@ -13,23 +13,24 @@ from holdfast.materialize.policy import MaterializationPolicy, Pace
 
 
 class Schedule:
-    """The schedule of a single table. `now_s` is a monotonic clock's reading in seconds everywhere."""
+    """The schedule of a single table. In all methods, `now_s` is a monotonic clock's reading in seconds."""
 
     def __init__(self, policy: MaterializationPolicy, log: LogId, now_s: float) -> None:
         self._policy = policy
         self._next_s = policy.first_s(log, now_s)
         self._pause_ends_s = now_s
         self._began_s = now_s
-        """The begin of the last materialization that was stored, or the begin of the schedule."""
+        """The time when the last stored materialization began, or when the schedule began."""
         self._took_s = 0.0
         self._pace: Pace | None = None
         """The pace of the last materialization that was stored; None before the first."""
         self._failures = 0
 
     def due(self, log: LogSize, base: Base, settled: bool, now_s: float) -> bool:
-        """Return whether a materialization is to begin at this boundary.
+        """Return whether a materialization should begin at this boundary.
 
-        `log` is the size of the log since `base`, the newest; `settled` says that the table's files were just merged.
+        `log` is the size of the log since `base`, the newest base. `settled` says that the table's files were just
+        merged.
         """
         if now_s < self._pause_ends_s:
             return False
@@ -43,18 +44,19 @@ class Schedule:
         return self._policy.pace(self._growth(now_s), self._pace)
 
     def stored(self, began_s: float, now_s: float, pace: Pace) -> None:
-        """A materialization that began at `began_s` has been stored."""
+        """Note that a materialization that began at `began_s` has been stored."""
         self._failures = 0
         self._next_s = now_s + self._policy.interval_s
         self._began_s, self._took_s, self._pace = began_s, now_s - began_s, pace
         self._pause_ends_s = now_s + self._policy.pause_s(self._took_s, pace)
 
     def cancelled(self, now_s: float) -> None:
-        """A materialization was cancelled, because its checkpoint is not needed any more."""
+        """Note that a materialization was cancelled, because its checkpoint is no longer needed."""
         self._next_s = now_s + self._policy.retry_delay_s
 
     def failed(self, now_s: float) -> bool:
-        """A materialization failed. Returns whether it was the last of as many in a row as the policy tolerates."""
+        """Note a failed materialization. Returns whether it was the last of as many in a row as the policy
+        tolerates."""
         self.cancelled(now_s)
         self._failures += 1
         return self._failures >= self._policy.failures_max
@@ -62,6 +64,6 @@ class Schedule:
     def _growth(self, now_s: float) -> float:
         """The log's growth during a materialization that begins now, as a share of the log's present size.
 
-        The materialization is expected to take as long as the last materialization.
+        The materialization is expected to take as long as the last one.
         """
         return self._took_s / (now_s - self._began_s) if self._took_s else 0.0

@@ -1,4 +1,4 @@
-"""The gauges of a table's durable side, under their known names. Owns no policy."""
+"""The gauges of a table's durable side, under their documented names. No policy is here."""
 
 import threading
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from holdfast.formats.handles import LogPiece, MaterializedPart
 
 
 class Sizes:
-    """Gauges of a table: the duration of its last materialization, and both parts of its last checkpoint.
+    """Gauges of a table: the duration of its last materialization, and the sizes of both parts of its last checkpoint.
 
     Thread-safe.
     """
@@ -19,17 +19,17 @@ class Sizes:
         self._parts: frozenset[tuple[str, int]] = frozenset()
 
     def materialized(self, duration_ms: float) -> None:
-        """A materialization took that long."""
+        """Note the duration of a materialization."""
         with self._lock:
             self._gauges["lastDurationOfMaterialization"] = duration_ms
 
     def restored(self, parts: Sequence[MaterializedPart]) -> None:
-        """The table begins from these parts, which an earlier checkpoint named."""
+        """Note that the table begins from these parts, which an earlier checkpoint named."""
         with self._lock:
             self._parts = frozenset((part.object, part.offset) for part in parts)
 
     def stored(self, parts: Sequence[MaterializedPart], pieces: Sequence[LogPiece]) -> None:
-        """A checkpoint names these parts of a materialized table, and these pieces of the table's own log."""
+        """Note the parts of the materialized table, and the pieces of the table's own log, that a checkpoint names."""
         tables = {(part.object, part.offset): part.length for part in parts}
         lengths = {(piece.object, piece.offset): piece.length for piece in pieces}
         with self._lock:
@@ -42,6 +42,6 @@ class Sizes:
             self._gauges["lastIncSizeOfNonMaterialization"] = float(new)
 
     def gauges(self) -> dict[str, float]:
-        """The gauges by name, in bytes and milliseconds; empty before anything was stored."""
+        """Return the gauges by name, in bytes and milliseconds; empty before anything was stored."""
         with self._lock:
             return dict(self._gauges)

@@ -1,8 +1,8 @@
-"""A table without a log (`changelog=False`): each cut is a boundary, and a checkpoint is the base that is made there.
+"""A table without a log (`changelog=False`): each cut is a boundary, and a checkpoint is the base that is made at it.
 
-A cut must be at the last batch that was committed, so the JobMaster holds the next commit back until it was made. If
-nothing was changed since the last base, the checkpoint names that base again. A materialization that fails makes its
-checkpoint fail, and nothing else.
+A cut must be at the last committed batch, so the JobMaster delays the next commit until the cut was made. If nothing
+has changed since the last base, the checkpoint names that base again. If a materialization fails, its checkpoint fails,
+and nothing else.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from holdfast.materialize.policy import AWAITED
 
 
 class SnapshottedTable(KeyedState):
-    """Stores the whole table at each cut."""
+    """Stores the complete table at each cut."""
 
     def commit(self, batch: BatchNumber) -> None:
         changed = False

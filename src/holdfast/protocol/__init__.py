@@ -1,5 +1,5 @@
-"""Messages and calls between JobMaster, senders and TaskManagers. Plain data.
+"""Messages and calls between JobMaster, senders and TaskManagers. They are plain data.
 
-Files in reading order: `live_reads` (of state), `taskmanager` (messages and calls), `parcels` (small rows in their
-bodies), `streams` (claims about sent rows), `named` (objects of acknowledgements, as differences).
+Files in reading order: `live_reads` (reads of state), `taskmanager` (messages and calls), `parcels` (few rows in the
+body of a call), `streams` (claims about sent rows), `named` (object names in acknowledgements, as differences).
 """

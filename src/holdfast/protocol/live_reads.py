@@ -16,14 +16,14 @@ class StateRead(msgspec.Struct, frozen=True):
 
 
 class StateRows(msgspec.Struct, frozen=True):
-    """Rows in the stored schema, packed, as of the end of the committed `batch`."""
+    """Packed rows in the stored schema: the state at the end of the committed `batch`."""
 
     batch: BatchNumber
     rows: bytes
 
 
 def packed(rows: pa.RecordBatch) -> bytes:
-    """Rows with their schema, as an Arrow stream."""
+    """Return rows with their schema as an Arrow stream."""
     target = pa.BufferOutputStream()
     with pa.ipc.new_stream(target, rows.schema) as writer:
         writer.write_batch(rows)
@@ -32,6 +32,6 @@ def packed(rows: pa.RecordBatch) -> bytes:
 
 
 def unpacked(data: bytes) -> pa.RecordBatch:
-    """Unpack rows that came over an authenticated call."""
+    """Return the rows of an Arrow stream that came by an authenticated call."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_next_batch()

@@ -1,14 +1,14 @@
 """The object names of acknowledgements, as differences.
 
     TaskManager                                              JobMaster
-    whole acknowledgement ────────first, or repeated───────► all names noted
+    full acknowledgement ─────────first, or repeated───────► all names noted
     shortened: since checkpoint 7, + 2 names, - 1 ─────────► names of checkpoint 7, changed
-                        ◄───False: those are not known────── the repetition is whole again
+                                    ◄───False: those are not known────── the repetition is full again
 
 A checkpoint changes a few of the hundreds of names that a TaskManager's manifest refers to. Each side remembers the
-names of an acknowledgement: the TaskManager remembers the last acknowledgement that was answered, and the JobMaster
-the last acknowledgement that came. Where the two differ (answers got lost, several checkpoints at once, a new
-incarnation), the whole is sent.
+names of one acknowledgement: the TaskManager those of the last one that was answered, and the JobMaster those of the
+last one that arrived. If the two differ (an answer got lost, several checkpoints run at once, the incarnation is new),
+all names are sent.
 """
 
 import threading
@@ -26,7 +26,7 @@ class AnsweredNames:
         """The checkpoint of the last answered acknowledgement, and the names in it."""
 
     def shortened(self, ack: Acknowledgement) -> Acknowledgement:
-        """The acknowledgement as a difference from the last answered acknowledgement, if that is shorter."""
+        """Return the acknowledgement as a difference from the last answered one, if that is shorter."""
         last = self._last
         if last is None:
             return ack
@@ -39,7 +39,7 @@ class AnsweredNames:
         return replace(ack, objects=added, gone=sorted(gone), since=since)
 
     def answered(self, ack: Acknowledgement) -> None:
-        """Note that the JobMaster took this acknowledgement, which is whole."""
+        """Note that the JobMaster accepted this acknowledgement, which contains all names."""
         self._last = ack.checkpoint_id, frozenset(ack.objects)
 
 
@@ -49,10 +49,10 @@ class KnownNames:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last: dict[int, tuple[int, int, frozenset[str]]] = {}
-        """Last acknowledgement of each TaskManager: its incarnation, its checkpoint, and the names in it."""
+        """The last acknowledgement of each TaskManager: the incarnation, the checkpoint, and the names."""
 
     def of(self, ack: Acknowledgement) -> frozenset[str] | None:
-        """All names of an acknowledgement; None if it is a difference from names that are not known."""
+        """Return all names of an acknowledgement; None if it is a difference from names that are not known."""
         with self._lock:
             if ack.since is None:
                 names = frozenset(ack.objects)

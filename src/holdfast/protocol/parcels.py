@@ -1,4 +1,4 @@
-"""Small rows in the body of a call: those of several streams, or of several outputs, together.
+"""Few rows, of several streams or outputs together, in the body of a single call.
 
     push   streams of a unit to a TaskManager ───all small───► a call with `StreamPart`s, else a DoPut for each
     pull   outputs that an order takes from it ──each small──► an answer with `SmallOutput`s, else a DoGet for each
@@ -17,14 +17,14 @@ from holdfast.ids import BatchNumber, RunNumber
 from holdfast.protocol.taskmanager import SectionRows, StreamTag
 
 PARCEL_BYTES_MAX = 256 * 1024
-"""Bound in bytes on the rows in the body of a call; more go as streams. A higher value saves calls where batches are of
-medium size, and holds more memory: a sender may hold as much for each TaskManager."""
+"""Most bytes of rows in the body of a call; more rows go as streams. A higher value saves calls for batches of medium
+size, and needs more memory: a sender may hold that much for each TaskManager."""
 SCHEMAS_KEPT_MAX = 1024
-"""Bound on the schemas that a process keeps decoded."""
+"""Most decoded schemas that a process caches."""
 
 
 class StreamPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some rows of a stream of a sender's attempt, whose parts belong to the subtasks of `sections`, in order."""
+    """Some rows of a stream of a sender's attempt. Its parts belong to the subtasks of `sections`, in order."""
 
     tag: StreamTag
     sections: list[SectionRows]
@@ -41,7 +41,7 @@ class StreamPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SmallOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """All rows of an output of a subtask in a batch, in order."""
+    """All rows of one output of a subtask in a batch, in order."""
 
     schema: bytes
     batches: list[bytes]
@@ -55,7 +55,7 @@ class SmallOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class OutputsRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Asks for outputs of a batch, each given by operator and subtask."""
+    """A request for outputs of a batch, each named by operator and subtask."""
 
     run: RunNumber
     batch: BatchNumber
@@ -63,7 +63,7 @@ class OutputsRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 def size_of(batches: Iterable[pa.RecordBatch]) -> int:
-    """The bytes that record batches take in a body."""
+    """Return the bytes that record batches take in a body."""
     return sum(pa.ipc.get_record_batch_size(each) for each in batches)
 
 

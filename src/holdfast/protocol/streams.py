@@ -1,5 +1,5 @@
-"""Claims of senders about the rows they sent, in columns: the driver passes them on to TaskManagers
-without looking at each stream.
+"""Senders' claims about the rows that they sent, in columns, so that the driver passes them on to TaskManagers without
+looking at each stream.
 
     sender ──► `Sent`: a row for each TaskManager ──► `by_task_manager` ──► `Streams`: a row for each attempt
 
@@ -29,7 +29,7 @@ class SentStream(NamedTuple):
 
 
 class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The claims of an attempt: for each TaskManager that got rows its number, the rows and the digest."""
+    """The claims of an attempt: the number of each TaskManager that got rows, with the rows and the digest."""
 
     task_managers: bytes = b""
     rows: bytes = b""
@@ -37,7 +37,7 @@ class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def of(cls, claims: Sequence[tuple[int, int, int]]) -> Self:
-        """Put (TaskManager, rows, digest) into columns."""
+        """Make the columns from tuples (TaskManager, rows, digest)."""
         task_managers, rows, digests = zip(*claims, strict=True) if claims else ((), (), ())
         return cls(_packed(task_managers, PLACES), _packed(rows, ROWS), _packed(digests, DIGESTS))
 
@@ -45,7 +45,7 @@ class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return len(self.task_managers) // PLACES.itemsize
 
     def streams(self, unit: int, attempt: str) -> dict[int, SentStream]:
-        """The claims by TaskManager; the reader knows the attempt and its unit."""
+        """Return the claims by TaskManager. The caller knows the attempt and its unit."""
         return {
             task_manager: SentStream(unit, attempt, rows, digest)
             for task_manager, rows, digest in zip(
@@ -58,7 +58,7 @@ class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Streams(msgspec.Struct, frozen=True, array_like=True):
-    """The streams to a TaskManager that count, in order."""
+    """The streams to a TaskManager that must be processed, in order."""
 
     units: bytes = b""
     attempts: list[str] = []
@@ -67,7 +67,7 @@ class Streams(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, streams: Sequence[SentStream]) -> Self:
-        """Put streams into columns."""
+        """Make the columns from streams."""
         units, attempts, rows, digests = zip(*streams, strict=True) if streams else ((), (), (), ())
         return cls(_packed(units, PLACES), list(attempts), _packed(rows, ROWS), _packed(digests, DIGESTS))
 
@@ -77,7 +77,7 @@ class Streams(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SentUnit(NamedTuple):
-    """The rows and digests that the attempt that counts sent for a unit."""
+    """The rows and digests that the accepted attempt at a unit sent."""
 
     unit: int
     attempt: str
@@ -85,7 +85,7 @@ class SentUnit(NamedTuple):
 
 
 def by_task_manager(units: Sequence[SentUnit]) -> dict[int, Streams]:
-    """The streams to each TaskManager that got rows, in the order of `units`."""
+    """Return the streams to each TaskManager that got rows, in the order of `units`."""
     units = [each for each in units if len(each.sent)]
     if not units:
         return {}

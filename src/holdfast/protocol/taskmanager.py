@@ -1,8 +1,8 @@
 """Messages between JobMaster, senders and TaskManagers: plain msgspec structs, sent as msgpack.
 
-`TaskManagerGateway` is implemented twice: by the TaskManager itself (tests, the testing kit) and by a
-Flight client that calls a remote TaskManager. Every call but `copy` carries the run number; a number below the last run
-seen raises `StaleCall`.
+`TaskManagerGateway` is implemented twice: by the TaskManager itself (for tests and the testing kit) and by a Flight
+client that calls a remote TaskManager. Every call except `copy` carries the run number. A number below that of an
+earlier call raises `StaleCall`.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ from holdfast.storage.copying import CopiedObject, CopyOrder
 
 
 class SubtaskDeployment(msgspec.Struct, frozen=True):
-    """A subtask to host, and the handles to restore it from (filtered by the subtask's own key groups)."""
+    """A subtask to host, and the handles from which to restore it (restricted to the subtask's own key groups)."""
 
     operator: str
     subtask: int
@@ -45,7 +45,7 @@ class SubtaskDeployment(msgspec.Struct, frozen=True):
 
 
 class BaseCheckpoint(msgspec.Struct, frozen=True):
-    """The checkpoint that a deployment starts from: its id within its epoch, and the last batch of it."""
+    """The checkpoint from which a deployment starts: its id within its epoch, and its last batch."""
 
     epoch: Epoch
     checkpoint_id: CheckpointId
@@ -53,7 +53,7 @@ class BaseCheckpoint(msgspec.Struct, frozen=True):
 
 
 class Deployment(msgspec.Struct, frozen=True):
-    """Everything a TaskManager needs to (re)start its subtasks; replaces all subtasks that it hosted before."""
+    """Everything a TaskManager needs to (re)start its subtasks. They replace all subtasks that it hosted before."""
 
     job_id: JobId
     epoch: Epoch
@@ -61,7 +61,7 @@ class Deployment(msgspec.Struct, frozen=True):
     task_manager: int
     incarnation: Incarnation
     program: bytes
-    """`graph.program.Program`, cloudpickled; travels only, never stored."""
+    """`graph.program.Program`, cloudpickled. It is only sent, and never stored."""
     max_parallelism: int
     subtasks: list[SubtaskDeployment]
     first_batch: BatchNumber = FIRST_BATCH
@@ -70,17 +70,17 @@ class Deployment(msgspec.Struct, frozen=True):
     """The checkpoint to restore; None: the job starts from the beginning."""
     changelog: ChangelogSettings = DEFAULTS
     rewind: bool = True
-    """True: state of the base that is still in memory is used; False: it is restored."""
+    """True: use the base's state if it is still in memory. False: restore it."""
     whole: list[TableHandle] = []
     """Handles of the tables that every subtask loads in full when it opens."""
     shared: list[str] = []
-    """Objects, of those that these handles refer to, in which other TaskManagers have something, too."""
+    """The objects among those of the handles that contain data of other TaskManagers too."""
     moves: bool = False
-    """True: nothing was committed since the base. Subtasks that are hosted already stay as they are."""
+    """True: nothing was committed since the base, so subtasks that are hosted already stay as they are."""
 
 
 class FollowOrder(msgspec.Struct, frozen=True):
-    """Take the subtasks of these places to a checkpoint, beside the TaskManagers that hold the places."""
+    """An order to bring followers of these places to a checkpoint, while other TaskManagers hold the places."""
 
     job_id: JobId
     epoch: Epoch
@@ -90,7 +90,7 @@ class FollowOrder(msgspec.Struct, frozen=True):
     """See `Deployment.program`."""
     max_parallelism: int
     places: list[list[SubtaskDeployment]]
-    """The subtasks of each place, without handles; places that are not named any more are let go."""
+    """The subtasks of each place, without handles. Followers of places that are no longer named are dropped."""
     number: JournalNumber
     """Number of the checkpoint's record."""
     base: BaseCheckpoint
@@ -98,21 +98,21 @@ class FollowOrder(msgspec.Struct, frozen=True):
     writers: list[JobId]
     """The jobs that may have written the manifests; empty if any job may."""
     drop_state: list[str] = []
-    """Operators whose state was given up."""
+    """Operators whose state was dropped."""
     beside: bool = False
-    """True: the TaskManager may hold a place, and is to gain these subtasks beside its own."""
+    """True: the TaskManager may hold a place, and will gain these subtasks in addition to its own."""
 
 
 class FollowAnswer(msgspec.Struct, frozen=True):
     """Progress of the followers in a standby."""
 
     numbers: list[JournalNumber | None]
-    """The record that each place of the order has reached; None: it holds none."""
+    """The number of the record that the follower of each ordered place has reached; None: there is no follower."""
     bytes_read: int = 0
     """Bytes read from the store by all calls."""
     memory_bytes: int = 0
     left_out: str = ""
-    """Why places are not followed; empty if all are."""
+    """The reason why some places are not followed; empty if all are."""
 
 
 class ExchangeTag(msgspec.Struct, frozen=True):
@@ -136,7 +136,7 @@ class ExchangeRoute(msgspec.Struct, frozen=True):
 
 
 class ExchangeRoutes(msgspec.Struct, frozen=True):
-    """The addresses and owners with which a task reaches all TaskManagers. `owners[i]` is the TaskManager that hosts
+    """The addresses and owners by which a task reaches all TaskManagers. `owners[i]` is the TaskManager that hosts
     subtask i of every operator."""
 
     job_id: str
@@ -144,7 +144,7 @@ class ExchangeRoutes(msgspec.Struct, frozen=True):
     owners: list[int]
     max_parallelism: int
     drop: bool = False
-    """True: rows for owners that have no address, or do not answer, are dropped and counted; False: an error."""
+    """True: rows for owners that have no address or do not answer are dropped and counted. False: they are an error."""
 
     @property
     def parallelism(self) -> int:
@@ -152,14 +152,15 @@ class ExchangeRoutes(msgspec.Struct, frozen=True):
 
 
 class SectionRows(msgspec.Struct, frozen=True, array_like=True):
-    """The next `rows` rows of a record batch in a stream belong to `subtask`; a list of them is its metadata."""
+    """The next `rows` rows of a record batch belong to `subtask`. A list of these is the batch's metadata in a
+    stream."""
 
     subtask: int
     rows: int
 
 
 class StreamTag(msgspec.Struct, frozen=True):
-    """The descriptor of a DoPut stream: an attempt's rows for a single operator input of a TaskManager."""
+    """The descriptor of a DoPut stream: an attempt's rows for one input of an operator in a TaskManager."""
 
     exchange: ExchangeTag
     operator: str
@@ -177,9 +178,9 @@ class OutputTicket(msgspec.Struct, frozen=True):
 
 
 class ProcessRequest(msgspec.Struct, frozen=True):
-    """Process a level of a batch: the operators of that level, from the attempts that count, in unit order.
+    """A request to process one level of operators in a batch, with the rows of the accepted attempts, in unit order.
 
-    Inputs are processed in the order of `streams`. Totals that differ from the rows that arrived are refused.
+    Inputs are processed in the order of `streams`. The request is refused if its totals differ from the arrived rows.
     """
 
     run: RunNumber
@@ -188,9 +189,9 @@ class ProcessRequest(msgspec.Struct, frozen=True):
     level: int
     streams: Streams
     watermarks: dict[str, int] = {}
-    """Event times of operators, in microseconds."""
+    """The operators' watermarks in this batch, in microseconds."""
     closed: dict[str, int] = {}
-    """Watermarks of operators in the batch before, in microseconds."""
+    """The operators' watermarks in the previous batch, in microseconds."""
 
 
 class SubtaskResult(msgspec.Struct, frozen=True, gc=False):
@@ -203,7 +204,7 @@ class SubtaskResult(msgspec.Struct, frozen=True, gc=False):
     late: int = 0
     """Number of rows that came too late."""
     late_out: dict[str, int] = {}
-    """Number of late rows that are put out as streams, by the name of the output."""
+    """Number of late rows that are output as streams, by the name of the output."""
 
 
 class ProcessResult(msgspec.Struct, frozen=True):
@@ -211,18 +212,19 @@ class ProcessResult(msgspec.Struct, frozen=True):
 
 
 class CommitAnswer(msgspec.Struct, frozen=True, gc=False):
-    """A batch is committed: the metrics of now (`holdfast.metrics`), and who refuses a cut after this batch."""
+    """The answer after a commit: the present metrics (`holdfast.metrics`), and who refuses a cut after this batch."""
 
     metrics: dict[str, float]
     refusals: list[Refusal] = []
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, gc=False):
-    """A TaskManager's part of a checkpoint is stored, or comes along as `part`. Repeated until answered.
+    """A message that a TaskManager's part of a checkpoint is stored, or is sent along as `part`. Repeated until
+    answered.
 
-    `objects`: names that the manifest refers to (the manifest's own object included); with `since` those that the
-    acknowledgement of that checkpoint did not have, and `gone` those that only it had (`protocol.named`);
-    `held`: further names that its live logs and materializations hold.
+    `objects`: the names to which the manifest refers, and the manifest's own object. With `since`, `objects` has only
+    the names that are new since the acknowledgement of that checkpoint, and `gone` has the names that only that one had
+    (`protocol.named`). `held`: additional names that live logs and materializations hold.
     """
 
     checkpoint_id: CheckpointId
@@ -235,30 +237,30 @@ class Acknowledgement(msgspec.Struct, frozen=True, gc=False):
     incremental_bytes: int = 0
     full_bytes: int = 0
     materialized_bytes: int = 0
-    """The part of `full_bytes` that tables take; the rest is logs."""
+    """The share of `full_bytes` that is tables, in bytes; the rest is logs."""
     sync_ms: float = 0.0
     async_ms: float = 0.0
     sequence: int = 0
-    """Grows with every acknowledgement the incarnation composes; a repetition keeps its number."""
+    """Grows with every acknowledgement that the incarnation makes. A repetition keeps its number."""
     retries: int = 0
     hedges: int = 0
     subtasks: dict[str, SubtaskPart] = {}
     """Parts of the subtasks, by "operator, key groups"."""
     gone: list[str] = []
     since: int | None = None
-    """The checkpoint from whose acknowledgement `objects` differ; None: they are whole."""
+    """The checkpoint to whose acknowledgement `objects` is the difference; None: `objects` has all names."""
     part: bytes = b""
-    """New logs, and behind them the manifest, for the JobMaster to store; `manifest` is empty then."""
+    """New logs and, after them, the manifest, for the JobMaster to store. `manifest` is then empty."""
     manifest_start: int = 0
     """The offset of the manifest in `part`."""
     informed: CheckpointId = NO_CHECKPOINT
-    """The newest checkpoint of which the TaskManager knew where such a part of its lies."""
+    """The newest checkpoint for which the TaskManager knew where the JobMaster stored its part."""
 
 
 class Decline(msgspec.Struct, frozen=True):
-    """A TaskManager could not do its part of a checkpoint. `soft` ones are not counted as failures.
+    """A message that a TaskManager could not do its part of a checkpoint. A `soft` decline does not count as a failure.
 
-    `outage`: a store or a disk is away.
+    `outage`: a store cannot be reached, or a disk is full.
     """
 
     checkpoint_id: CheckpointId
@@ -270,24 +272,24 @@ class Decline(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """A TaskManager or a sender serves at `address`. Repeated until answered.
+    """A message that a TaskManager or a sender serves at `address`. Repeated until answered.
 
-    `nonce` belongs to the process: Spark may run a task again by itself, under the same incarnation and perhaps at the
-    same address, and that second process has lost the state of the first process.
+    `nonce` identifies the process: Spark may run a task again on its own, under the same incarnation and perhaps at the
+    same address, and that second process does not have the state of the first one.
     """
 
     process: ProcessId
     address: str
     nonce: str
     executor: str = ""
-    """The machine, and the process on it that hosts this process; processes that die together have the same value."""
+    """The machine, and the process on it that hosts this one. Processes that die together have the same value."""
 
 
 class CopyingGateway(Protocol):
     """A call that every long-running process supports, TaskManager or sender, at any time."""
 
     def copy(self, order: CopyOrder) -> list[CopiedObject]:
-        """Copy stored objects, and return their sizes and checksums. May be repeated: an object is written whole.
+        """Copy stored objects, and return their sizes and checksums. May be repeated: objects are only written in full.
 
         Raises `StorageError` if an object cannot be read or written, `TaskManagerLost` or `SenderLost` if the process
         cannot be reached.
@@ -299,62 +301,63 @@ class TaskManagerGateway(CopyingGateway, Protocol):
     """The calls of the JobMaster to a TaskManager. Raises `TaskManagerLost` where it cannot be reached."""
 
     def deploy(self, deployment: Deployment) -> str:
-        """Host the subtasks as of the base. Blocks until they can process.
+        """Host the subtasks with the state of the base. Blocks until they can process.
 
-        If the same subtasks are hosted already, may rewind and can go back that far in memory, they rewind. Otherwise
-        the hosted subtasks are dropped, and new ones are built and restored.
+        If the same subtasks are hosted already, may rewind, and can go back that far in memory, they rewind. Otherwise
+        the hosted subtasks are dropped, and new ones are made and restored.
 
         Returns
         -------
-        The reason why subtasks that were to rewind did not reach back so far; empty if none was to, or all did.
+        The reason why subtasks that should rewind could not go back so far; empty if no subtask should, or all did.
         """
         ...
 
     def follow(self, order: FollowOrder) -> FollowAnswer:
-        """Take followers to a checkpoint, in a TaskManager that holds no place; returns once they are there.
+        """Bring followers to a checkpoint, in a TaskManager that holds no place. Returns when they have reached it.
 
-        A deployment of one of the places goes on from its follower. Raises `StorageError`, `CorruptObject` where an
-        object is missing or damaged, `StaleCall` in a TaskManager that has been deployed.
+        A deployment of one of the places continues from its follower. Raises `StorageError`, `CorruptObject` if an
+        object is missing or damaged, and `StaleCall` in a TaskManager that has been deployed.
         """
         ...
 
     def process(self, request: ProcessRequest) -> ProcessResult:
-        """Blocks until all subtasks of the level have processed. On an error nothing is committed; call `undo`."""
+        """Process a level, and block until all its subtasks have done so. After an error nothing is committed; call
+        `undo`."""
         ...
 
     def commit(self, run: RunNumber, batch: BatchNumber) -> CommitAnswer:
-        """Commit the batch, whose output senders have taken, and let its input and output go.
+        """Commit the batch, whose output the senders have read, and free its input and output.
 
-        Idempotent: answered again for a batch already committed.
+        Idempotent: a repeated call for a committed batch gets an answer again.
         """
         ...
 
     def undo(self, run: RunNumber) -> None:
-        """Undo the batch in flight, if any, and let go of its input and output; `run` is the new run number."""
+        """Undo the batch in flight, if any, and free its input and output. `run` is the new run number."""
         ...
 
     def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
-        """Start to persist the state as of `batch`, committed before; answered by an acknowledgement or a decline."""
+        """Start to persist the state after the committed `batch`. An acknowledgement or a decline follows."""
         ...
 
     def complete(self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "") -> None:
-        """The checkpoint was recorded: truncate, release. `part`: the reference to the TaskManager's manifest, if that
-        came with its acknowledgement."""
+        """Note that the checkpoint was recorded: truncate logs and release objects. `part`: the reference to the
+        TaskManager's manifest, if the acknowledgement contained it."""
         ...
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
-        """The checkpoint will not complete. Deletes nothing."""
+        """Note that the checkpoint will not complete. This deletes nothing."""
         ...
 
     def read_state(self, read: StateRead) -> StateRows:
-        """Committed rows of a key, also while a batch is in flight. Raises `HoldfastError`."""
+        """Return the committed rows of a key, even while a batch is in flight. Raises `HoldfastError`."""
         ...
 
 
 class RestoreProgress(msgspec.Struct, frozen=True):
-    """Progress of a TaskManager's restore: subtasks, those of them that are restored, and bytes that were read.
+    """Progress of a TaskManager's restore: the number of subtasks, how many of them are restored, and the bytes read.
 
-    The last report of a restore, whatever came of it, has `restored` equal to `subtasks`.
+    The last report of a restore, successful or not, has `restored` equal to `subtasks`.
     """
 
     process: ProcessId
@@ -364,30 +367,31 @@ class RestoreProgress(msgspec.Struct, frozen=True):
 
 
 class Reception(Protocol):
-    """How a process that the JobMaster started keeps in touch with it. An exception means: not answered, repeat."""
+    """The calls by which a process reports to the JobMaster that started it. After an exception the caller repeats
+    them."""
 
     def register(self, registration: Registration) -> bool:
-        """False: this process is not wanted, end yourself and delete nothing. Idempotent."""
+        """Register a process. False: the process is not wanted, and must end without deleting anything. Idempotent."""
         ...
 
     def heartbeat(self, process: ProcessId) -> bool:
-        """False: you are not wanted any more, end yourself and delete nothing."""
+        """Report that a process lives. False: it is not wanted any more, and must end without deleting anything."""
         ...
 
 
 class JobMasterGateway(Reception, Protocol):
-    """The calls of a TaskManager to the JobMaster. False / an exception means: not answered, repeat."""
+    """The calls of a TaskManager to the JobMaster. After False or an exception the caller repeats them."""
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool: ...
 
     def decline(self, decline: Decline) -> bool: ...
 
     def restoring(self, progress: RestoreProgress) -> bool:
-        """Tell people how far a long restore is; nothing depends on it."""
+        """Report the progress of a long restore for people to see. Nothing depends on it."""
         ...
 
 
 class OutputReader(Protocol):
-    """The input of a pull task: the kept output of a subtask in a batch."""
+    """A reader of a pull task's input: the output that a subtask kept in a batch."""
 
     def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...

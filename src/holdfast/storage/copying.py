@@ -17,7 +17,7 @@ COPIES_MAX = 4
 
 
 class CopiedObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object that was copied under its own name, with size and checksum of the bytes that were read and written."""
+    """An object that was copied under its own name, with the size and checksum of the copied bytes."""
 
     name: str
     size: int
@@ -25,7 +25,7 @@ class CopiedObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CopyOrder(msgspec.Struct, frozen=True):
-    """Objects that a process is to copy from the job's storage, under the same names, to the store at `target`."""
+    """An order to copy objects from the job's storage, under the same names, to the store at `target`."""
 
     target: str
     storage_options: dict[str, str]
@@ -36,7 +36,7 @@ class CopyOrder(msgspec.Struct, frozen=True):
 
 
 def carry_out(source: ObjectStore, order: CopyOrder) -> list[CopiedObject]:
-    """Copy the objects of an order; both stores are tried again after an error. Raises as `copy_objects`."""
+    """Copy the objects of an order. Requests to both stores are retried. Raises the errors of `copy_objects`."""
     target = RetryingStore(open_store(order.target, order.storage_options))
     return copy_objects(RetryingStore(source), target, order.names)
 
@@ -50,8 +50,8 @@ def copy_objects(
 ) -> list[CopiedObject]:
     """Copy objects; return their sizes and checksums, in the order of `names`.
 
-    `progress` is called with the number of objects and of bytes copied so far; `expected` tells each object's size and
-    sum.
+    `progress` is called with the number of objects and of bytes copied so far. `expected` has the size and checksum
+    that each object must have.
 
     Raises
     ------

@@ -33,7 +33,7 @@ def frame(magic: bytes, version: int, payload: bytes) -> bytes:
 
 
 def unframe(name: str, data: bytes, magic: bytes, version: int, version_min: int | None = None) -> bytes:
-    """The payload of the object called `name`, of `version` or, down to `version_min`, of an older one.
+    """Return the payload of the object `name`, whose version is `version`, or an older one down to `version_min`.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def unframe(name: str, data: bytes, magic: bytes, version: int, version_min: int
 
 
 def checksum_in(data: bytes | memoryview) -> int:
-    """The checksum in a frame's header."""
+    """Return the checksum in a frame's header."""
     return int(_HEADER.unpack_from(data)[3])
 
 

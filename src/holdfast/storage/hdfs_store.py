@@ -3,9 +3,9 @@
     put       write a hidden file, then rename it over the object: readers see the old object or the new one
     create    write a hidden file, then rename it without replacing: HDFS refuses that if the object exists
 
-A process that dies in between leaves a hidden file. Listings leave hidden files out, and a hidden file that is a day
-old is deleted by the next listing of its folder. Emptied folders stay: HDFS counts them as it counts files, and a
-storage has few of them.
+A process that dies in between leaves a hidden file. Listings leave hidden files out, and the next listing of a folder
+deletes its hidden files that are a day old. Empty folders are not removed: HDFS counts them like files, and a storage
+has few of them.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ from holdfast.storage.urls import path_of
 HIDDEN = "."
 """First letter of the names of unfinished files. Readers of tables skip such names, too."""
 UNFINISHED_S_MAX = 86_400.0
-"""Age in seconds from which an unfinished file is one that a dead process left."""
+"""Age in seconds above which an unfinished file counts as left by a dead process."""
 TIMEOUT = "60s"
-"""Time for a request, its attempts at all NameNodes included, unless the options say `timeout`."""
+"""Time for a request, including its attempts at all NameNodes, unless the options set `timeout`."""
 CALLS_MAX = 64
-"""Requests of a process that are under way at the same time."""
+"""Most requests of a process at the same time."""
 FAILOVER = {"dfs.client.failover.max.attempts": "4", "dfs.client.failover.sleep.base.millis": "200"}
-"""Attempts of the client, unless the options or the files of Hadoop say more: `RetryingStore` makes further ones."""
+"""Attempts of the client, unless the options or Hadoop's files set more. `RetryingStore` makes further attempts."""
 OWN_OPTIONS = ("timeout", "connect_timeout", "hadoop_conf_dir", "kerberos_principal", "kerberos_keytab")
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class HdfsStore:
             raise
 
     def _files(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the objects of a folder, and delete what dead processes left in it."""
+        """Yield the objects of a folder, and delete the files that dead processes left in it."""
         root = f"{self._folder}/"
         try:
             for status in self._client.list_status(self._path(prefix).rstrip("/") or "/", True):
@@ -116,7 +116,7 @@ class HdfsStore:
             return
 
     def _do(self, what: str, name: str, call: Callable[[], T]) -> T:
-        """Carry out a request on another thread, since the client has no time-out for a host that does not answer."""
+        """Make a request on another thread, since the client has no time-out for a host that does not answer."""
         shown = f"{self.url}: cannot {what} {name!r}"
         try:
             return _calls.submit(call).result(self._timeout_s)

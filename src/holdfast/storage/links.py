@@ -1,8 +1,8 @@
 """Files below a folder, reached without following any symbolic link below it.
 
-Whoever may write to a store could otherwise lead clean-up to folders outside. Each folder is opened relative to its
-parent (`openat` with `O_NOFOLLOW`), so a link that takes a folder's place meanwhile is not followed either. The store's
-own folder may be a link: its user named it.
+Otherwise a user who may write to a store could make clean-up delete files in other folders. Each folder is opened
+relative to its parent (`openat` with `O_NOFOLLOW`), so even a link that replaces a folder meanwhile is not followed.
+The store's own folder may be a link, since the job's user named it.
 """
 
 import errno
@@ -17,7 +17,7 @@ from holdfast.storage.store import ObjectInfo
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNFINISHED = re.compile(r"#\d+$")
-"""Ending of the names under which obstore writes files before it gives them their names."""
+"""Ending of the temporary names under which obstore writes files before it renames them."""
 
 
 class _IsLink(Exception):
@@ -25,12 +25,13 @@ class _IsLink(Exception):
 
 
 DEPTH_MAX = 100
-"""Levels of folders that are listed below a folder; deeper folders are nobody's. A higher value holds more open."""
+"""Levels of folders that are listed below a folder. Holdfast makes no deeper ones. A higher value opens more at
+once."""
 
 
 def files_below(root: str, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield the files below `root` whose names begin with the folder `prefix`, in no order. Raises `StorageError` as
-    `remove_file` does."""
+    """Yield the files below `root` whose names begin with the folder `prefix`, in no particular order. Raises
+    `StorageError` as `remove_file` does."""
     try:
         with _opened(root, _segments(prefix)[:-1]) as folders:
             yield from _walk(folders[-1], prefix, DEPTH_MAX)
@@ -39,7 +40,8 @@ def files_below(root: str, prefix: str) -> Iterator[ObjectInfo]:
 
 
 def remove_file(root: str, name: str) -> None:
-    """Remove a file, and folders that are empty then. A missing file is no error; behind a link there is none.
+    """Remove a file, and the folders that become empty. A missing file is no error; a file behind a link counts as
+    missing.
 
     Raises `StorageError` for a name that leads out of the folder: names may come from stored objects.
     """
@@ -57,7 +59,8 @@ def remove_file(root: str, name: str) -> None:
 
 
 def refuse_links(root: str, name: str) -> None:
-    """Raise `StorageError` if a folder of a file to be written is a symbolic link, or leads out of the store's."""
+    """Raise `StorageError` if a folder of a file to be written is a symbolic link, or leads out of the store's
+    folder."""
     path = root
     for folder in _segments(name)[:-1]:
         path = f"{path}/{folder}"
@@ -124,5 +127,6 @@ def _walk(folder: int, prefix: str, depth: int) -> Iterator[ObjectInfo]:
 
 
 def _shown(name: str) -> str:
-    """The name as text; bytes that are not UTF-8 as escapes, under which no object can be asked for."""
+    """Return the name as text. Bytes that are not UTF-8 become escapes, so that no object can be requested by the
+    name."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -10,5 +10,5 @@ ADVICE = (
 
 
 def lost(what: str, error: ObjectNotFound, instead: str = "") -> ObjectNotFound:
-    """Describe the loss of an object: `what` it held, and what to do; `instead` is a further way out."""
+    """Describe the loss of an object: `what` it contained, and what to do. `instead` names another remedy."""
     return ObjectNotFound(f"{what}: {error}. {ADVICE}{'; or ' if instead else ''}{instead}")

@@ -1,4 +1,4 @@
-"""Names of stored objects, built and parsed in this module only.
+"""Names of stored objects. Only this module builds and parses them.
 
     job                                              created once
     journal/<n>                                      takeover | checkpoint records
@@ -10,7 +10,7 @@
     shared/<epoch>/<incarnation>/<uuid>              materialized files
     sources/<epoch>/<uuid>                           discovery chunks
     segments/<epoch>/<source>/<n>-<uuid>             changes that a source stored; clean-up leaves them to the source
-    segments/<epoch>/<source>/<n>-<uuid>.<uuid>      a part of a segment that lies in an object of its own
+    segments/<epoch>/<source>/<n>-<uuid>.<uuid>      a part of a segment, as an object of its own
     staging/<job id>/<epoch>/<run>/…                 staged output; the rest of the name is the sink's
     probes/<epoch>/<uuid>                            written and read back at start()
     history/<epoch>                                  outcomes of the last checkpoints, for people
@@ -18,12 +18,13 @@
     standby                                          written again and again by drivers in waiting
     sinks/<sink>/begun                               created once, by a sink whose target may forget its numbers
     savepoints/…                                     never touched by clean-up
-    spark/<source>/…                                 Spark's own checkpoint of a streaming DataFrame; the same
+    spark/<source>/…                                 Spark's own checkpoint of a streaming DataFrame; as savepoints
     savepoint                                        in the folder of a savepoint, written last
 
-Numbers are padded to `DIGITS`, so that names sort as numbers do. Names given by users (sinks) are escaped: every byte
-outside `A-Z a-z 0-9 - _ .` becomes `=xx`. `parse` is strict: it returns None for an unknown name, and callers leave
-that object alone. A part of a gathered object has a reference (`holdfast.references`), which `part` parses.
+Numbers are padded to `DIGITS`, so that names sort in the order of the numbers. Names that users chose (sinks) are
+escaped: every byte outside `A-Z a-z 0-9 - _ .` becomes `=xx`. `parse` is strict: it returns None for an unknown name,
+and callers do not touch that object. A part of a gathered object has a reference (`holdfast.references`), which `part`
+parses.
 """
 
 import re
@@ -117,7 +118,7 @@ class CommittablesName(NamedTuple):
 
 
 class GatheredPart(NamedTuple):
-    """A reference to a part of a gathered object: its range, and the object that it stands for."""
+    """A reference to a part of a gathered object: its range, and the name of the object that it replaces."""
 
     object: str
     offset: int
@@ -234,12 +235,12 @@ def gathered_object(epoch: Epoch, checkpoint: int) -> str:
 
 
 def manifest_part(name: str, offset: int, length: int, task_manager: int) -> str:
-    """The reference to a TaskManager's manifest in a gathered object."""
+    """Return the reference to a TaskManager's manifest in a gathered object."""
     return f"{name}{RANGE}{offset}{LENGTH}{length}{MEANING}tm-{_number(task_manager)}"
 
 
 def committables_part(name: str, offset: int, length: int, sink: str) -> str:
-    """The reference to a sink's committables in a gathered object."""
+    """Return the reference to a sink's committables in a gathered object."""
     return f"{name}{RANGE}{offset}{LENGTH}{length}{MEANING}sink-{escape(sink)}"
 
 
@@ -264,17 +265,17 @@ def segment(epoch: Epoch, source: str, number: int) -> str:
 
 
 def spark_checkpoint(source: str) -> str:
-    """The folder of Spark's own checkpoint of a source, without a slash at its end."""
+    """Return the folder of Spark's own checkpoint of a source, without a slash at its end."""
     return f"spark/{escape(source)}"
 
 
 def segment_part(segment: str) -> str:
-    """A new name at each call, for a part of that segment."""
+    """Return a new name for a part of that segment at each call."""
     return f"{segment}.{uuid4().hex}"
 
 
 def staging_folder(job_id: str, epoch: Epoch, run: RunNumber) -> str:
-    """The folder of a run's staged output, without a slash at its end."""
+    """Return the folder of a run's staged output, without a slash at its end."""
     if not is_id(job_id):
         raise ValueError(f"a job id is 32 hexadecimal digits, not {job_id!r}")
     return f"{STAGING}{job_id}/{_number(epoch)}/{_number(run)}"
@@ -286,7 +287,7 @@ def is_id(text: str) -> bool:
 
 
 def staging_epoch_folder(job_id: str, epoch: Epoch) -> str:
-    """The folder of everything staged by all runs of an epoch, for `list`."""
+    """Return the folder of everything that all runs of an epoch staged, for `list`."""
     return f"{staging_folder(job_id, epoch, RunNumber(0)).rpartition('/')[0]}/"
 
 
@@ -296,28 +297,28 @@ def probe(epoch: Epoch) -> str:
 
 
 def incarnation_folders(epoch: Epoch, incarnation: Incarnation) -> tuple[str, str]:
-    """The folders that a TaskManager writes to between its start and its end, for `list`."""
+    """Return the folders to which an incarnation of a TaskManager writes, for `list`."""
     path = f"{_number(epoch)}/{_number(incarnation)}/"
     return CHANGELOG + path, SHARED + path
 
 
 def epoch_folders(epoch: Epoch) -> list[str]:
-    """The folders that all TaskManagers of an epoch write to, for `list`."""
+    """Return the folders to which all TaskManagers of an epoch write, for `list`."""
     return [f"{CHANGELOG}{_number(epoch)}/", f"{SHARED}{_number(epoch)}/"]
 
 
 def sources_folder(epoch: Epoch) -> str:
-    """The folder of an epoch's discovery chunks, for `list`."""
+    """Return the folder of an epoch's discovery chunks, for `list`."""
     return f"{SOURCES}{_number(epoch)}/"
 
 
 def checkpoint_folders(epoch: Epoch) -> tuple[str, str]:
-    """The folders of an epoch's checkpoints, for `list`."""
+    """Return the folders of an epoch's checkpoints, for `list`."""
     return f"{GATHERED}{_number(epoch)}/", f"{MANIFESTS}{_number(epoch)}/"
 
 
 def longest(sources: Iterable[str], sinks: Iterable[str]) -> str:
-    """A name as long as the longest name of a job's objects. Raises `SettingsError` as `escape` does."""
+    """Return a name as long as the longest name of a job's objects. Raises `SettingsError` as `escape` does."""
     unit = "x" * 80  # batch, unit, attempt and number of a staged file
     found = [segment_part(segment(Epoch(0), source, 0)) for source in sources]
     found += [f"{staging_folder('0' * 32, Epoch(0), RunNumber(0))}/{escape(sink)}/{unit}" for sink in sinks]
@@ -341,7 +342,7 @@ def escape(name: str) -> str:
 
 
 def unescape(escaped: str) -> str | None:
-    """Restore the name from its escaped form; None if `escape` cannot have made it."""
+    """Restore a name from its escaped form; None if `escape` cannot have made this form."""
     try:
         raw = re.sub(r"=([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), escaped).encode("latin-1")
         name = raw.decode("utf-8", "surrogatepass")
@@ -351,7 +352,7 @@ def unescape(escaped: str) -> str | None:
 
 
 def parse(name: str) -> Name | None:
-    """Parse a name; None if this module cannot have built it."""
+    """Parse a name. Returns None if this module cannot have built it."""
     if name == "job":
         return JobName()
     if name == begun():
@@ -379,14 +380,14 @@ def part(reference: str) -> GatheredPart | None:
 
 
 def meaning(reference: str) -> Name | None:
-    """Parse a name; for the reference to a part, the name of the object that the part stands for."""
+    """Parse a name. For the reference to a part, return the name of the object that the part replaces."""
     found = part(reference)
     return parse(reference) if found is None else found.stands_for
 
 
 def check_same(name: str, built: Callable[..., str], *parts: object) -> None:
-    """Check that an object, or a part of a gathered object, says the name under which it is stored: the name `built`
-    from its `parts`. Raises `CorruptObject`."""
+    """Check that the content of an object, or of a part of a gathered object, fits its name: `built(*parts)` must give
+    the name. Raises `CorruptObject`."""
     try:
         said = built(*parts)
     except (ValueError, SettingsError):
@@ -399,8 +400,8 @@ def check_same(name: str, built: Callable[..., str], *parts: object) -> None:
 
 
 def check_writer(name: str, said: str | None, jobs: Collection[str]) -> None:
-    """Check the id of the job that wrote an object. `said`: None in old objects; `jobs`: empty if any job may have
-    written it. Raises `CorruptObject`."""
+    """Check the id of the job that wrote an object. `said`: the id in the object, None in old objects. `jobs`: the
+    allowed ids; empty if any job may have written it. Raises `CorruptObject`."""
     if said is not None and jobs and said not in jobs:
         raise CorruptObject(
             f"{name}: was written by job id {said}, expected {' or '.join(sorted(jobs))}: it belongs to the storage of "
@@ -409,7 +410,7 @@ def check_writer(name: str, said: str | None, jobs: Collection[str]) -> None:
 
 
 def epoch_of(name: str) -> int | None:
-    """The epoch that an object belongs to; None for the job, the journal, the history, heartbeats and unknown
+    """Return the epoch to which an object belongs; None for the job, the journal, the history, heartbeats and unknown
     names."""
     parsed = parse(name)
     return parsed.epoch if isinstance(parsed, EpochName) else None
@@ -418,7 +419,7 @@ def epoch_of(name: str) -> int | None:
 _N = rf"\d{{{DIGITS}}}"
 _HEX = re.compile(r"[0-9a-f]{32}")
 _DOTS = {"", ".", ".."}
-"""Segments that no name has: file systems take them for other folders."""
+"""Segments that no name contains, since file systems read them as other folders."""
 _UUID = r"(?P<uuid>[0-9a-f]{32})"
 _PARSERS = {
     JOURNAL: re.compile(rf"(?P<number>{_N})", re.ASCII),

@@ -1,7 +1,7 @@
 """The stores that obstore opens: files, memory, S3, GCS, Azure.
 
-Invariants: obstore's own retries are off; a whole-object write is atomic; messages carry no credentials
-(obstore's errors are not chained, since they may show a signed URL).
+Invariants: obstore's own retries are off. Writing an object is atomic. Messages contain no credentials (obstore's
+errors are not chained, since they may show a signed URL).
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from holdfast.storage.store import ObjectInfo, ObjectStore
 
 MULTIPART_CHUNK_BYTES = 16 * 1024 * 1024
 UNREADABLE_NAME = "Encountered object with invalid path"
-"""Part of obstore's error for an object whose name has an empty segment or a segment of dots."""
+"""Part of obstore's error message for an object whose name has an empty segment or a segment of dots."""
 LISTED_AT_ONCE = 1_000
-"""Objects that are taken from a listing at once."""
+"""Number of objects that are read from a listing at once."""
 LISTED_MAX = 50_000_000
-"""Objects of a listing. A listing with more is taken for one that never ends."""
+"""Most objects of a listing. A listing with more counts as endless."""
 CREATE_FOLDER_ATTEMPTS_MAX = 50
 CLIENT_OPTIONS = frozenset(
     (
@@ -57,7 +57,7 @@ CLIENT_OPTIONS = frozenset(
 PROVIDER_PREFIX = re.compile(r"^(aws|google|gcs|azure)_")
 
 CONNECT_TIMEOUT = "3s"
-"""Connection time-out unless the options set another; a store in reach answers in a fraction of it."""
+"""Connection time-out unless the options set another. A reachable store answers in a fraction of it."""
 
 CONNECTION_REASONS = {
     r"dns error": "the host's name is not known",
@@ -70,7 +70,7 @@ reason). Patterns are tried in order. Two timers of the HTTP client watch a conn
 
 NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist")
 NO_OBJECT = re.compile(r"\(code: NoSuchKey\)")
-"""Texts by which stores say that a bucket, or an object to be deleted with others, is not there."""
+"""Pattern of texts by which stores say that a bucket, or one of several objects to delete, does not exist."""
 
 T = TypeVar("T")
 _shared: dict[str, "ObstoreStore"] = {}
@@ -78,7 +78,7 @@ _shared_lock = threading.Lock()
 
 
 class ObstoreStore:
-    """An `ObjectStore` over any store of obstore's."""
+    """An `ObjectStore` that uses any of obstore's stores."""
 
     multipart_bytes_min: float = 64 * 1024 * 1024
 
@@ -127,7 +127,7 @@ class ObstoreStore:
         try:
             self._do("delete", names[0], lambda: obstore.delete(self._store, list(names)))
         except ObjectNotFound:
-            # Some stores stop at a missing name, so the rest is deleted name by name.
+            # Some stores stop at a missing object, so the others are then deleted one by one.
             self._delete_each(names)
 
     def _delete_each(self, names: Sequence[str]) -> None:
@@ -168,7 +168,7 @@ def _listed(store: Any, prefix: str, after: str | None) -> list[ObjectInfo]:
 
 
 def _reason(error: BaseException) -> str:
-    """The text of obstore's error, with a plain reason for a failed connection; without its debug output."""
+    """Return the text of obstore's error without its debug output, and with a plain reason for a failed connection."""
     text, _, source = str(error).partition("\n\nDebug source")
     text = text.strip() or type(error).__name__
     reason = next((words for marker, words in CONNECTION_REASONS.items() if re.search(marker, source)), None)
@@ -198,12 +198,13 @@ class FileStore(ObstoreStore):
         self._write(name, lambda: super(FileStore, self).create(name, data))
 
     def _write(self, name: str, write: Callable[[], None]) -> None:
-        """Write a file into its folder. A private file has its rights only afterwards, so its folder is private too."""
+        """Write a file into its folder. A private file gets its permissions only afterwards, so its folder is private
+        too."""
         refuse_links(self._path, name)
         file = Path(self._path, name)
 
         def write_privately() -> None:
-            # Somebody removes emptied folders at the same moment: the put makes them.
+            # Another process removes empty folders at the same moment: the put makes them again.
             with contextlib.suppress(FileNotFoundError, FileExistsError):
                 make_private_folder(file.parent)
             write()
@@ -232,14 +233,14 @@ class FileStore(ObstoreStore):
             except (ObjectExists, ObjectNotFound):
                 raise
             except StorageError as error:
-                # Making the folder comes before anything is written, so this repeats no put.
+                # The folder is made before anything is written, so this does not repeat a put.
                 if "Unable to create dir" not in str(error) or attempt + 1 == CREATE_FOLDER_ATTEMPTS_MAX:
                     raise
         raise AssertionError("unreachable")
 
 
 class PublicFileStore(FileStore):
-    """A folder that others read as a table: they skip names that begin with `_`.
+    """A folder that other programs read as a table. They skip names that begin with `_`.
 
     obstore writes to `<name>#1` and then renames it. A process that dies in between would leave that file for readers
     of the table, so the file is first written under a name that they skip.
@@ -259,7 +260,7 @@ def _require_folder(prefix: str) -> None:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone."""
+    """Make a folder and its missing parents, with access only for this user."""
     if folder.is_dir():
         return
     make_private_folder(folder.parent)
@@ -267,8 +268,8 @@ def make_private_folder(folder: Path) -> None:
 
 
 def file_store(url: str, path: str, *, make: bool = True, public: bool = False, private: bool = True) -> ObjectStore:
-    """Open a store in a folder. `make`: create the folder, which must exist otherwise; `public`: others read it as a
-    table; `private`: what the store makes is for this user alone."""
+    """Open a store in a folder. `make`: create the folder, which must exist otherwise. `public`: other programs read it
+    as a table. `private`: only this user may access the files that the store makes."""
     if not make and not Path(path).is_dir():
         raise StorageError(f"storage {url}: there is no such folder")
     kind = PublicFileStore if public else FileStore
@@ -280,7 +281,7 @@ def file_store(url: str, path: str, *, make: bool = True, public: bool = False, 
 
 
 def memory_store(url: str) -> ObjectStore:
-    """The store of this process under that URL."""
+    """Return the store in this process's memory under that URL."""
     with _shared_lock:
         if url not in _shared:
             _shared[url] = ObstoreStore(url, MemoryStore())
@@ -306,7 +307,7 @@ def cloud_store(url: str, storage_options: Mapping[str, str]) -> ObjectStore:
 
 
 def _check_urls(options: Mapping[str, Any]) -> None:
-    """Raise `SettingsError` for a URL with which obstore would panic at its first request."""
+    """Raise `SettingsError` for a URL that would make obstore panic at its first request."""
     for name, value in options.items():
         if name.endswith(("endpoint", "url")):
             try:

@@ -1,4 +1,4 @@
-"""Quick checks of a store before anything relies on it: that it can be reached at all, and that it keeps conditions."""
+"""Quick checks of a store before anything relies on it: that it can be reached, and that it obeys conditions."""
 
 import re
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ QUICK = {"timeout": "5s", "connect_timeout": "2s"}
 """Time-outs of an attempt; the user's own time-outs take precedence."""
 
 CONDITION_ATTEMPTS_MAX = 4
-"""Attempts at the put that has to be refused; each further attempt outlasts another failed request."""
+"""Attempts at the put that the store must refuse. Each further attempt tolerates one more failed request."""
 
 NO_CREDENTIALS = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|169\.254\.170\.2")
-"""Addresses that cloud machines ask for their identity; a request there means that no credentials were given."""
+"""Addresses at which cloud machines ask for their identity. A request there means that no credentials were given."""
 
 LOCAL = ("file:", "memory:")
 
 
 def check_reachable(url: str, storage_options: Mapping[str, str] | None = None, whose: str = "storage") -> None:
-    """Ask the store of a job for its journal; give up after about ten seconds.
+    """Ask the store of a job for its journal. The call fails after about ten seconds.
 
     Raises
     ------
@@ -52,12 +52,13 @@ def check_reachable(url: str, storage_options: Mapping[str, str] | None = None, 
 
 
 def check_put_if_absent(store: ObjectStore, name: str, data: bytes) -> None:
-    """Put an object if absent that is there with the same data, which a store has to refuse.
+    """Repeat a put-if-absent of an existing object with the same data. The store must refuse it.
 
     Raises
     ------
     JobRefused
-        The store took the put: it ignores the condition (`If-None-Match: *`), and could not keep two writers apart.
+        The store accepted the put: it ignores the condition (`If-None-Match: *`), so two JobMasters could write the
+        same record.
     StorageError
         The store did not answer.
     """

@@ -1,11 +1,11 @@
-"""Reading of stored bytes that somebody else may have written: bounded, checked, and refused by name.
+"""Safe reading of stored bytes that may be forged: memory is bounded, content is checked, and errors name the object.
 
     payload ──inflate──► decode ──► msgspec data           Arrow stream ──read_batches──► record batches, checked fully
 
-Whoever may write to a storage can make checksums right. Readers therefore hold for every content: memory is in
-proportion to the stored bytes (`inflated_bytes_max`), nesting ends with Python's own bound, and Arrow data points into
-its own buffers alone. The only error that a content can cause is `CorruptObject`, which names the object. This module
-does not know the meaning of what it reads.
+A user who may write to a storage can also forge checksums. So readers must be safe for every content: memory is
+proportional to the stored bytes (`inflated_bytes_max`), Python's own bound limits nesting, and Arrow data refers only
+to its own buffers. The only error that a content can cause is `CorruptObject`, which names the object. This module does
+not know the meaning of the data that it reads.
 """
 
 import struct
@@ -27,30 +27,31 @@ from holdfast.storage.store import ObjectStore
 
 INFLATED_BYTES = 64 * 1024 * 1024
 INFLATED_RATIO = 100
-"""Bytes that stored bytes may take once they are inflated: `INFLATED_BYTES`, and `INFLATED_RATIO` for each stored byte.
-Keys, paths and names differ from each other, so that real objects shrink to a twentieth at best. A higher value lets a
-crafted object take more memory."""
+"""Bound on the inflated size of stored bytes: `INFLATED_BYTES`, and `INFLATED_RATIO` for each stored byte. Keys, paths
+and names differ, so real objects shrink to a twentieth at best. A higher value lets a forged object use more memory."""
 STEP_BYTES = 1024 * 1024
 
 T = TypeVar("T")
 
 _ALONE = pa.ipc.IpcReadOptions(use_threads=False)
-"""Streams are decoded side by side. Handing columns of a small batch to other threads takes longer than decoding."""
+"""Options without threads: passing the columns of a small batch to other threads takes longer than decoding them, and
+several streams are decoded in parallel anyway."""
 _CONTINUATION = 0xFFFFFFFF
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _CUSTOM_METADATA = 4
 _PLAIN = -1
-"""Said in place of a compressed buffer's inflated length: the buffer is not compressed."""
+"""The value instead of a buffer's inflated length that means: this buffer is not compressed."""
 
 
 def read(store: ObjectStore, reference: str) -> bytes:
-    """The bytes of an object, or of a part of a gathered object. Raises `StorageError`, `ObjectNotFound`."""
+    """Return the bytes of an object, or of a part of a gathered object. Raises `StorageError`, `ObjectNotFound`."""
     part = names.part(reference)
     return store.get(reference) if part is None else store.get_range(part.object, part.offset, part.length)
 
 
 def read_all(store: ObjectStore, references: Sequence[str], each: Callable[..., Iterable[bytes]] = map) -> list[bytes]:
-    """The bytes of all of them, in order; an object of which several parts are wanted is read once, as a whole.
+    """Return the bytes of all references, in order. An object of which several parts are wanted is read once,
+    completely.
 
     `each` maps a function over names, perhaps on several threads. Raises as `read` does.
     """
@@ -68,13 +69,13 @@ def _cut_out(data: bytes, reference: str) -> bytes:
 
 
 def inflated_bytes_max(stored_bytes: int) -> int:
-    """The most bytes that so many stored bytes may take once they are inflated."""
+    """Return the bound on the inflated size of so many stored bytes."""
     return INFLATED_BYTES + INFLATED_RATIO * stored_bytes
 
 
 def inflate(what: str, payload: bytes, problem: str) -> bytes:
-    """Inflate zlib's bytes. Raises `CorruptObject` for other bytes, and if they take more than is allowed, as `decode`
-    does."""
+    """Inflate bytes of zlib. Raises `CorruptObject`, with the texts of `decode`, for other bytes and if the result is
+    too large."""
     bytes_max, inflated, rest = inflated_bytes_max(len(payload)), bytearray(), payload
     stream = zlib.decompressobj()
     try:
@@ -94,7 +95,7 @@ def inflate(what: str, payload: bytes, problem: str) -> bytes:
 
 
 def decode(what: str, payload: bytes, decoder: "msgspec.msgpack.Decoder[T]", problem: str) -> T:
-    """Decode msgpack. Raises `CorruptObject`, which says `what` has which `problem`."""
+    """Decode msgpack. Raises `CorruptObject`, whose message names the object `what` and its `problem`."""
     try:
         return decoder.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -112,13 +113,13 @@ def read_schema(what: str, data: bytes) -> pa.Schema:
 
 
 def read_batches(what: str, data: bytes | memoryview | pa.Buffer) -> list[pa.RecordBatch]:
-    """The record batches of a stored Arrow stream, without a copy where they are not compressed.
+    """Return the record batches of a stored Arrow stream. Uncompressed buffers are not copied.
 
     Raises
     ------
     CorruptObject
-        The bytes are no Arrow stream, a buffer lies outside of them or inflates to too much, or a value refers to bytes
-        outside of its column.
+        The bytes are no Arrow stream, a buffer lies outside them or inflates to too many bytes, or a value refers to
+        bytes outside its column.
     """
     buffer = pa.py_buffer(data)
     try:
@@ -134,7 +135,7 @@ def read_batches(what: str, data: bytes | memoryview | pa.Buffer) -> list[pa.Rec
 
 
 def read_table(what: str, data: bytes | memoryview | pa.Buffer) -> pa.Table:
-    """The table in a stored Arrow stream. Raises `CorruptObject`, as `read_batches` does."""
+    """Return the table in a stored Arrow stream. Raises `CorruptObject`, as `read_batches` does."""
     batches = read_batches(what, data)
     if batches:
         return pa.Table.from_batches(batches)
@@ -145,17 +146,17 @@ def read_table(what: str, data: bytes | memoryview | pa.Buffer) -> pa.Table:
 
 
 def _check_texts(fields: Iterable[pa.Field]) -> None:
-    """Check that names and time zones are texts: Arrow takes them as they come. Raises `UnicodeDecodeError`."""
+    """Check that names and time zones are valid UTF-8, since Arrow does not. Raises `UnicodeDecodeError`."""
     for field in fields:
         str(field.name), getattr(field.type, "tz", None)
         _check_texts(field.type.field(at) for at in range(field.type.num_fields))
 
 
 def _check_sizes(data: memoryview) -> None:
-    """Check that each buffer lies within its message, and that all together inflate to no more than is allowed.
+    """Check that each buffer lies within its message, and that all together inflate to no more than the bound.
 
-    Arrow allocates the inflated size that a buffer claims before it looks at the buffer. Raises `ValueError`,
-    `IndexError` or `struct.error`.
+    Arrow allocates the inflated size that a buffer claims before it reads the buffer. Raises `ValueError`, `IndexError`
+    or `struct.error`.
     """
     left = inflated_bytes_max(len(data))
     for metadata, body in _messages(data):
@@ -184,7 +185,7 @@ def _check_sizes(data: memoryview) -> None:
 
 
 def _messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
-    """The metadata and the body of each message of a stream."""
+    """Yield the metadata and the body of each message of a stream."""
     at = 0
     while at + 4 <= len(data):
         length = _u32(data, at)
@@ -204,7 +205,7 @@ def _messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
 
 
 class _Table:
-    """A table of FlatBuffers, in which Arrow's messages describe themselves. Fields have numbers."""
+    """A table of FlatBuffers, the format of the metadata in Arrow's messages. Fields have numbers."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data = data
@@ -231,7 +232,7 @@ class _Table:
         return None if place is None else _Table(self._data, place + _u32(self._data, place))
 
     def buffers(self) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
-        """Start and length of each buffer of a record batch."""
+        """Return the start and length of each buffer of a record batch."""
         place = self._place(2)
         if place is None:
             return np.empty((0, 2), np.int64)

@@ -1,10 +1,10 @@
-"""Retries of single requests to the store, at once and a few times, for errors that pass within a second.
+"""Retries of single requests to the store: a few quick ones, for errors that last less than a second.
 
-Only requests that can be repeated without harm are retried: reads, listings, deletes, and puts, whose names are never
+Only requests that can be repeated without harm are retried: reads, listings, deletes, and puts, since a name is never
 used for two contents. `create` is never retried: its caller (`journal/`) finds out the outcome. The changelog's
-uploader, and the JobMaster's puts of a checkpoint's objects, have retry policies and use the store without this layer.
-Above all of them, whole steps are tried again: a record by `journal/patience`, publication and deletions by the
-coordinator, batches and restores by the execution machine.
+uploader and the JobMaster's puts of a checkpoint's objects have their own retry policies, and use the store without
+this layer. Above this layer, complete steps are repeated: a record by `journal/patience`, publication and deletions by
+the coordinator, batches and restores by the execution machine.
 """
 
 import random
@@ -22,8 +22,8 @@ T = TypeVar("T")
 class RetryingStore:
     """Repeats requests that failed with an I/O error, up to `attempts_max` attempts in all.
 
-    Waits `first_delay_s` after the first failure, then twice as long each time, less up to a half at random.
-    The last error is raised as it came. `ObjectNotFound` is an answer, not a failure.
+    It waits `first_delay_s` after the first failure, and then twice as long each time, minus a random part of up to a
+    half. The last error is raised unchanged. `ObjectNotFound` is an answer, not a failure.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class RetryingStore:
 
     @property
     def inner(self) -> ObjectStore:
-        """The same store without retries."""
+        """Return the same store without retries."""
         return self._inner
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
@@ -77,5 +77,5 @@ class RetryingStore:
 
 
 def without_retries(store: ObjectStore) -> ObjectStore:
-    """The same store for a layer that retries itself."""
+    """Return the same store without retries, for a layer that retries on its own."""
     return store.inner if isinstance(store, RetryingStore) else store

@@ -17,7 +17,7 @@ from holdfast.storage import names
 from holdfast.storage.urls import path_of, refuse_long, split_url
 
 PRIVATE, UMASK = "private", "umask"
-"""Values of the storage option `file_permissions`: rights of what is made below a `file://` URL."""
+"""Values of the storage option `file_permissions`: the permissions of files and folders made below a `file://` URL."""
 
 SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
 
@@ -37,12 +37,12 @@ class ObjectStore(Protocol):
     url: str
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        """Write a whole object, replacing an object of that name. Atomic: readers see the old or the new, never a
+        """Write an object, and replace any object of that name. Atomic: readers see the old or the new object, never a
         part."""
         ...
 
     def create(self, name: str, data: bytes) -> None:
-        """Put-if-absent, atomic. Never retried by anything below the caller.
+        """Write an object if none of that name exists, atomically. Nothing below the caller retries this.
 
         Raises `ObjectExists` if the store reports that the object exists. After this or any other error the object may
         have been written, or may be written later: the caller reads it back.
@@ -50,18 +50,19 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, name: str) -> bytes:
-        """The whole object. Raises `ObjectNotFound`."""
+        """Return the complete object. Raises `ObjectNotFound`."""
         ...
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes from `offset`. Raises `ObjectNotFound`; `StorageError` if the object is shorter."""
+        """Return exactly `length` bytes from `offset`. Raises `ObjectNotFound`; `StorageError` if the object is
+        shorter."""
         ...
 
     def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
-        """All objects in a folder (`"journal/"`, or `""` for all) and below it, sorted by name.
+        """Return all objects in a folder (`"journal/"`, or `""` for all) and below it, sorted by name.
 
-        Only names greater than `after`. Objects created or deleted meanwhile may or may not be in it;
-        all that existed when the call began and still exist when it ends are.
+        Only names greater than `after` are returned. Objects that are created or deleted meanwhile may be missing; all
+        objects that exist during the complete call are returned.
         """
         ...
 
