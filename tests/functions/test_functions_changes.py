@@ -89,7 +89,7 @@ def test_results_are_those_of_the_table_after_every_batch(seed: int, changes: bo
     table, told = ChangingTable(seed, SCHEMA), Told(upserts=not changes)
     operator = operator_of(AGGREGATES, changes)
     draw = random.Random(seed)
-    for number in range(1, 11):
+    for number in range(1, 7):
         made = table.change(draw.choice([1, 3, 20]))
         rows = [table.batch(made)]
         if draw.random() < 0.3:
