@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--kind", "sliding", "--rows", "600000"], ["--open", "1,10"]], ids=["kind", "open"]
+    "arguments",
+    [pytest.param(["--kind", "sliding", "--rows", "600000"], marks=pytest.mark.long), ["--open", "1,10"]],
+    ids=["kind", "open"],
 )
 def test_the_benchmark_of_windows_runs(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "benchmarks.windows", "--json", *arguments]

@@ -17,7 +17,7 @@ FACTOR_MAX = 4
 """Greatest peak as a multiple of the setting: source, sender and storage are in the process, too."""
 WIDER = {"lists": 5}
 """A sender has the values of lists as objects and in Arrow, and the operator so again."""
-QUICK = {"outer join in sliding windows", "flat map"}
+QUICK = {"outer join in sliding windows"}
 NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in DECLARED]
 
 

@@ -32,6 +32,12 @@ from waiting import until
 BACKENDS = [hf.HashMapState(), hf.RocksDBState(cache_max_entries=20)]
 LOG_ALONE, MATERIALIZED = 64, 2
 """Pieces of a log before its table is materialized."""
+OTHER_PAIRS = [(BACKENDS[0], MATERIALIZED), (BACKENDS[1], LOG_ALONE)]
+PAIRS = [
+    *((BACKENDS[0], LOG_ALONE), (BACKENDS[1], MATERIALIZED)),
+    *(pytest.param(each, marks=pytest.mark.long) for each in OTHER_PAIRS),
+]
+"""Each backend and each length of a log once; the other pairs are long."""
 
 
 class Job:
@@ -98,7 +104,7 @@ class Job:
         assert newest(self.sink.rows(), "k") == {k: {"n": n, "total": totals[k]} for k, n in counts.items()}
 
 
-@pytest.fixture(params=[(state, handles) for state in BACKENDS for handles in (LOG_ALONE, MATERIALIZED)], ids=str)
+@pytest.fixture(params=PAIRS, ids=str)
 def job(request, tmp_path):
     made = Job(tmp_path, *request.param)
     yield made

@@ -457,8 +457,8 @@ def test_the_least_memory_that_is_allowed_is_enough_for_many_subtasks_with_many_
             return ()
 
     job = new_job(state=state, parallelism=64, task_manager=hf.TaskManagerConfig(memory=MEMORY_BYTES_MIN))
-    job.read(hf.SequenceSource(5_000)).key_by("value").process(Every(), "k BIGINT").write(hf.NoopSink())
-    assert run(job).totals.rows == 5_000
+    job.read(hf.SequenceSource(1_000)).key_by("value").process(Every(), "k BIGINT").write(hf.NoopSink())
+    assert run(job).totals.rows == 1_000
 
 
 @pytest.mark.parametrize("damage", ["missing", "altered"])

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_the_scale_benchmark_measures_batches_checkpoints_and_failovers():
     sizes = ["--task-managers", "4", "--subtasks", "2", "--senders", "4", "--splits", "8"]
     rounds = ["--batches", "2", "--checkpoints", "2", "--failovers", "1"]

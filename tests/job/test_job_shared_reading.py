@@ -103,7 +103,7 @@ def test_rows_that_one_sink_cannot_show_reach_the_others(tmp_path, monkeypatch):
 @pytest.mark.parametrize("bytes_max", [waiting_rows.KEPT_BYTES_MAX, 0], ids=["in memory", "on disk"])
 def test_each_of_many_sinks_is_exact_through_losses_and_failures_of_some(tmp_path, monkeypatch, bytes_max):
     monkeypatch.setattr(waiting_rows, "KEPT_BYTES_MAX", bytes_max)
-    storage, feed, targets, clusters = new_storage(), Feed(name="feed"), Targets(tmp_path, 20), []
+    storage, feed, targets, clusters = new_storage(), Feed(name="feed"), Targets(tmp_path, 8), []
     failing = []
 
     stage = hf.DeltaSink.stage

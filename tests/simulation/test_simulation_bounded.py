@@ -22,7 +22,7 @@ from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import Fault, FaultyStore, ManualClock, SlowStore, start
 
 KEYS = 100
-WINDOW = 200
+WINDOW = 100
 """More than a cycle of the log: what is stored grows until a materialization, and then shrinks."""
 
 RESTORED = 7
@@ -151,11 +151,11 @@ def test_checkpoints_that_fail_one_after_the_other_store_and_copy_no_more_and_mo
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("early", "late"), [(220, 440), pytest.param(1_000, 10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("early", "late"), [(110, 220), pytest.param(1_000, 10_000, marks=pytest.mark.long)])
 def test_later_checkpoints_store_no_more_than_early_ones_did(early: int, late: int) -> None:
     clock, storage = ManualClock(), f"memory://bounded/{late}"
     store = open_store(storage)
-    config = hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=16))
+    config = hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=8))
     job = hf.Job(
         None,
         name="bounded",

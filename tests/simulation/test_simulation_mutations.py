@@ -96,8 +96,8 @@ room, whose result is another, or an error, with the rule broken."""
 
 
 def found_by(name: str) -> int | None:
-    """The first seed in which an invariant does not hold; in which it does, with the rule as it is."""
-    matters = MATTERS.get(name, lambda drawn: True)
+    """Return a seed in which an invariant does not hold, and holds with the rule as it is; None if there is none."""
+    matters, shown = MATTERS.get(name, lambda drawn: True), None
     for seed in filter(lambda seed: matters(draw(seed)), [PINNED.first(name), *range(SEEDS)]):
         try:
             with MUTATIONS[name](), contextlib.redirect_stdout(io.StringIO()):
@@ -105,12 +105,12 @@ def found_by(name: str) -> int | None:
         except Broken as broken:
             print(f"{name}: seed {seed}: {broken}")
             assert "TypeError" not in str(broken), "what was put in place of the rule does not fit"
-            simulate(seed)
-            PINNED.found(name, seed)
-            return seed
+            world, shown = simulate(seed), seed
+            if PINNED.found(name, seed, len(world.runtime.trace)):
+                break
         except Stalled:
             continue  # the harness may wait in vain for many reasons: that alone shows nothing
-    return None
+    return shown
 
 
 def missing_function(name: str) -> str | None:

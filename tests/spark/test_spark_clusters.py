@@ -1,6 +1,7 @@
 """The same job where executors are processes of their own: `local-cluster`, and a standalone master with two workers.
 
-Everything starts from the installed PySpark; nothing else is needed.
+Everything starts from the installed PySpark; nothing else is needed. In `make test` executors are processes in
+`test_spark_hosts` (on Spark Connect) and in `kills/test_kills_executors`.
 """
 
 import json
@@ -58,6 +59,7 @@ def right(found: dict, host: str = "127.0.0.1") -> None:
     assert found["restarts"] == []
 
 
+@pytest.mark.long
 def test_executors_that_are_processes_give_the_same_answer(tmp_path):
     right(run_on("local-cluster[2,2,1024]", tmp_path))
 

@@ -37,6 +37,7 @@ def test_a_local_session_runs_on_the_drivers_python_without_a_bar_and_ends_witho
     assert "WARN" not in ended and "ERROR" not in ended
 
 
+@pytest.mark.long
 def test_executors_with_another_python_are_refused_with_the_setting_that_helps(first_day):
     printed, _ = first_day("local-cluster[1,2,1024]")
     assert printed.startswith("RAISED ")

@@ -6,7 +6,6 @@ import types
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
@@ -213,25 +212,9 @@ def test_errors_of_functions_come_back_from_wherever_they_run(spark, tmp_path):
             r"ValueError: I do not take sevens",
         ),
         (
-            lambda stream: stream.where(
-                pc.divide(pc.scalar(10), pc.subtract(pc.field("v"), pc.scalar(7))) > 0
-            ).transform(lambda df: df.select("v")),
-            hf.BadRecord,
-            r"source 'sequence-1'.*where\(.*divide by zero.*the row is .*Filter such rows out",
-        ),
-        (
             lambda stream: stream.transform(lambda df: df.selectExpr("10 / (v - 7) AS v")),
             hf.UserFunctionError,
             r"raised in Spark: \[DIVIDE_BY_ZERO\]",
-        ),
-        (
-            lambda stream: (
-                stream.transform(lambda df: df.selectExpr("if(v = 7, null, k) AS k"))
-                .key_by("k")
-                .aggregate(n=hf.count())
-            ),
-            hf.BadRecord,
-            r"source 'sequence-1', split '\d(, \d)*'.*null in a key column \(k\).*Filter such rows out",
         ),
     ]:
         job, sink = new_job(spark, tmp_path), hf.MemorySink()
@@ -267,7 +250,7 @@ def test_a_dataframe_source_that_gives_other_columns_is_named(spark, tmp_path):
 
 
 def test_a_table_that_has_become_too_large_to_broadcast_ends_the_query(spark, tmp_path):
-    sizes = iter([1, 1, 10_000_000])
+    sizes = iter([1, 1, 2_000_000])
 
     def grown(df):
         static = spark.range(next(sizes)).selectExpr("id AS k", "id AS w")
