@@ -343,6 +343,7 @@ class Job:
             raise JobRefused(
                 f"read({source!r}): the source has several streams; read a single stream: read(source.table(name))"
             )
+        source = source.with_expressions(self.expression_settings)
         name = self.declared.name_for(source.name, source.kind)
         self.declared.sources[name] = source
         return Stream(self, ReadNode(SourceOrigin(name)))

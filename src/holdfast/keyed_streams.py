@@ -168,8 +168,11 @@ class KeyedStream:
             raise SettingsError(f"join({other!r}): expected a keyed stream; add .key_by(…) to it")
         if other._job is not self._job:
             raise JobRefused("join of streams of different jobs: read both sources in one job")
-        settings = JoinSettings(within, between, ttl, tolerance, how, suffix, late, self._rows.bad_records)
-        self._rows.check_late(late)
+        return self._joined(other, JoinSettings(within, between, ttl, tolerance, how, suffix, late), name)
+
+    def _joined(self, other: "KeyedStream", given: JoinSettings, name: str | None) -> "Stream":
+        settings = replace(given, bad_records=self._rows.bad_records)
+        self._rows.check_late(settings.late)
         inputs = (replace(side._declared, timed=settings.timed) for side in (self, other))
         return self._declare(name, "join", settings.spec, *inputs)
 

@@ -24,9 +24,12 @@ from functions_joins_kit import (
     shown,
 )
 from functions_windows_kit import BACKENDS, commit, undo
+from sqlglot import exp
 
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError
+from holdfast.expressions.declared import SqlExpression
+from holdfast.expressions.parse import parsed
 from holdfast.functions.joins import meeting
 from holdfast.functions.joins.declared import JoinSpec
 from holdfast.functions.joins.meeting import Intervals, Points, SortedPoints
@@ -58,16 +61,35 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
     return tables_of(BACKENDS[request.param], str(tmp_path))
 
 
-def spec_of(how: str, bounds: str) -> JoinSpec:
+CONDITIONS = {
+    "": None,
+    "left.n % 3 <> 0 AND (right.agent IS NULL OR left.page = '/')": "n % 3 <> 0 and (agent is null or page = '/')",
+}
+"""Conditions on pairs, here and in DuckDB."""
+
+
+def spec_of(how: str, bounds: str, condition: str = "") -> JoinSpec:
     left, right = (hf.window("clicked", 10), hf.window("begun", 10)) if bounds == "window" else (None, None)
     inputs = (
         OperatorInput(CLICKS, ("user",), EventTime(("clicked",), "clicked"), left, 1),
         OperatorInput(VISITS, ("id",), EventTime(("begun",), "begun"), right, 1),
     )
-    return settings(how, **BOUNDS[bounds]).spec("joined", inputs)
+    given = {"condition": pair_condition(condition)} if condition else {}
+    return settings(how, **BOUNDS[bounds], **given).spec("joined", inputs)
 
 
-def expected(how: str, bounds: str, clicks: Rows, visits: Rows) -> Counter[tuple[Any, ...]]:
+def pair_condition(text: str) -> SqlExpression:
+    """A condition over columns such as `left.n`, each of which is one name in pairs of rows."""
+
+    def change(node: Any) -> Any:
+        return exp.column(f"{node.table}.{node.name}", quoted=True) if isinstance(node, exp.Column) else node
+
+    return SqlExpression(text, given=parsed(text).transform(change))
+
+
+def expected(
+    how: str, bounds: str, clicks: Rows, visits: Rows, condition: str | None = None
+) -> Counter[tuple[Any, ...]]:
     """The same join by DuckDB, over all rows that were not late; the last value of a row is the time of its batch."""
     came = [pa.field(name, pa.int64()) for name in ("click_came", "visit_came")]
     left, right = (
@@ -85,6 +107,7 @@ def expected(how: str, bounds: str, clicks: Rows, visits: Rows) -> Counter[tuple
         window = f", to_timestamp(floor(epoch({time}) / 10) * 10) s, s + interval 10 seconds"
         columns = f"* exclude ({hidden}){window if bounds == 'window' else ''}"
         sql = f"select {columns} from clicks {kind} join visits on clicks.user = visits.id and {MEET[bounds]}"
+        sql += f" and {condition}" if condition else ""
         found = connection.sql(sql).to_arrow_table()
     return Counter(tuple(row.values()) for row in found.to_pylist())
 
@@ -106,10 +129,13 @@ def rows_of_a_key(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("rows_of_a_key")
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("bounds", BOUNDS)
-def test_joins_are_what_duckdb_gives_over_the_same_rows(bounds: str, how: str, tables: NewTable) -> None:
+@pytest.mark.parametrize("condition", CONDITIONS, ids=["", "condition"])
+def test_joins_are_what_duckdb_gives_over_the_same_rows(
+    condition: str, bounds: str, how: str, tables: NewTable
+) -> None:
     seed = random.randrange(1_000_000)
     print("seed", seed)
-    feed, spec = Feed(seed), spec_of(how, bounds)
+    feed, spec = Feed(seed), spec_of(how, bounds, condition)
     operator = spec.create(0, 128, tables)
     all_clicks: Rows = []
     all_visits: Rows = []
@@ -138,7 +164,7 @@ def test_joins_are_what_duckdb_gives_over_the_same_rows(bounds: str, how: str, t
             operator = restored(operator, spec, tables)
     found += shown(run_batch(operator, 60, [], [], (EVERYTHING_US, feed.watermark), EVERYTHING_US).output)
     commit(operator)
-    assert found == expected(how, bounds, all_clicks, all_visits)
+    assert found == expected(how, bounds, all_clicks, all_visits, CONDITIONS[condition])
     assert late == came - len(all_clicks) - len(all_visits)
     assert not any(len(table) for table in operator.tables.values()), "nothing is kept once all rows have left"
 

@@ -29,7 +29,7 @@ def test_each_split_is_a_region_where_no_operator_is_on_its_way(capsys: pytest.C
         "legs\n"
         "  level 0: sequence source 'numbers' → map_batches(<lambda>) → NoopSink 'nowhere'\n"
         "engines\n"
-        "  map_batches(<lambda>): Python in the sender\n"
+        "  map_batches(<lambda>): Python in the sender, because it is a function\n"
         "regions\n"
         "  source 'numbers': each split is a region\n"
     )

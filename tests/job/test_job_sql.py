@@ -128,6 +128,26 @@ WITHIN = "p.at BETWEEN b.at - INTERVAL 10 SECONDS AND b.at"
             [(10,), (20,)],
         ),
         (
+            f"SELECT b.price, p.name FROM bids b LEFT JOIN people p ON b.bidder = p.id AND {WITHIN} "
+            "AND b.price > p.id AND b.auction = 1",
+            [(10, "ann"), (20, None), (30, None), (5, None), (50, None)],
+        ),
+        (
+            f"SELECT p.id, b.price FROM bids b RIGHT JOIN people p ON b.bidder = p.id AND {WITHIN} "
+            "AND b.price > p.id + 5",
+            [(7, 20), (9, None)],
+        ),
+        (
+            f"SELECT b.price FROM bids b LEFT SEMI JOIN people p ON b.bidder = p.id AND {WITHIN} "
+            "AND b.price > p.id + 5",
+            [(20,)],
+        ),
+        (
+            f"SELECT b.price FROM bids b WHERE NOT EXISTS (SELECT 1 FROM people p WHERE p.id = b.bidder AND {WITHIN} "
+            "AND length(p.name) + b.price > 20 AND b.auction < 3)",
+            [(10,), (30,), (5,), (50,)],
+        ),
+        (
             f"SELECT b.price FROM bids b WHERE EXISTS (SELECT 1 FROM people p WHERE p.id = b.bidder AND {WITHIN})",
             [(10,), (20,), (5,)],
         ),
@@ -323,8 +343,8 @@ def test_groups_give_what_emit_says() -> None:
             "EXISTS takes SELECT … FROM a table WHERE",
         ),
         (
-            f"SELECT b.price FROM bids b LEFT JOIN people p ON b.bidder = p.id AND {WITHIN} AND b.price > p.id",
-            "kind left",
+            "SELECT b.price FROM bids b ASOF JOIN people p ON b.bidder = p.id AND b.at >= p.at AND b.price > p.id",
+            "not supported in ON of a join as of a time",
         ),
         (f"SELECT b.price FROM bids b JOIN people b ON b.bidder = b.id AND {WITHIN}", "two tables have the same name"),
         (

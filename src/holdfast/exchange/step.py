@@ -16,7 +16,7 @@ from holdfast.arrays import plain_rows, plain_schema
 from holdfast.calls.declared import AsyncCalls, CallPlace
 from holdfast.casts import cast_in_range
 from holdfast.exchange.partition import without
-from holdfast.functions.rows.expressions import VALUE_ERRORS
+from holdfast.expressions.failing import in_parts
 from holdfast.graph.program import MapBatches
 from holdfast.sources.schema_fit import fits, forbidden_nulls
 
@@ -77,21 +77,9 @@ def _parts(batch: pa.RecordBatch, step: MapBatches, where: Callable[[], str]) ->
 
 def _by_row(batch: pa.RecordBatch, step: MapBatches, refuse: Refuse) -> list[pa.RecordBatch]:
     """Evaluate expressions; rows for which they fail are refused."""
-    found: list[pa.RecordBatch] = []
-    failed: dict[int, str] = {}
-    waiting = [(0, batch.num_rows)]
-    while waiting:
-        first, count = waiting.pop()
-        try:
-            found.append(step.fn(batch.slice(first, count)))
-        except VALUE_ERRORS as error:
-            if count == 1:
-                failed[first] = f"{step} failed: {str(error).splitlines()[0]}"
-                continue
-            half = count // 2
-            waiting += [(first + half, count - half), (first, half)]
+    found, failed = in_parts(batch, step.fn)
     if failed:
-        refuse(batch, failed, False)
+        refuse(batch, {row: f"{step} failed: {reason}" for row, reason in failed.items()}, False)
     return found
 
 

@@ -220,12 +220,20 @@ class UnitRows:
             if read.is_skipped:
                 self._skip(source, origin, read)
                 continue
-            for batch in source.read_output(origin.output, read, self.work.store, self.work.leg.columns):
+            for batch in self._batches(source, origin, read):
                 self.position = batch.position
                 self._collect_bad(batch.bad)
+                if batch.newest is not None:
+                    self._note_event_time(batch.newest)
                 if batch.rows.num_rows:
                     rows = plain_rows(batch.rows, plain_schema(batch.rows.schema))
                     yield from self._timed(replace(batch, rows=rows))
+
+    def _batches(self, source: Source, origin: SourceOrigin, read: SplitRead) -> Iterator[SourceBatch]:
+        store, leg = self.work.store, self.work.leg
+        if leg.wanted is None or origin.output or not source.passes_over:
+            return source.read_output(origin.output, read, store, leg.columns)
+        return source.read_wanted(read, store, leg.columns, leg.wanted)
 
     def _skip(self, source: Source, origin: SourceOrigin, read: SplitRead) -> None:
         """Put the rows of a read aside, even if they cannot be parsed. If several legs read them, the first leg keeps

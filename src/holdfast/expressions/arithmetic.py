@@ -254,7 +254,7 @@ def remainder(binder: Binding, left: Term, right: Term, mode: str | None = None,
 def negative(binder: Binding, node: Term) -> Term:
     if pa.types.is_duration(node.type):
         return applied(node.type, lambda array: pc.negate(array.cast(pa.int64())).cast(node.type), node)
-    node = binder.fitted(node, "number", "the operand of -")
+    node = binder.fitted(_known(binder, node), "number", "the operand of -")
     if is_integer(node.type) and binder.settings.ansi:
         return applied(node.type, pc.negate_checked, node, fails=True)
     return applied(node.type, pc.negate, node)
@@ -307,8 +307,14 @@ def positive_of(_: Binding, node: Term) -> Term:
     return node
 
 
+def _known(binder: Binding, node: Term) -> Term:
+    """Return a null as a DOUBLE."""
+    return cast(node, pa.float64(), binder.settings) if pa.types.is_null(node.type) else node
+
+
 @function("abs", "number")
 def absolute(binder: Binding, node: Term) -> Term:
+    node = _known(binder, node)
     if is_integer(node.type) and binder.settings.ansi:
         return applied(node.type, pc.abs_checked, node, fails=True)
     return applied(node.type, pc.abs, node)

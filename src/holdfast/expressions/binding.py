@@ -1,6 +1,7 @@
 """Binding of a parsed tree to a schema: columns and functions are found, types are brought together."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 
 import pyarrow as pa
@@ -10,7 +11,16 @@ from holdfast.arrays import rebuilt
 from holdfast.expressions import operators
 from holdfast.expressions.conversions import cast
 from holdfast.expressions.literals import interval, number, text_of_literal
-from holdfast.expressions.nodes import ExpressionRefused, Scope, SqlSettings, Term, Value, constant, null_of
+from holdfast.expressions.nodes import (
+    ExpressionRefused,
+    Scope,
+    SharedTerm,
+    SqlSettings,
+    Term,
+    Value,
+    constant,
+    null_of,
+)
 from holdfast.expressions.table import NEAREST, found
 from holdfast.expressions.types import (
     INSTANT,
@@ -59,9 +69,18 @@ class Binder:
         """Columns of the schema that the bound trees read."""
         self.parameters: dict[str, Term] = {}
         """The parameters of the lambdas around the tree that is being bound."""
+        self._known: dict[exp.Expression, SharedTerm] = {}
+        """The terms of parts outside of lambdas: a part that stands there twice is one term."""
 
     def bound(self, tree: exp.Expression) -> Term:
         """Return the node of a tree. Raises `ExpressionRefused`."""
+        if self.parameters:
+            return self._bound(tree)
+        if tree not in self._known:
+            self._known[tree] = SharedTerm(self._bound(tree))
+        return self._known[tree].used()
+
+    def _bound(self, tree: exp.Expression) -> Term:
         special = _SPECIAL.get(type(tree))
         if special is not None:
             made: Term = special(self, tree)
@@ -202,8 +221,9 @@ def _alias(binder: Binder, tree: exp.Alias) -> Term:
 def _cast(binder: Binder, tree: exp.Cast) -> Term:
     literal = tree.this if isinstance(tree.this, exp.Literal) else None
     kind = type_of_sql(tree.to)
-    if literal is not None and not literal.is_string and not tree.args.get("safe"):
-        return number(literal.this, kind)
+    if literal is not None and not literal.is_string and not tree.args.get("safe") and is_number(kind):
+        with suppress(ExpressionRefused, pa.ArrowInvalid):  # A number that its type does not hold is cast as others.
+            return number(literal.this, kind)
     node = binder.bound(tree.this)
     return cast(node, kind, binder.settings, "try" if tree.args.get("safe") else None)
 
@@ -229,14 +249,31 @@ def _call(binder: Binder, tree: exp.Anonymous) -> Term:
         return lambdas.bound(binder, name, tree.expressions)
     if name in _TYPE_CALLS and len(tree.expressions) == 1:
         return cast(binder.bound(tree.expressions[0]), _TYPE_CALLS[name], binder.settings)
-    if (
-        name in ("dateadd", "timestampadd", "datediff", "timestampdiff", "date_diff", "date_add")
-        and len(tree.expressions) == 3
-    ):
-        raise ExpressionRefused(
-            f"{name} with a unit is not supported in expressions; add an interval to a time, or use transform(…)"
-        )
-    return found(name).node(binder, [binder.bound(each) for each in tree.expressions])
+    if name in _WITH_UNITS and len(tree.expressions) == 3:
+        from holdfast.expressions.units import of_unit
+
+        unit, *given = tree.expressions
+        return of_unit(binder, name, unit.name, *map(binder.bound, given))
+    function = found(name)
+    given = [binder.bound(each) for each in tree.expressions]
+    if name == "decode" and len(given) > 2:
+        return _decoded(binder, given)
+    if name in _TRIMS and len(given) == 2:
+        return found(_TRIMS[name]).node(binder, given if name == "btrim" else given[::-1])
+    return function.node(binder, given)
+
+
+_WITH_UNITS = {"dateadd", "timestampadd", "datediff", "timestampdiff", "date_diff", "date_add"}
+_TRIMS = {"btrim": "trim_of", "ltrim": "ltrim_of", "rtrim": "rtrim_of"}
+"""Functions that take the removed characters as well: `btrim` behind the text, the others before it."""
+
+
+def _decoded(binder: Binder, given: Sequence[Term]) -> Term:
+    """Make `decode(value, search, result, …, default)`, for which null equals null."""
+    value, *rest = given
+    default = [rest.pop()] if len(rest) % 2 else [null_of(pa.null())]
+    conditions = [operators.is_same(binder, value, each) for each in rest[::2]]
+    return operators.chosen(binder, conditions, [*rest[1::2], *default])
 
 
 def _named(name: str, *keys: str):  # type: ignore[no-untyped-def]
@@ -276,18 +313,20 @@ def _in(binder: Binder, tree: exp.In) -> Term:
 
 
 def _between(binder: Binder, tree: exp.Between) -> Term:
-    value, low, high = (binder.bound(tree.args[key]) for key in ("this", "low", "high"))
+    ends = (("ge", "low"), ("le", "high"))
     return operators.both(
-        binder, operators.compared(binder, "ge", value, low), operators.compared(binder, "le", value, high)
+        binder,
+        *(operators.compared(binder, how, binder.bound(tree.this), binder.bound(tree.args[end])) for how, end in ends),
     )
 
 
 def _case(binder: Binder, tree: exp.Case) -> Term:
-    subject = None if tree.this is None else binder.bound(tree.this)
     conditions, values = [], []
     for each in tree.args["ifs"]:
         condition = binder.bound(each.this)
-        conditions.append(condition if subject is None else operators.compared(binder, "eq", subject, condition))
+        if tree.this is not None:
+            condition = operators.compared(binder, "eq", binder.bound(tree.this), condition)
+        conditions.append(condition)
         values.append(binder.bound(each.args["true"]))
     default = tree.args.get("default")
     values.append(null_of(pa.null()) if default is None else binder.bound(default))

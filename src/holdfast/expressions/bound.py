@@ -3,14 +3,15 @@
 from typing import Any
 
 import pyarrow as pa
+from sqlglot import exp
 
-from holdfast.expressions import digests, formats, json_texts, lambdas, mathematics, patterns, sets, texts
+from holdfast.expressions import building, digests, formats, json_texts, lambdas, mathematics, patterns, sets, texts
 from holdfast.expressions.binding import Binder
 from holdfast.expressions.nodes import ExpressionRefused, Scope, SqlSettings, Term, array_of
 from holdfast.expressions.parse import parsed
 from holdfast.expressions.table import FUNCTIONS
 
-_LOADED = (digests, formats, json_texts, lambdas, mathematics, patterns, sets, texts)
+_LOADED = (building, digests, formats, json_texts, lambdas, mathematics, patterns, sets, texts)
 """Modules whose functions are in the table because they are loaded."""
 
 
@@ -38,6 +39,22 @@ class BoundExpression:
     @property
     def type(self) -> pa.DataType:
         return self._node.type
+
+    @property
+    def fails(self) -> bool:
+        """True if there are rows for which it fails."""
+        return self._node.fails
+
+    @property
+    def tree(self) -> Any:
+        """The tree of the text, in which a text that is the name of a column is that column."""
+        if self.text in self._schema.names:
+            return exp.Column(this=exp.to_identifier(self.text, quoted=True))
+        return parsed(self.text) if self._tree is None else self._tree
+
+    @property
+    def settings(self) -> SqlSettings:
+        return self._settings
 
     def __call__(self, rows: pa.RecordBatch) -> pa.Array:
         """Return the value for each row. Raises `pa.ArrowInvalid` if there is a row for which it fails."""

@@ -69,7 +69,7 @@ def chosen(binder: Binding, conditions: Sequence[Term], values: Sequence[Term]) 
 def first_true(conditions: Sequence[Term], values: Sequence[Term]) -> Term:
     kind = values[0].type
     nodes = [*conditions, *values]
-    if not any(each.fails for each in [*conditions[1:], *values]) and not pa.types.is_nested(kind):
+    if not any(each.fails or each.costly for each in [*conditions[1:], *values]) and not pa.types.is_nested(kind):
         return _without_failures(conditions, values)
 
     def run(rows: Scope) -> Value:

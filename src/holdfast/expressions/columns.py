@@ -1,6 +1,11 @@
-"""PySpark's `Column` as a text in Spark's SQL: its tree in the JVM is read node by node. PySpark is not imported."""
+"""PySpark's `Column` as a text in Spark's SQL: its tree, in the JVM or of Spark Connect's client, is read node by node.
 
+PySpark is not imported.
+"""
+
+import re
 from collections.abc import Callable, Sequence
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from holdfast.expressions.nodes import ExpressionRefused
@@ -36,11 +41,7 @@ _REFUSED = "is not supported in expressions; use transform(…)"
 def text_of(column: Any) -> str:
     """Return the text of a column. Raises `ExpressionRefused` for parts that have none, such as functions of Python."""
     classic = getattr(column, "_jc", None)
-    if classic is None:
-        raise ExpressionRefused(
-            "a Column of Spark Connect is not supported in expressions; write its text, such as 'a > 1'"
-        )
-    return _classic(classic.node())
+    return _connect(column._expr) if classic is None else _classic(classic.node())
 
 
 def _call(name: str, given: Sequence[str]) -> str:
@@ -145,4 +146,96 @@ _CLASSIC: dict[str, Callable[[Any], str]] = {
     "UnresolvedExtractValue": lambda node: f"{_classic(node.child())}[{_classic(node.extraction())}]",
     "LambdaFunction": _classic_lambda,
     "UnresolvedNamedLambdaVariable": lambda node: str(node.name()),
+}
+
+
+def _connect(node: Any) -> str:
+    kind = type(node).__name__
+    made = _CONNECT.get(kind)
+    if made is None:
+        raise ExpressionRefused(f"the Column {str(node)[:100]} ({kind}) {_REFUSED}")
+    return made(node)
+
+
+def _parts(name: str) -> list[str]:
+    """Return the parts of a name such as ``a.`b.c` ``."""
+    found = re.findall(r"`((?:[^`]|``)*)`|([^.`]+)", name)
+    return [quoted.replace("``", "`") or plain for quoted, plain in found]
+
+
+def _connect_literal(node: Any) -> str:
+    value, kind = node._value, node._dataType.simpleString()
+    if value is None:
+        return "NULL" if kind == "void" else f"CAST(NULL AS {kind})"
+    write = _LITERALS.get(kind.partition("(")[0].partition("<")[0])
+    if write is None:
+        raise ExpressionRefused(f"the literal {node} of a Column, of the type {kind}, {_REFUSED}")
+    return write(value, node)
+
+
+def _floating(value: float) -> str:
+    is_plain = value == value and abs(value) != float("inf")
+    return f"{value!r}D" if is_plain else f"CAST({text_literal(repr(value))} AS DOUBLE)"
+
+
+def _decimal(value: Any, _: Any) -> str:
+    """Write a decimal, which has at least ten digits, as the server of Spark Connect takes it."""
+    scale = max(0, -int(value.as_tuple().exponent))
+    digits = max(len(value.as_tuple().digits), scale, 10)
+    return f"CAST({value:f}BD AS DECIMAL({digits},{scale}))"
+
+
+def _time(value: int) -> str:
+    return (datetime(1970, 1, 1) + timedelta(microseconds=value)).isoformat(" ", "microseconds")
+
+
+_LITERALS: dict[str, Callable[[Any, Any], str]] = {
+    "boolean": lambda value, _: "true" if value else "false",
+    "tinyint": lambda value, _: f"CAST({value} AS TINYINT)",
+    "smallint": lambda value, _: f"CAST({value} AS SMALLINT)",
+    "int": lambda value, _: str(value),
+    "bigint": lambda value, _: f"{value}L",
+    "float": lambda value, _: f"CAST({_floating(value)} AS FLOAT)",
+    "double": lambda value, _: _floating(value),
+    "decimal": _decimal,
+    "string": lambda value, _: text_literal(value),
+    "binary": lambda value, _: f"X'{bytes(value).hex()}'",
+    "date": lambda value, _: f"date '{date(1970, 1, 1) + timedelta(days=value)}'",
+    "timestamp": lambda value, _: f"timestamp_micros({value})",
+    "timestamp_ntz": lambda value, _: f"CAST('{_time(value)}' AS TIMESTAMP_NTZ)",
+    "interval day to second": lambda value, _: f"INTERVAL {value} MICROSECONDS",
+    "array": lambda value, node: (
+        f"array({', '.join(_connect_literal(type(node)(each, node._dataType.elementType)) for each in value)})"
+    ),
+}
+
+
+def _connect_cast(node: Any) -> str:
+    kind = node._data_type if isinstance(node._data_type, str) else node._data_type.simpleString()
+    return f"{'TRY_CAST' if node._eval_mode == 'try' else 'CAST'}({_connect(node._expr)} AS {kind})"
+
+
+def _connect_case(node: Any) -> str:
+    branches = [(_connect(condition), _connect(value)) for condition, value in node._branches]
+    return _case(branches, None if node._else_value is None else _connect(node._else_value))
+
+
+def _connect_lambda(node: Any) -> str:
+    names = [".".join(each._name_parts) for each in node._arguments]
+    shown = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    return f"{shown} -> {_connect(node._function)}"
+
+
+_CONNECT: dict[str, Callable[[Any], str]] = {
+    "ColumnReference": lambda node: _quoted(_parts(node._unparsed_identifier)),
+    "LiteralExpression": _connect_literal,
+    "UnresolvedFunction": lambda node: _call(node._name, [_connect(each) for each in node._args]),
+    "CallFunction": lambda node: _call(node._name, [_connect(each) for each in node._args]),
+    "CastExpression": _connect_cast,
+    "ColumnAlias": lambda node: f"{_connect(node._child)} AS {_quoted(node._alias)}",
+    "SQLExpression": lambda node: str(node._expr),
+    "CaseWhen": _connect_case,
+    "UnresolvedExtractValue": lambda node: f"{_connect(node._child)}[{_connect(node._extraction)}]",
+    "LambdaFunction": _connect_lambda,
+    "UnresolvedNamedLambdaVariable": lambda node: ".".join(node._name_parts),
 }

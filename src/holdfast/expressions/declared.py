@@ -84,6 +84,11 @@ class BoundMask:
     def reads(self) -> list[str]:
         return [self.column, *self.condition.reads]
 
+    @property
+    def fails(self) -> bool:
+        """True if there are rows for which it fails."""
+        return bool(self.condition.fails)
+
     def __call__(self, rows: pa.RecordBatch) -> pa.Array:
         return pc.if_else(self.condition(rows), rows.column(self.column), pa.scalar(None, self.type))
 

@@ -194,7 +194,7 @@ def _reading(names: str, wanted: pa.DataType, tries: bool) -> None:
 
 
 _reading("to_date", pa.date32(), False)
-_reading("to_timestamp", INSTANT, False)
+_reading("to_timestamp to_timestamp_ltz", INSTANT, False)
 _reading("to_timestamp_ntz", LOCAL, False)
 _reading("try_to_timestamp", INSTANT, True)
 

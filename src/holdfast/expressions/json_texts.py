@@ -93,6 +93,20 @@ def get_json_object(_: Binding, node: Term, path: Term) -> Term:
     return applied(pa.string(), with_arrays(lambda array: mapped(array, found, pa.string())), node, fails=True)
 
 
+def _outermost(name: str, kind: type, gives: pa.DataType, fn: Callable[[Any], Any]) -> None:
+    @function(name, "string")
+    def build(_: Binding, node: Term) -> Term:
+        def found(text: str) -> Any:
+            value = _decoded(text)
+            return fn(value) if isinstance(value, kind) else None
+
+        return applied(gives, with_arrays(lambda array: mapped(array, found, gives)), node, fails=True)
+
+
+_outermost("json_array_length", list, pa.int32(), len)
+_outermost("json_object_keys", dict, pa.list_(pa.string()), list)
+
+
 @function("to_json", "any")
 def to_json(_: Binding, node: Term) -> Term:
     if not pa.types.is_nested(node.type):

@@ -1,19 +1,26 @@
 """Higher-order functions over arrays: the lambda runs once over the items of all rows."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from holdfast.expressions.building import map_of_lists
 from holdfast.expressions.choosing import condition
 from holdfast.expressions.lists import kept, list_of, offsets_of, parents_of
 from holdfast.expressions.nested import entries_of
 from holdfast.expressions.nodes import Binding, ExpressionRefused, Scope, Term, Value, array_of
 from holdfast.expressions.types import type_name
 
-SUPPORTED = ("transform", "filter", "exists", "any_match", "forall", "map_filter", "transform_values", "zip_with")
+SUPPORTED = (
+    "transform", "filter", "exists", "any_match", "forall", "map_filter", "transform_keys", "transform_values",
+    "zip_with", "aggregate", "reduce",
+)  # fmt: skip
+AGGREGATE_ITEMS_MAX = 100_000
+"""Items of an array that `aggregate` goes over, one after the other. A higher value takes longer for a single row."""
 
 
 def bound(binder: Binding, name: str, given: Sequence[exp.Expression]) -> Term:
@@ -25,10 +32,12 @@ def bound(binder: Binding, name: str, given: Sequence[exp.Expression]) -> Term:
         )
     if name == "zip_with":
         return _zip_with(binder, given)
+    if name in ("aggregate", "reduce"):
+        return _aggregated(binder, name, given)
     if len(given) != 2 or not isinstance(given[1], exp.Lambda):
         raise ExpressionRefused(f"{name}: expected an array and a lambda, such as {name}(items, x -> x > 1)")
     array = binder.bound(given[0])
-    if name in ("map_filter", "transform_values"):
+    if name in ("map_filter", "transform_keys", "transform_values"):
         return _over_map(binder, name, array, given[1])
     if not pa.types.is_list(array.type):
         raise ExpressionRefused(f"{name} of {type_name(array.type)}; expected an array")
@@ -105,7 +114,7 @@ def _quantified(name: str, array: Term, body: Term, item: str, place: str) -> Te
 
 
 def _over_map(binder: Binding, name: str, node: Term, tree: exp.Lambda) -> Term:
-    """Make `map_filter` or `transform_values`, whose lambda takes a key and its value."""
+    """Make `map_filter`, `transform_keys` or `transform_values`, whose lambda takes a key and its value."""
     if not pa.types.is_map(node.type) or len(tree.expressions) != 2:
         raise ExpressionRefused(f"{name}: expected a map and a lambda of its keys and values, such as (k, v) -> v > 1")
     kind = node.type
@@ -118,14 +127,18 @@ def _over_map(binder: Binding, name: str, node: Term, tree: exp.Lambda) -> Term:
         columns = dict(zip(keys, (entries.field(0), entries.field(1)), strict=True))
         inside = rows.taken(pa.array(parents_of(lists))).with_columns(columns)
         values = array_of(made.run(inside), len(entries))
+        if name == "transform_keys":
+            entries = pa.StructArray.from_arrays([values, entries.field(1)], ["key", "value"])
+            return map_of_lists(list_of(offsets_of(lists), entries, lists.is_null()))
         if name == "map_filter":
             lists = kept(lists, pc.fill_null(values, False).to_numpy(zero_copy_only=False))
             entries, values = lists.flatten(), lists.flatten().field(1)
         missing = lists.is_null() if len(lists) else None
         return pa.MapArray.from_arrays(pa.array(offsets_of(lists)), entries.field(0), values, mask=missing)
 
-    of_values = kind.item_type if name == "map_filter" else body.type
-    return Term(pa.map_(kind.key_type, of_values), run, node.fails or made.fails)
+    of_keys = body.type if name == "transform_keys" else kind.key_type
+    of_values = body.type if name == "transform_values" else kind.item_type
+    return Term(pa.map_(of_keys, of_values), run, node.fails or made.fails or name == "transform_keys")
 
 
 def _zip_with(binder: Binding, given: Sequence[exp.Expression]) -> Term:
@@ -154,3 +167,45 @@ def _zip_with(binder: Binding, given: Sequence[exp.Expression]) -> Term:
         return list_of(offsets, array_of(body.run(inside), len(parents)), missing)
 
     return Term(pa.list_(body.type), run, any(each.fails for each in (*arrays, body)))
+
+
+def _aggregated(binder: Binding, name: str, given: Sequence[Any]) -> Term:
+    """Make `aggregate`: the lambda takes the value so far and an item, for all rows at once, item by item."""
+    if len(given) not in (3, 4) or not all(isinstance(each, exp.Lambda) for each in given[2:]):
+        raise ExpressionRefused(
+            f"{name}: expected an array, a start and a lambda, such as {name}(items, 0, (a, x) -> a + x)"
+        )
+    array, start = binder.bound(given[0]), binder.bound(given[1])
+    if not pa.types.is_list(array.type):
+        raise ExpressionRefused(f"{name} of {type_name(array.type)}; expected an array")
+    body, (so_far, *item) = _body(binder, given[2], (start.type, array.type.value_type), name)
+    if body.type != start.type:
+        raise ExpressionRefused(
+            f"{name}: the lambda gives {type_name(body.type)} and the start is {type_name(start.type)}; cast the start"
+        )
+    end, end_key = body, ""
+    if len(given) == 4:
+        end, (end_key,) = _body(binder, given[3], (start.type,), name)
+
+    def run(rows: Scope) -> Value:
+        found, values = array_of(array.run(rows), rows.count), array_of(start.run(rows), rows.count)
+        offsets, items = offsets_of(found), found.flatten()
+        counts = np.diff(offsets)
+        if counts.max(initial=0) > AGGREGATE_ITEMS_MAX:
+            raise pa.ArrowInvalid(f"{name}: more than {AGGREGATE_ITEMS_MAX:,} items are not supported in expressions")
+        for place in range(int(counts.max(initial=0))):
+            at = np.flatnonzero(counts > place)
+            columns = {so_far: values.take(pa.array(at))}
+            columns |= {key: items.take(pa.array(offsets[at] + place)) for key in item}
+            made = array_of(body.run(rows.taken(pa.array(at)).with_columns(columns)), len(at))
+            order = np.arange(rows.count)
+            order[at] = rows.count + np.arange(len(at))
+            values = pa.concat_arrays([values, made]).take(pa.array(order))
+        if end_key:
+            values = array_of(
+                end.run(rows.taken(pa.array(np.arange(rows.count))).with_columns({end_key: values})), rows.count
+            )
+        missing = found.is_null().to_numpy(zero_copy_only=False)
+        return values.take(pa.array(np.arange(rows.count), mask=missing)) if missing.any() else values
+
+    return Term(end.type, run, any(each.fails for each in (array, start, body, end)))

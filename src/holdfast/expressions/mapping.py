@@ -35,7 +35,12 @@ def mapping(fn: Callable[..., Any], kind: pa.DataType) -> Callable[..., pa.Array
 
 
 def with_settings(
-    kind: pa.DataType, kernel: Callable[..., pa.Array], node: Term, *settings: Term, fails: bool = False
+    kind: pa.DataType,
+    kernel: Callable[..., pa.Array],
+    node: Term,
+    *settings: Term,
+    fails: bool = False,
+    costly: bool = False,
 ) -> Term:
     """Make a node whose kernel takes an array, and settings as values of Python: one run for each distinct setting."""
 
@@ -63,7 +68,7 @@ def with_settings(
         order[np.concatenate(places)] = np.arange(len(values))
         return pa.concat_arrays(parts).take(pa.array(order))
 
-    return applied(kind, over, node, *settings, fails=fails)
+    return applied(kind, over, node, *settings, fails=fails, costly=costly)
 
 
 __all__ = ["Scope", "mapped", "mapping", "with_settings"]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from holdfast.expressions.conversions import fitted_decimal
 from holdfast.expressions.mapping import mapped, mapping
-from holdfast.expressions.nodes import Binding, ExpressionRefused, Term, applied, constant, with_arrays
+from holdfast.expressions.nodes import Binding, ExpressionRefused, Term, applied, constant, failed_where, with_arrays
 from holdfast.expressions.table import function, simple
 from holdfast.expressions.types import bounded, is_integer, type_name
 
@@ -241,6 +241,19 @@ def bit_count(_: Binding, node: Term) -> Term:
         )
 
     return applied(pa.int32(), with_arrays(kernel), node)
+
+
+@function("bit_get getbit", "integer, int")
+def bit_get(_: Binding, node: Term, place: Term) -> Term:
+    bits = node.type.bit_width
+
+    def kernel(values: pa.Array, places: pa.Array) -> pa.Array:
+        outside = pc.or_(pc.less(places, 0), pc.greater_equal(places, bits))
+        failed_where(pc.and_(values.is_valid(), outside), f"there is no bit {{}} among {bits}", places)
+        by = pc.if_else(outside, 0, places).cast(pa.int64())
+        return pc.bit_wise_and(pc.shift_right(values.cast(pa.int64()), by), 1).cast(pa.int8())
+
+    return applied(pa.int8(), with_arrays(kernel), node, place, fails=True)
 
 
 def _per_value(names: str, takes: str, gives: pa.DataType, fn: Callable[..., Any], fails: bool = False) -> None:

@@ -5,7 +5,7 @@ with a value for each row, or a scalar where all rows have the same value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -37,12 +37,19 @@ class Scope:
     def __init__(self, column: Callable[[str], pa.Array], count: int) -> None:
         self._column = column
         self._known: dict[str, pa.Array] = {}
+        self._values: dict[object, Value] = {}
         self.count = count
 
     def column(self, name: str) -> pa.Array:
         if name not in self._known:
             self._known[name] = self._column(name)
         return self._known[name]
+
+    def once(self, part: object, run: "Callable[[Scope], Value]") -> Value:
+        """Return the value of a part, which is calculated a single time."""
+        if part not in self._values:
+            self._values[part] = run(self)
+        return self._values[part]
 
     def taken(self, places: pa.Array) -> "Scope":
         """Return the rows at these places."""
@@ -60,6 +67,7 @@ class Term:
     """A part of an expression.
 
     `fails`: there are rows for which it raises `pa.ArrowInvalid`, so that it runs only over the rows that need it.
+    `costly`: so much work for each row that it runs only over the rows that need it, too.
     `constant`: its value, where it is the same for all rows.
     """
 
@@ -69,6 +77,7 @@ class Term:
     constant: pa.Scalar | None = None
     name: str | None = None
     """The name that Spark gives to it within `struct(…)`: a column, a field, or an alias."""
+    costly: bool = False
     digits: int | None = None
     """The digits of a literal of a whole number: Spark takes them for its precision beside decimals."""
 
@@ -91,6 +100,23 @@ class Binding(Protocol):
 
     def together(self, nodes: Sequence[Term], place: str) -> list[Term]:
         """Cast terms to their common type."""
+
+
+class SharedTerm:
+    """A term that may stand in several places: its value over some rows is calculated a single time then."""
+
+    def __init__(self, term: Term) -> None:
+        self._run = term.run
+        self._uses = 0
+        self._term = term if term.is_constant else replace(term, run=self._value)
+
+    def used(self) -> Term:
+        """Return the term for a further place."""
+        self._uses += 1
+        return self._term
+
+    def _value(self, rows: Scope) -> Value:
+        return rows.once(self, self._run) if self._uses > 1 else self._run(rows)
 
 
 def constant(value: pa.Scalar, digits: int | None = None) -> Term:
@@ -119,7 +145,9 @@ def nulls(kind: pa.DataType, count: int) -> pa.Array:
 _ONE = Scope(lambda name: nulls(pa.null(), 1), 1)
 
 
-def applied(kind: pa.DataType, kernel: Callable[..., pa.Array], *inputs: Term, fails: bool = False) -> Term:
+def applied(
+    kind: pa.DataType, kernel: Callable[..., pa.Array], *inputs: Term, fails: bool = False, costly: bool = False
+) -> Term:
     """Make the node that applies a kernel to the values of nodes. A kernel gets at least one array among scalars."""
     over_constants = all(each.is_constant for each in inputs)
     failing = fails or any(each.fails for each in inputs)
@@ -136,7 +164,7 @@ def applied(kind: pa.DataType, kernel: Callable[..., pa.Array], *inputs: Term, f
         except pa.ArrowInvalid:
             return Term(kind, run, True)
         return constant(value)
-    return Term(kind, run, failing)
+    return Term(kind, run, failing, costly=costly or any(each.costly for each in inputs))
 
 
 def with_arrays(kernel: Callable[..., pa.Array]) -> Callable[..., pa.Array]:
@@ -160,6 +188,7 @@ def failed_where(wrong: Value, message: str, *shown: Value) -> None:
 __all__ = [
     "ExpressionRefused",
     "Scope",
+    "SharedTerm",
     "SqlSettings",
     "Term",
     "Value",

@@ -168,7 +168,7 @@ def _pattern_of(node: Term, name: str) -> str:
 @function("regexp_like rlike regexp", "string, string")
 def regexp_like(_: Binding, node: Term, pattern: Term) -> Term:
     made, _groups = java_to_re2(_pattern_of(pattern, "rlike"))
-    return with_settings(pa.bool_(), lambda array, _: pc.match_substring_regex(array, made), node, pattern)
+    return with_settings(pa.bool_(), lambda array, _: pc.match_substring_regex(array, made), node, pattern, costly=True)
 
 
 @function("regexp_extract", "string, string, int?")
@@ -187,7 +187,7 @@ def regexp_extract(_: Binding, node: Term, pattern: Term, group: Term | None = N
         found = pc.struct_field(pc.extract_regex(array, whole), f"g{number}")
         return pc.if_else(array.is_valid(), pc.fill_null(found, ""), None)
 
-    return with_settings(pa.string(), kernel, node, pattern)
+    return with_settings(pa.string(), kernel, node, pattern, costly=True)
 
 
 @function("regexp_substr", "string, string")
@@ -218,7 +218,7 @@ def regexp_replace(_: Binding, node: Term, pattern: Term, instead: Term) -> Term
     def kernel(array: pa.Array, *_: str) -> pa.Array:
         return pc.replace_substring_regex(array, made, other)
 
-    return with_settings(pa.string(), kernel, node, pattern, instead)
+    return with_settings(pa.string(), kernel, node, pattern, instead, costly=True)
 
 
 def _replacement(text: str, groups: int) -> str:
@@ -247,7 +247,7 @@ def regexp_count(_: Binding, node: Term, pattern: Term) -> Term:
     if pc.match_substring_regex(pa.array([""]), made)[0].as_py():
         raise ExpressionRefused("regexp_count: a pattern that matches nothing at all is not supported in expressions")
     return with_settings(
-        pa.int32(), lambda array, _: pc.count_substring_regex(array, made).cast(pa.int32()), node, pattern
+        pa.int32(), lambda array, _: pc.count_substring_regex(array, made).cast(pa.int32()), node, pattern, costly=True
     )
 
 
@@ -273,4 +273,4 @@ def split(_: Binding, node: Term, pattern: Term, limit: Term | None = None) -> T
             made_lists = pc.split_pattern_regex(array, made, max_splits=splits)
         return made_lists.cast(pa.list_(pa.string()))
 
-    return with_settings(pa.list_(pa.string()), kernel, node, pattern)
+    return with_settings(pa.list_(pa.string()), kernel, node, pattern, costly=True)

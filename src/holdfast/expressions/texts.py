@@ -1,8 +1,11 @@
 """Functions of texts. Characters are Unicode's code points; beyond ASCII, case changes by Unicode's full mapping."""
 
 import base64 as base_64
+import re
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
+from urllib.parse import quote_plus, unquote_plus
 
 import numpy as np
 import pyarrow as pa
@@ -107,7 +110,9 @@ def concat(binder: Binding, *given: Term) -> Term:
     if not given:
         return constant(pa.scalar(""))
     if any(pa.types.is_nested(each.type) for each in given):
-        raise ExpressionRefused("concat of arrays is not supported in expressions; use transform(…)")
+        from holdfast.expressions.building import joined_arrays
+
+        return joined_arrays(binder, given)
     if all(each.type == pa.binary() for each in given):
         return applied(pa.binary(), lambda *values: pc.binary_join_element_wise(*values, b""), *given)
     nodes = [binder.fitted(each, "string", "an argument of concat") for each in given]
@@ -121,7 +126,10 @@ def concat_ws(binder: Binding, separator: Term, *given: Term) -> Term:
         return applied(TEXT, lambda value: pc.if_else(pc.is_valid(value), "", None), separator)
 
     def kernel(between: Value, *values: Value) -> pa.Array:
-        return pc.binary_join_element_wise(*values, between, null_handling="skip")
+        # PyArrow leaves a row out of which all values are null.
+        nothing = reduce(pc.and_, [pc.is_null(each) for each in values])
+        first = pc.if_else(nothing, "", values[0])
+        return pc.binary_join_element_wise(first, *values[1:], between, null_handling="skip")
 
     return applied(TEXT, kernel, separator, *nodes)
 
@@ -288,6 +296,27 @@ def _levenshtein(one: str, other: str) -> int:
 
 
 _per_value("levenshtein", "string, string", pa.int32(), _levenshtein)
+
+
+def _url_encoded(text: str) -> str:
+    return quote_plus(text, safe="*").replace("~", "%7E")
+
+
+def _url_decoded(text: str) -> str:
+    if re.search("%(?![0-9a-fA-F]{2})", text):
+        raise pa.ArrowInvalid(f"url_decode: {text!r} is not encoded")
+    return unquote_plus(text)
+
+
+_per_value("url_encode", "string", TEXT, _url_encoded)
+_per_value("url_decode", "string", TEXT, _url_decoded, fails=True)
+
+
+@function("typeof", "any")
+def typeof(_: Binding, node: Term) -> Term:
+    if pa.types.is_nested(node.type):
+        raise ExpressionRefused(f"typeof of {type_name(node.type)} is not supported in expressions")
+    return constant(pa.scalar(type_name(node.type).lower()))
 
 
 @function("overlay", "string, string, int, int?")

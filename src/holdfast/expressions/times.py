@@ -23,6 +23,7 @@ from holdfast.expressions.table import function
 from holdfast.expressions.types import INSTANT, LOCAL, MONTHS, SPAN, is_integer, is_time, type_name
 
 DATE = pa.date32()
+DAY_US = zones.DAY_US
 _DAYS = {
     name: place
     for place, full in enumerate(("MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY"))
@@ -93,16 +94,7 @@ def moved(binder: Binding, time: Term, interval: Term, back: bool) -> Term:
     if interval.type == MONTHS:
         months = interval.constant.as_py().months * sign  # type: ignore[union-attr]
 
-        def by_months(array: pa.Array) -> pa.Array:
-            if array.type == DATE:
-                return months_added(array, months)
-            local = zones.to_local(array, zone) if array.type == INSTANT else array
-            day = zones.local_date(local)
-            of_day = pc.subtract(local.cast(pa.int64()), zones.midnight(day).cast(pa.int64()))
-            made = pc.add(zones.midnight(months_added(day, months)).cast(pa.int64()), of_day).cast(LOCAL)
-            return resolved(made, array, zone) if array.type == INSTANT else made
-
-        return applied(time.type, with_arrays(by_months), time)
+        return applied(time.type, with_arrays(lambda array: moved_by_months(array, months, zone)), time)
     if time.type == DATE:
         if interval.name != "days":
             raise ExpressionRefused(
@@ -122,6 +114,17 @@ def moved(binder: Binding, time: Term, interval: Term, back: bool) -> Term:
         return pc.add(_micros(resolved(local, array, zone)), rest).cast(INSTANT)
 
     return applied(time.type, with_arrays(by_span), time, interval)
+
+
+def moved_by_months(array: pa.Array, months: int | np.ndarray, zone: str) -> pa.Array:
+    """Return dates or times with months added, in local times of the zone."""
+    if array.type == DATE:
+        return months_added(array, months)
+    local = zones.to_local(array, zone) if array.type == INSTANT else array
+    day = zones.local_date(local)
+    of_day = pc.subtract(local.cast(pa.int64()), zones.midnight(day).cast(pa.int64()))
+    made = pc.add(zones.midnight(months_added(day, months)).cast(pa.int64()), of_day).cast(LOCAL)
+    return resolved(made, array, zone) if array.type == INSTANT else made
 
 
 def months_added(array: pa.Array, months: int | np.ndarray) -> pa.Array:
@@ -380,6 +383,42 @@ def _shifted(name: str, to_zone: bool) -> None:
 
 _shifted("from_utc_timestamp", True)
 _shifted("to_utc_timestamp", False)
+
+
+@function("convert_timezone", "string, string, local")
+def convert_timezone(binder: Binding, before: Term, after: Term, time: Term) -> Term:
+    zone, other = (text_constant(each, "a zone of convert_timezone") for each in (before, after))
+    for each in (zone, other):
+        zones.check_zone(each)
+    local = cast(time, LOCAL, binder.settings)
+    return applied(LOCAL, with_arrays(lambda array: zones.to_local(zones.to_instant(array, zone), other)), local)
+
+
+@function("make_timestamp", "int, int, int, int, int, number")
+def make_timestamp(binder: Binding, year: Term, month: Term, day: Term, hour: Term, minute: Term, second: Term) -> Term:
+    ansi, zone = binder.settings.ansi, binder.settings.zone
+    seconds = cast(second, pa.decimal128(16, 6), binder.settings)
+
+    def kernel(*parts: pa.Array) -> pa.Array:
+        *date, hours, minutes, of_minute = parts
+        micros = of_minute.cast(pa.decimal128(38, 6)).cast(pa.decimal256(44, 6))
+        micros = pc.multiply(micros, pa.scalar(10**6, pa.decimal256(7, 0))).cast(pa.decimal256(40, 0)).cast(pa.int64())
+        days = days_of(*(each.cast(pa.int64()) for each in date)).cast(pa.int64())
+        fits = [pc.and_(pc.greater_equal(each, 0), pc.less(each, end)) for each, end in ((hours, 24), (minutes, 60))]
+        fits += [pc.and_(pc.greater_equal(micros, 0), pc.less_equal(micros, 60_000_000)), days.is_valid()]
+        given = [each.is_valid() for each in parts]
+        known, fitting = given[0], pc.fill_null(fits[0], False)
+        for each in given[1:]:
+            known = pc.and_(known, each)
+        for each in fits[1:]:
+            fitting = pc.and_(fitting, pc.fill_null(each, False))
+        if ansi:
+            failed_where(pc.and_(known, pc.invert(fitting)), "there is no time {}-{}-{} {}:{}:{}", *parts)
+        minutes_of_day = pc.add(pc.multiply(hours.cast(pa.int64()), 60), minutes.cast(pa.int64()))
+        made = pc.add(pc.add(pc.multiply(days, DAY_US), pc.multiply(minutes_of_day, 60_000_000)), micros)
+        return zones.to_instant(pc.if_else(pc.and_(known, fitting), made, None).cast(LOCAL), zone)
+
+    return applied(INSTANT, with_arrays(kernel), year, month, day, hour, minute, seconds, fails=ansi)
 
 
 @function("months_between", "timestamp, timestamp")

@@ -26,6 +26,7 @@ from holdfast.graph.program import (
     Transform,
 )
 from holdfast.graph.projecting import Projection, Selection
+from holdfast.graph.pushing import wanted_of
 from holdfast.graph.resolving import Resolved
 from holdfast.graph.uniting import Conforming
 
@@ -154,19 +155,20 @@ def _before(outputs: Iterable[tuple[int, Output]], reached: set[Resolved], graph
 
 
 def _narrowed(nodes: list[Resolved], outputs: list[tuple[int, Output]]) -> Leg:
-    """Make a leg that reads only the needed columns of its source."""
+    """Make a leg that reads only the needed columns of its source, and says which rows are wanted."""
     known = set(nodes)
     links = [(node, [each for each in node.inputs if each in known]) for node in nodes[1:]]
-    columns = _columns_read(nodes, {output.rows for _, output in outputs})
+    given = {output.rows for _, output in outputs}
+    columns, wanted = _columns_read(nodes, given), wanted_of(nodes, given)
     read = nodes[0].read
     if columns is None or read is None or isinstance(read.origin, OperatorOrigin):
-        return _leg(nodes[0], links, outputs)
+        return replace(_leg(nodes[0], links, outputs), wanted=wanted)
     if read.watermark is not None:
         columns.add(read.watermark.column)
     leg = _leg(nodes[0], links, outputs, columns)
     united = [node for node in leg.nodes if len(node.inputs) > 1]
     is_mixed = any(not leg.nodes[each].schema.equals(node.schema) for node in united for each in node.inputs)
-    return _leg(nodes[0], links, outputs) if is_mixed else leg
+    return replace(_leg(nodes[0], links, outputs) if is_mixed else leg, wanted=wanted)
 
 
 def _columns_read(nodes: list[Resolved], given: Collection[Resolved]) -> set[str] | None:

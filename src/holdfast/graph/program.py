@@ -21,6 +21,7 @@ from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
 from holdfast.sources.base import Source
 from holdfast.sources.dataframe import DataFrameSource
+from holdfast.sources.wanted import WantedRows
 from holdfast.watermarks import WatermarkSpec
 
 BATCH_TIME = pa.timestamp("us", "UTC")
@@ -164,6 +165,8 @@ class Leg:
     """Watermark of the source's rows, before any step."""
     columns: tuple[str, ...] | None = None
     """Columns of the source that are read; None: all of them."""
+    wanted: WantedRows | None = None
+    """The rows of the source that any target gets something of; None: all of them."""
 
     @property
     def in_python(self) -> bool:

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused
 from holdfast.expressions.declared import MaskedColumn, SqlExpression
+from holdfast.expressions.failing import VALUE_ERRORS
 from holdfast.expressions.nodes import ExpressionRefused
-from holdfast.functions.rows.expressions import VALUE_ERRORS, Expression, evaluated, needed_columns, types_of
+from holdfast.functions.rows.expressions import Expression, evaluated, needed_columns, types_of
 from holdfast.graph.changing import kept_changes
 from holdfast.schema import CHANGE_TYPE, StreamKind
 

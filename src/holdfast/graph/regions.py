@@ -75,8 +75,9 @@ def engine_of(step: LegStep) -> str:
         return "Spark SQL, a Spark job for each batch, because it is a function over a DataFrame"
     if isinstance(step.fn, Selection | Projection):
         is_sql = step.fn.in_sql
-        return "PyArrow in the sender, because all of it is supported there" if is_sql else "PyArrow in the sender"
-    return "" if isinstance(step.fn, Omission | Conforming) else "Python in the sender"
+        reason = "all of it is supported there" if is_sql else "it is an expression of PyArrow"
+        return f"PyArrow in the sender, because {reason}"
+    return "" if isinstance(step.fn, Omission | Conforming) else "Python in the sender, because it is a function"
 
 
 def _shown_leg(program: Program, leg: Leg) -> list[str]:
@@ -88,6 +89,8 @@ def _shown_leg(program: Program, leg: Leg) -> list[str]:
         began = f"operator {origin.operator!r}"
     output = [f"output {origin.output!r}"] if origin.output else []
     watermark = [] if leg.watermark is None else [f"watermark of {leg.watermark.column!r}"]
+    if leg.wanted is not None and program.sources[origin.source].passes_over:  # type: ignore[union-attr]
+        watermark.append(f"groups of rows passed over without {leg.wanted}")
     return [
         " → ".join([began, *output, *watermark, *steps, _shown_target(program, each.target)])
         for each in leg.outputs

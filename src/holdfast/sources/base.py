@@ -14,8 +14,10 @@ import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.clock import Clock
+from holdfast.expressions.nodes import SqlSettings
 from holdfast.ids import Epoch, SplitPosition
 from holdfast.schema import CHANGE_TYPE, StreamKind
+from holdfast.sources.wanted import WantedRows
 from holdfast.storage.store import ObjectStore
 
 Offsets = dict[str, SplitPosition]
@@ -75,6 +77,8 @@ class SourceBatch:
     rows: pa.RecordBatch
     position: SplitPosition
     bad: list[BadRow] = field(default_factory=list)
+    newest: pa.Array | None = None
+    """Event times that are at least as new as those of rows that were passed over; None: no row with any was."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,11 @@ class Source(ABC):
     """True if the source runs its own Spark jobs beside the batches, so that a slot is kept free for it."""
 
     @property
+    def passes_over(self) -> bool:
+        """True if `read_wanted` passes over groups of rows of which none is wanted."""
+        return False
+
+    @property
     def endless(self) -> bool:
         """True if the source has no end and all its rows exist at once, so that `available_now` would never finish."""
         return False
@@ -220,6 +229,10 @@ class Source(ABC):
 
         Raises `JobRefused` if the schema cannot be known, or the source is known to be unreadable.
         """
+
+    def with_expressions(self, settings: SqlSettings) -> "Source":
+        """Return the source with its expressions in Spark's SQL under these settings. Raises `JobRefused`."""
+        return self
 
     def declared_schema(self) -> pa.Schema | None:
         """Return the schema if it is known without reading data or asking a server; None: only `schema` can find it."""
@@ -268,6 +281,16 @@ class Source(ABC):
         `store` is the job's storage.
         """
         return self.read(read) if columns is None else self.read_columns(read, columns)
+
+    def read_wanted(
+        self, read: SplitRead, store: ObjectStore, columns: Sequence[str] | None, wanted: WantedRows
+    ) -> Iterator[SourceBatch]:
+        """Yield the rows of `read` for the main stream, with these `columns` alone if given, as `read_output` does.
+
+        Rows that are not `wanted` may be left out: a source with bounds of its rows need not read these. `store` is the
+        job's storage.
+        """
+        return self.read_output("", read, store, columns)
 
 
 @dataclass(frozen=True)

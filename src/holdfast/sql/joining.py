@@ -5,8 +5,8 @@ r.at BETWEEN l.at - INTERVAL … AND l.at            `within`
 l.at BETWEEN r.at AND r.until                      `between`
 l.window_start = r.window_start                    the same window, of table functions
 FOR SYSTEM_TIME AS OF l.at, ASOF JOIN              `how="asof"`
-conditions on a single side                        `where` before the join
-other conditions                                   `where` behind an inner join
+conditions on a side that is not kept              `where` before the join
+other conditions                                   of the operator: pairs for which they are true meet
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,9 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from holdfast.expressions.declared import SqlExpression
+from holdfast.functions.joins.condition import name_in_pair
+from holdfast.functions.joins.declaring import JoinSettings
 from holdfast.sql.grouping import duration
 from holdfast.sql.relations import Names, QueryRows
 from holdfast.sql.scopes import WINDOW_COLUMNS, Tree, all_of, column, conditions, expression, qualifier, refused
@@ -146,7 +149,8 @@ class Join:
         options = {"suffix": f"_{self._number + 1}", **given, **self._options}
         first = RIGHT if LEFT in found.until else LEFT
         how = self._how if first == LEFT else _SWAPPED[self._how]
-        rows = sides[first].join(sides[1 - first], how=how, **options)
+        name, condition = options.pop("name", None), self._condition(first)
+        rows = sides[first]._joined(sides[1 - first], JoinSettings(how=how, condition=condition, **options), name)  # type: ignore[arg-type]
         return self._joined(rows, used, options["suffix"] or "", first)
 
     # Conditions.
@@ -157,14 +161,33 @@ class Join:
         if len(sides) == 1:
             self._add_of_side(tree, *sides)
         elif not (isinstance(tree, exp.EQ) and self._is_key(tree)) and not self._is_bound(tree):
-            if self._how != "inner" or self._needs_match:
-                raise refused(tree, f"this condition is not supported in ON of a join of the kind {self._how}")
-            self._found.rest.append(tree)
+            self._add_to_rest(tree)
 
     def _add_of_side(self, tree: Tree, side: int) -> None:
         if side in _KEEPS.get(self._how, (LEFT, RIGHT)):
-            raise refused(tree, f"a condition on this side alone is not supported in ON of a {self._how} join")
+            self._add_to_rest(tree)
+            return
         self._streams[side] = self._streams[side].where(expression(self._sides[side].rewritten(tree)))
+
+    def _add_to_rest(self, tree: Tree) -> None:
+        if self._how == "asof":
+            raise refused(tree, "this condition is not supported in ON of a join as of a time")
+        self._found.rest.append(tree)
+
+    def _condition(self, first: int) -> SqlExpression | None:
+        """Return the condition on pairs of rows. `first`: the side that is the left side of the operator."""
+        tree = all_of(self._found.rest)
+        if tree is None:
+            return None
+
+        def change(node: Tree) -> Tree:
+            if not isinstance(node, exp.Column):
+                return node
+            side = self._side(node)
+            return column(name_in_pair(LEFT if side == first else RIGHT, self._sides[side].name(node)))
+
+        job = self._streams[LEFT]._job
+        return replace(expression(tree.transform(change)), settings=job.expression_settings)
 
     def _is_key(self, tree: Tree) -> bool:
         sides = [self._sides_of(each) for each in (tree.left, tree.right)]
@@ -354,10 +377,7 @@ class Join:
             known |= {(alias, name): name for alias in tables for name in WINDOW_COLUMNS}
         if self._needs_match:
             rows = rows.where(expression(column(_MET)))
-        made = QueryRows(rows, tables, known)
-        for each in self._found.rest:
-            made = replace(made, stream=made.stream.where(expression(made.rewritten(each))))
-        return made
+        return QueryRows(rows, tables, known)
 
 
 def _is_null(name: str) -> Tree:

@@ -1,6 +1,6 @@
 """Joins of two streams: within a time, by window, and as of a time.
 
 Files in reading order: `declared`, `declaring` (from a user's arguments to an operator), `bounds` (how rows meet in
-time), `join_operator`, `asof_operator`, `kept_rows` (the rows of a side), `meeting` with `kernels` (who meets whom),
-`output`.
+time), `condition` (on pairs of rows), `join_operator`, `asof_operator`, `kept_rows` (the rows of a side), `meeting`
+with `kernels` (who meets whom), `output`.
 """

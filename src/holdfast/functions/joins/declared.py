@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -57,6 +57,8 @@ class JoinSpec(OperatorSpec):
     suffix: str | None = None
     late: LatePolicy = "drop"
     bad_records: BadRecords = "fail"
+    condition: Any = None
+    """A bound condition on pairs of rows (`condition`): those for which it is not true do not meet."""
 
     def __post_init__(self) -> None:
         left, right = (side.key_schema.types for side in self.sides)

@@ -6,7 +6,9 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
+from holdfast.expressions.declared import SqlExpression
 from holdfast.functions.joins.bounds import LEFT, RIGHT, SIDES, AsOf, Between, Bounds, Forever, Kept, SameWindow, Within
+from holdfast.functions.joins.condition import bound_condition
 from holdfast.functions.joins.declared import How, JoinSpec, check_how
 from holdfast.functions.operator import OperatorInput
 from holdfast.functions.rows.policies import BadRecords, LatePolicy
@@ -18,14 +20,16 @@ from holdfast.quantities import Duration, duration_us, signed_duration_us
 class JoinSettings:
     """The arguments of `KeyedStream.join`. Raises `SettingsError` when made."""
 
-    within: tuple[Duration, Duration] | None
-    between: tuple[str, str] | None
-    ttl: Duration | None
-    tolerance: Duration | None
-    how: How
-    suffix: str | None
-    late: LatePolicy
-    bad_records: BadRecords
+    within: tuple[Duration, Duration] | None = None
+    between: tuple[str, str] | None = None
+    ttl: Duration | None = None
+    tolerance: Duration | None = None
+    how: How = "inner"
+    suffix: str | None = None
+    late: LatePolicy = "drop"
+    bad_records: BadRecords = "fail"
+    condition: SqlExpression | None = None
+    """A further condition on pairs of rows, over columns such as `left.price` (`condition.name_in_pair`)."""
 
     def __post_init__(self) -> None:
         check_how(self.how)
@@ -70,7 +74,8 @@ class JoinSettings:
         """The join of these inputs. Raises `JobRefused`."""
         left, right = inputs
         bounds = self._bounds(operator, left, right)
-        return JoinSpec(operator, (left, right), bounds, self.how, self.suffix, self.late, self.bad_records)
+        condition = None if self.condition is None else bound_condition(self.condition, operator, (left, right))
+        return JoinSpec(operator, (left, right), bounds, self.how, self.suffix, self.late, self.bad_records, condition)
 
     def _bounds(self, operator: str, left: OperatorInput, right: OperatorInput) -> Bounds:
         if left.window is not None or right.window is not None:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.joins.bounds import AT, LEAVES, LEFT, RIGHT, SIDES, SameWindow, Times
+from holdfast.functions.joins.condition import PairCondition
 from holdfast.functions.joins.kept_rows import KeptRows
 from holdfast.functions.joins.meeting import Intervals, Pairs, Points, SortedPoints
 from holdfast.functions.joins.output import JoinOutput, RowsOfBatch, RowsOfTable, SideRows
@@ -57,6 +58,7 @@ class JoinOperator(Operator):
         self._kept = tuple(KeptRows(side, spec.bounds, self._heads, self.tables[SIDES[side]]) for side in (LEFT, RIGHT))
         self._late = tuple(LateRows(spec.name, spec.late) for _ in SIDES)
         self._output = JoinOutput(spec)
+        self._condition = PairCondition(spec)
         self._numbers: Slots = np.zeros(0, np.int32)
 
     @property
@@ -66,6 +68,7 @@ class JoinOperator(Operator):
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(self.new_output())
         self._output.begin(result)
+        self._condition.begin(result, context)
         for kept in self._kept:
             kept.begin()
         until_us = self._bounds.until_us(context)
@@ -174,7 +177,8 @@ class JoinOperator(Operator):
         of_others = (np.cumsum(wanted) - 1)[others.groups]
         ranges = self._bounds.kept_times(side, others.times)
         kept = self._kept[side]
-        if ranges is None and side == RIGHT and not self._spec.gives_pairs:
+        asks_for_any = side == RIGHT and not self._spec.gives_pairs and not self._condition.is_there
+        if ranges is None and asks_for_any:
             groups, slots = kept.one_of_each(heads[chosen])  # a left row asks only whether there is any
         else:
             groups, slots = kept.meeting(heads[chosen], of_others, ranges)
@@ -192,7 +196,8 @@ class JoinOperator(Operator):
         has the pairs, in pieces."""
         left_rows, right_rows = self._rows(LEFT, left, left_slots), self._rows(RIGHT, right, right_slots)
         left_met, right_met = np.zeros(len(left_rows), np.bool_), np.zeros(len(right_rows), np.bool_)
-        for pairs in meetings:
+        for met in meetings:
+            pairs = self._condition.true_pairs(left_rows, right_rows, met)
             left_met[pairs.left] = True
             if self._spec.gives_pairs and len(pairs.left):
                 right_met[pairs.right] = True

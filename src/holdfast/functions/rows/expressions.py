@@ -16,9 +16,6 @@ Expression = Any
 Expressions = Mapping[str, Expression]
 """Expressions by the names of the columns that they make."""
 
-VALUE_ERRORS = (pa.ArrowInvalid, pa.lib.ArrowIndexError, pa.ArrowCapacityError)
-"""Errors of PyArrow that depend on the values of a row, not on the types of its columns."""
-
 
 def evaluated(rows: pa.RecordBatch, expressions: Expressions) -> list[pa.Array]:
     """Return the value of each expression for each row; raises `pa.ArrowException` if any does not fit the rows."""

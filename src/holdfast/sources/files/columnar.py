@@ -3,9 +3,10 @@
 Arrow files are here; Parquet files are in `parquet_format`.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
@@ -17,6 +18,7 @@ from holdfast.python_values import payload_of, shown_rows
 from holdfast.sources.files.file_format import PAYLOAD_CHARS_MAX, BadPiece, FileFormat, FileShape, Piece
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, columns_problem, conformed, forbidden_nulls, types_problem
+from holdfast.sources.wanted import WantedRows
 
 BATCH_ROWS = 131_072
 """Rows of an Arrow batch that a task reads. A higher value needs more memory in each task."""
@@ -26,6 +28,22 @@ NOT_UTF8 = "Invalid UTF8"
 
 PlacedRows = Iterator[tuple[int, pa.RecordBatch]]
 """(row position, rows) pairs."""
+
+
+@dataclass(frozen=True)
+class KeptRanges:
+    """The ranges of a file's rows that are left to be read, and event times at least as new as those of the others."""
+
+    ranges: list[tuple[int, int]]
+    newest: pa.Array | None = None
+
+
+class StoredGroups(ABC):
+    """Groups of rows of a file whose bounds are stored."""
+
+    @abstractmethod
+    def kept(self, start: int, stop: int, schema: pa.Schema, wanted: WantedRows) -> KeptRanges:
+        """Return the parts of `[start, stop)` that may hold wanted rows. `schema`: of the source."""
 
 
 class ColumnarFormat(FileFormat):
@@ -45,18 +63,29 @@ class ColumnarFormat(FileFormat):
         schema: pa.Schema,
         policy: EvolutionPolicy,
         columns: Sequence[str],
+        wanted: WantedRows | None = None,
     ) -> Iterator[Piece]:
-        found = self.infer(tree, file)
+        found, groups = self.outline(tree, file)
         problem = columns_problem(found.names, schema, policy, file.path) or types_problem(found, schema)
-        wanted = pa.schema([schema.field(name) for name in columns])
+        read_as = pa.schema([schema.field(name) for name in columns])
         stored = None if problem else [name for name in columns if name in found.names]
-        for position, batch in self.rows(tree, file, stored, start, stop):
-            if problem:
-                yield all_bad(position, batch, wanted, problem)
-            else:
-                with readable(file, self.name):
-                    broken = broken_texts(batch)
-                yield from good_and_bad(position, batch, wanted, broken)
+        kept = KeptRanges([(start, stop)])
+        if wanted is not None and groups is not None and not problem:
+            kept = groups.kept(start, stop, schema, wanted)
+        if kept.newest is not None:
+            yield Piece(start, empty_batch(read_as), [], kept.newest)
+        for begin, end in kept.ranges:
+            for position, batch in self.rows(tree, file, stored, begin, end):
+                if problem:
+                    yield all_bad(position, batch, read_as, problem)
+                else:
+                    with readable(file, self.name):
+                        broken = broken_texts(batch)
+                    yield from good_and_bad(position, batch, read_as, broken)
+
+    def outline(self, tree: FileTree, file: FileInfo) -> "tuple[pa.Schema, StoredGroups | None]":
+        """Return the schema of a file, and its groups of rows if their bounds are stored."""
+        return self.infer(tree, file), None
 
     @abstractmethod
     def rows(self, tree: FileTree, file: FileInfo, columns: list[str] | None, start: int, stop: int) -> PlacedRows:

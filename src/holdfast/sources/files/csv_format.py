@@ -156,15 +156,17 @@ class CsvFormat(TextFormat):
             return super().stream_blocks(reopen)
         return RecordBlocks(reopen, self._options.quote, self._options.delimiter, self.record_bytes_max).read()
 
-    def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
+    def parser(
+        self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy, read_as: pa.Schema
+    ) -> BlockParser:
         columns = schema.names if head.columns is None else head.columns
-        parser = CsvParser(columns, schema, self._options)
+        parser = CsvParser(columns, read_as, self._options)
         problem = header_problem(columns, schema, self._options) or columns_problem(columns, schema, policy, file.path)
         if problem is None:
             return parser
         if not set(columns) & set(schema.names):
             problem += "; if the first line is a row and no header, use header=False"
-        return RefusingParser(schema, problem, parser.records)
+        return RefusingParser(read_as, problem, parser.records)
 
 
 def header_problem(columns: list[str], schema: pa.Schema, options: CsvOptions) -> str | None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy
+from holdfast.sources.wanted import WantedRows
 
 PAYLOAD_CHARS_MAX = 65_536
 """Characters of a bad record that are reported. A higher value makes dead letters larger."""
@@ -46,6 +47,8 @@ class Piece(NamedTuple):
     position: int | str
     rows: pa.RecordBatch
     bad: list[BadPiece]
+    newest: pa.Array | None = None
+    """Event times that are at least as new as those of rows that were passed over; None: no row with any was."""
 
 
 class FileFormat(ABC):
@@ -82,8 +85,12 @@ class FileFormat(ABC):
         schema: pa.Schema,
         policy: EvolutionPolicy,
         columns: Sequence[str],
+        wanted: WantedRows | None = None,
     ) -> Iterator[Piece]:
-        """Yield the rows of a range with these columns alone, in this order; otherwise as `read`."""
+        """Yield the rows of a range with these columns alone, in this order; otherwise as `read`.
+
+        A format that knows bounds of stored groups of rows may pass over those that hold no `wanted` row.
+        """
         for piece in self.read(tree, file, start, stop, schema, policy):
             yield piece._replace(rows=piece.rows.select(list(columns)))
 

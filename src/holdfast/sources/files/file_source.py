@@ -5,6 +5,7 @@ the reads of tasks; `file_enumerator` discovers and plans, `formats` read files,
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,8 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, JobRefused, SettingsError, StorageError
+from holdfast.expressions.declared import SPARK_4, declared
+from holdfast.expressions.nodes import SqlSettings
 from holdfast.hidden import hide_url
 from holdfast.printable import logger
 from holdfast.quantities import Size, size_bytes
@@ -26,8 +29,11 @@ from holdfast.sources.files.hive import folder_values
 from holdfast.sources.files.lines import RECORD_BYTES_MAX
 from holdfast.sources.files.open_tree import open_tree
 from holdfast.sources.files.patterns import is_glob
+from holdfast.sources.files.row_condition import RowCondition
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, spark_friendly
+from holdfast.sources.wanted import WantedRows
+from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
 
@@ -67,6 +73,10 @@ class FileSource(Source):
     delimiter, quote, header, multiline, null_values
         How CSV files are written. `multiline=True` allows line breaks in quoted values; each file is then one read.
 
+    where
+        A condition in Spark's SQL, or a `Column` of PySpark: rows for which it is not true are no rows of the source,
+        for the watermark neither. Groups of rows of Parquet files, and folders of `partitioning`, that hold no such row
+        are not read. A row for which it fails is a bad row.
     partitioning
         `hive` reads columns from the names of folders (`day=2026-01-31/`), as Spark and `ParquetSink` write them; their
         types are those of the schema, or STRING without one. Without it, a column in a folder's name is not read.
@@ -99,6 +109,7 @@ class FileSource(Source):
         header: bool = True,
         multiline: bool = False,
         null_values: tuple[str, ...] = ("",),
+        where: Any = None,
         partitioning: str | None = None,
         max_record_bytes: Size = RECORD_BYTES_MAX,
     ) -> None:
@@ -112,6 +123,7 @@ class FileSource(Source):
         self._partitioning = partitioning
         self._record_bytes_max = size_bytes(max_record_bytes, "FileSource: max_record_bytes")
         self._storage_options = dict(storage_options or {})
+        self._where = None if where is None else RowCondition(declared(where, SPARK_4, "FileSource(where=…)"))
         self._opened: FileTree | None = None
         self._checked = False
         self._check_settings()
@@ -127,7 +139,22 @@ class FileSource(Source):
             except StorageError as error:
                 raise JobRefused(f"{self!r}: {error}") from error
             self._checked = True
+            if self._where is not None:
+                self._where = self._where.over(self._schema)
         return self._schema
+
+    def with_expressions(self, settings: SqlSettings) -> "FileSource":
+        if self._where is None:
+            return self
+        made = copy(self)
+        made._where = self._where.under(settings)
+        if self._schema is not None:
+            made._where.over(self._schema)
+        return made
+
+    @property
+    def passes_over(self) -> bool:
+        return self._format_name == "parquet" or self._partitioning is not None
 
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
         form = self._format()
@@ -135,12 +162,17 @@ class FileSource(Source):
         return FileEnumerator(self._tree(form), form, self._starting, context)
 
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
-        return self._read(read, None)
+        return self._read(read, None, None)
 
     def read_columns(self, read: SplitRead, columns: Sequence[str]) -> Iterator[SourceBatch]:
-        return self._read(read, columns)
+        return self._read(read, columns, None)
 
-    def _read(self, read: SplitRead, columns: Sequence[str] | None) -> Iterator[SourceBatch]:
+    def read_wanted(
+        self, read: SplitRead, store: ObjectStore, columns: Sequence[str] | None, wanted: WantedRows
+    ) -> Iterator[SourceBatch]:
+        return self._read(read, columns, wanted)
+
+    def _read(self, read: SplitRead, columns: Sequence[str] | None, wanted: WantedRows | None) -> Iterator[SourceBatch]:
         if self._schema is None or self._format_name is None:
             raise HoldfastError(f"{self!r}: schema() must have been called on the driver before tasks read")
         form = self._format()
@@ -149,9 +181,16 @@ class FileSource(Source):
         start, stop = msgspec.convert(read.start, int), msgspec.convert(read.stop, int)
         source = self.name or self.kind
         part = (self._tree(form), file, start, stop, self._schema, self._policy)
-        for piece in form.read(*part) if columns is None else form.read_columns(*part, columns):
+        names = list(self._schema.names if columns is None else columns)
+        if self._where is not None:
+            pieces = self._where.pieces(lambda *asked: form.read_columns(*part, *asked), names, wanted)
+        elif columns is None and wanted is None:
+            pieces = form.read(*part)
+        else:
+            pieces = form.read_columns(*part, names, wanted)
+        for piece in pieces:
             bad = [BadRow(source, read.split, row.position, row.reason, row.payload) for row in piece.bad]
-            yield SourceBatch(piece.rows, piece.position, bad)
+            yield SourceBatch(piece.rows, piece.position, bad, piece.newest)
 
     def __repr__(self) -> str:
         return f"FileSource({hide_url(repr(self._path))}, name={self.name!r})"

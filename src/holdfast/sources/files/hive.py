@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.casts import cast_in_range
@@ -22,6 +23,7 @@ from holdfast.sources.files.file_format import FileFormat, FileShape, Piece
 from holdfast.sources.files.local_tree import name_of
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, new_columns
+from holdfast.sources.wanted import WantedRows
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """Folder value that Hive, Spark and other readers take for null."""
@@ -61,6 +63,7 @@ class HiveFormat(FileFormat):
         schema: pa.Schema,
         policy: EvolutionPolicy,
         columns: Sequence[str],
+        wanted: WantedRows | None = None,
     ) -> Iterator[Piece]:
         values = folder_values(file.path, tree.root, schema.names)
         in_file = pa.schema([field for field in schema if field.name not in values])
@@ -70,9 +73,13 @@ class HiveFormat(FileFormat):
                 "least one column that the file holds"
             )
         partition = typed(values, schema, policy)
-        wanted = [name for name in columns if name not in values] or in_file.names[:1]
+        stored = [name for name in columns if name not in values] or in_file.names[:1]
         inside = replace(policy, elsewhere=frozenset(values))
-        for piece in self._inner.read_columns(tree, file, start, stop, in_file, inside, wanted):
+        if wanted is not None:
+            wanted = None if partition.problem else wanted.with_constants(partition.values)
+        if wanted is not None and wanted.time is None and not wanted.may_hold({}, np.ones(1, np.int64)).any():
+            return
+        for piece in self._inner.read_columns(tree, file, start, stop, in_file, inside, stored, wanted):
             yield with_partition(piece, partition, pa.schema([schema.field(name) for name in columns]))
 
 

@@ -63,8 +63,13 @@ class JsonFormat(TextFormat):
             data = tree.read_range(file, 0, min(len(lines.BYTE_ORDER_MARK), file.size))
         return TextHead(None, len(lines.BYTE_ORDER_MARK) if data.startswith(lines.BYTE_ORDER_MARK) else 0)
 
-    def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
-        return JsonParser(schema, policy, [name for name in schema.names if is_in_folder(name, file.path)])
+    def parser(
+        self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy, read_as: pa.Schema
+    ) -> BlockParser:
+        in_folders = [name for name in schema.names if is_in_folder(name, file.path)]
+        # PyArrow's reader refuses new fields only beside all of the known ones.
+        is_strict = policy.on_new_column == "fail" or in_folders
+        return JsonParser(schema if is_strict else read_as, policy, in_folders)
 
 
 class JsonParser(BlockParser):

@@ -3,16 +3,24 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.casts import cast_in_range
 from holdfast.python_values import exact_values
-from holdfast.sources.files.columnar import BATCH_ROWS, ColumnarFormat, PlacedRows, clip, readable, shape_of
+from holdfast.sources.files.columnar import (
+    BATCH_ROWS,
+    ColumnarFormat,
+    PlacedRows,
+    StoredGroups,
+    clip,
+    readable,
+    shape_of,
+)
 from holdfast.sources.files.file_format import FileShape
 from holdfast.sources.files.group_decoders import GroupBatches, GroupDecoder, kept_decoders
+from holdfast.sources.files.row_groups import RowGroup, RowGroups, touched_groups
 from holdfast.sources.files.trees import FileInfo, FileTree
 
 STREAM_BYTES = 1024 * 1024
@@ -31,8 +39,11 @@ class ParquetFormat(ColumnarFormat):
     suffixes = (".parquet", ".pq")
 
     def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
+        return self.outline(tree, file)[0]
+
+    def outline(self, tree: FileTree, file: FileInfo) -> tuple[pa.Schema, StoredGroups]:
         with opened_parquet(tree, file) as opened:
-            return opened.schema_arrow
+            return opened.schema_arrow, RowGroups(opened.schema_arrow, opened.metadata)
 
     def shape(self, tree: FileTree, file: FileInfo) -> FileShape:
         with opened_parquet(tree, file) as opened:
@@ -51,25 +62,6 @@ class ParquetFormat(ColumnarFormat):
             else:
                 for group in run:
                     yield from rows_within(tree, file, columns, group, start, stop)
-
-
-class RowGroup(NamedTuple):
-    """A row group: its number, and the positions of its first row and behind its last."""
-
-    number: int
-    start: int
-    stop: int
-
-
-def touched_groups(metadata: pq.FileMetaData, start: int, stop: int) -> list[RowGroup]:
-    """Return the row groups that hold rows of `[start, stop)`."""
-    found, position = [], 0
-    for number in range(metadata.num_row_groups):
-        end = position + metadata.row_group(number).num_rows
-        if position < stop and end > start:
-            found.append(RowGroup(number, position, end))
-        position = end
-    return found
 
 
 def rows_within(

@@ -6,7 +6,7 @@ conversion of a good record does not depend on its neighbours.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from holdfast.sources.files.line_streams import stream_blocks
 from holdfast.sources.files.lines import LongRecord, RecordBlock
 from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy
+from holdfast.sources.wanted import WantedRows
 
 SAMPLE_BYTES = 64 * 1024
 """Bytes from which the length of a line is estimated."""
@@ -110,14 +111,44 @@ class TextFormat(FileFormat):
     def read(
         self, tree: FileTree, file: FileInfo, start: int, stop: int, schema: pa.Schema, policy: EvolutionPolicy
     ) -> Iterator[Piece]:
+        return self._read(tree, file, start, stop, schema, policy, schema)
+
+    def read_columns(
+        self,
+        tree: FileTree,
+        file: FileInfo,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        policy: EvolutionPolicy,
+        columns: Sequence[str],
+        wanted: WantedRows | None = None,
+    ) -> Iterator[Piece]:
+        if not columns:
+            yield from super().read_columns(tree, file, start, stop, schema, policy, columns)
+            return
+        read_as = pa.schema([schema.field(name) for name in columns])
+        for piece in self._read(tree, file, start, stop, schema, policy, read_as):
+            yield piece._replace(rows=piece.rows.select(list(columns)))
+
+    def _read(
+        self,
+        tree: FileTree,
+        file: FileInfo,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        policy: EvolutionPolicy,
+        read_as: pa.Schema,
+    ) -> Iterator[Piece]:
         head = self.head(tree, file, start)
         if head is None:
             return
-        parser = self.parser(file, head, schema, policy)
+        parser = self.parser(file, head, schema, policy, read_as)
         for found in self._blocks(tree, file, start, stop):
             if isinstance(found, LongRecord):
                 if found.offset >= head.end:
-                    nothing = pa.RecordBatch.from_pylist([], schema=schema)
+                    nothing = pa.RecordBatch.from_pylist([], schema=read_as)
                     yield Piece(f"byte {found.offset}", nothing, [self._too_long(found)])
                 continue
             base = max(found.offset, head.end)
@@ -139,8 +170,13 @@ class TextFormat(FileFormat):
         """Return the beginning of a file for a read from `start`; None if the file has no rows."""
 
     @abstractmethod
-    def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
-        """Return the parser of a file. All records are bad if the file's columns do not fit."""
+    def parser(
+        self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy, read_as: pa.Schema
+    ) -> BlockParser:
+        """Return the parser of a file. All records are bad if the file's columns do not fit the schema.
+
+        `read_as`: the columns that are needed; a parser may leave others out where that costs nothing.
+        """
 
     def first_bytes(self, tree: FileTree, file: FileInfo) -> bytes:
         """Return the first whole records of a file, about a megabyte, for inference."""
