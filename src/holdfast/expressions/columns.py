@@ -91,6 +91,8 @@ def _classic_literal(node: Any) -> str:
         return "NULL"
     if isinstance(value, str):
         return text_literal(value)
+    if isinstance(value, bytes | bytearray):
+        return f"X'{bytes(value).hex()}'"
     name = "" if not hasattr(value, "getClass") else value.getClass().getName()
     if name == "java.sql.Date":
         return f"date '{value.toString()}'"
