@@ -29,9 +29,8 @@ def test_the_docstring_of_a_room_names_each_of_its_files_once(room):
 OPERATORS = "a spec creates the operator, which reads the spec"
 CIRCLES = {
     "functions.aggregates.combining functions.aggregates.operator functions.aggregates.spec": OPERATORS,
-    "functions.joins.asof_operator functions.joins.condition functions.joins.declared functions.joins.join_operator functions.joins.output": (
-        OPERATORS
-    ),
+    "functions.joins.asof_operator functions.joins.condition functions.joins.declared functions.joins.join_operator "
+    "functions.joins.output": (OPERATORS),
     "functions.process.by_array.batch_operator functions.process.by_row.row_operator functions.process.declared "
     "functions.process.of_subtask.function_operator": OPERATORS,
     "functions.windows.aggregate functions.windows.window_operator": OPERATORS,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.expressions.group_bounds import ValueBounds, KnownGroups
+from holdfast.expressions.group_bounds import KnownGroups, ValueBounds
 from holdfast.expressions.nodes import SqlSettings
 
 
