@@ -61,7 +61,7 @@ def _settings(spec: OperatorSpec) -> str:
     for name, value in vars(spec).items():
         if name == "function":
             found.append(attributes_text(value))
-        elif name != "name" and not _is_input(value):
+        elif name not in ("name", "condition") and not _is_input(value):  # A condition may change, as a filter may.
             found.append(f"{name}={settings_text(value)}")
     return ", ".join(found)
 
