@@ -27,6 +27,7 @@ from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import ChangeSet, LogId
 from holdfast.ids import BatchNumber
 from holdfast.uploads.packing import PersistRequest
+from holdfast.uploads.persisting import Persisting
 from holdfast.uploads.uploader import Uploader
 
 __all__ = ["ChangelogWriter", "DeferredChanges", "LogSize", "NeededLog"]
@@ -122,7 +123,7 @@ class ChangelogWriter:
         for each in ahead:
             self._upload(each)
 
-    def persist(self, up_to_batch: BatchNumber, from_sqn: int | None = None) -> Future[list[LogPiece]]:
+    def persist(self, up_to_batch: BatchNumber, from_sqn: int | None = None) -> Persisting[list[LogPiece]]:
         """Store all changes of batches up to and including `up_to_batch` that are not stored yet.
 
         The future's result is the pieces from `from_sqn` (the truncation point if it is None) up to that batch, in
@@ -155,7 +156,7 @@ class ChangelogWriter:
                 each.range.asked = True
             return needed
 
-    def store(self, cut: Sequence[RangePart]) -> Future[list[LogPiece]]:
+    def store(self, cut: Sequence[RangePart]) -> Persisting[list[LogPiece]]:
         """Do the second half of `persist`: collect deferred changes, while batches are appended, and upload
         everything."""
         collected = self._collect()
@@ -329,6 +330,7 @@ class ChangelogWriter:
 
     def _upload(self, each: Range) -> None:
         request = PersistRequest(self._log, each.collect(self._merge), self._merge if each.merged else None)
+        request.future.named.add_done_callback(lambda future: _name(each, future))
         request.future.add_done_callback(lambda future: self._uploaded(each, future))
         self._uploader.persist(self._log, request)
 
@@ -401,27 +403,34 @@ def _with_gaps(entries: Sequence[Entry], skipped: Collection[int], cuts: Collect
 
 
 class _Combination:
-    """Waits until all ranges of a cut are stored, and then completes `future` with their pieces, or with the first
-    error.
+    """Waits until all ranges of a cut are stored, or have names, and then passes on their pieces, or the first error.
 
-    With that it drops its references to the ranges and the future. A finished range keeps its callbacks, including this
-    object. Otherwise ranges and checkpoints would keep each other alive in cycles until a garbage collection finds
-    them.
+    With that it drops its references to the ranges and to the receivers. A finished range keeps its callbacks,
+    including this object. Otherwise ranges and checkpoints would keep each other alive in cycles until a garbage
+    collection finds them.
     """
 
-    def __init__(self, log: LogId, needed: Sequence[RangePart], future: Future[list[LogPiece]]) -> None:
+    def __init__(
+        self,
+        log: LogId,
+        needed: Sequence[RangePart],
+        of: Callable[[RangePart], Future[list[LogPiece]]],
+        answer: Callable[[list[LogPiece]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
         self._log = log
+        self._of = of
         self._lock = threading.Lock()
-        self._open: tuple[Sequence[RangePart], Future[list[LogPiece]]] | None = (needed, future)
+        self._open: _Open | None = _Open(needed, answer, failed)
         awaited = [each for each in needed if not each.stored]
         self._missing = len(awaited)
         for each in awaited:
-            each.range.done.add_done_callback(self._one_done)
+            of(each).add_done_callback(self._one_done)
         if not awaited:
             self._answer(None)
 
-    def _one_done(self, stored: Future[list[LogPiece]]) -> None:
-        error = stored.exception()
+    def _one_done(self, pieces: Future[list[LogPiece]]) -> None:
+        error = pieces.exception()
         with self._lock:
             self._missing -= 1
             waits = self._missing > 0 and error is None
@@ -433,17 +442,34 @@ class _Combination:
             found, self._open = self._open, None
         if found is None:
             return
-        needed, future = found
         if error is not None:
-            future.set_exception(error)
-        elif any(each.undone for each in needed):
-            future.set_exception(CheckpointFailed(f"log {self._log}: it was rewound to before the cut"))
+            found.failed(error)
+        elif any(each.undone for each in found.needed):
+            found.failed(CheckpointFailed(f"log {self._log}: it was rewound to before the cut"))
         else:
-            future.set_result([piece for each in needed for piece in each.pieces()])
+            found.answer([piece for each in found.needed for piece in each.pieces(self._of(each).result())])
 
 
-def _combined(log: LogId, needed: Sequence[RangePart]) -> Future[list[LogPiece]]:
+class _Open(NamedTuple):
+    """A cut whose pieces are awaited, and the receivers of the pieces or the error."""
+
+    needed: Sequence[RangePart]
+    answer: Callable[[list[LogPiece]], None]
+    failed: Callable[[BaseException], None]
+
+
+def _combined(log: LogId, needed: Sequence[RangePart]) -> Persisting[list[LogPiece]]:
     """Return a future of the pieces of all ranges, in order, or of the first error."""
-    combined: Future[list[LogPiece]] = Future()
-    _Combination(log, needed, combined)
+    combined: Persisting[list[LogPiece]] = Persisting()
+    _Combination(log, needed, lambda each: each.range.done, combined.set_result, combined.set_exception)
+    _Combination(log, needed, _named, combined.name, lambda error: None)
     return combined
+
+
+def _named(part: RangePart) -> Future[list[LogPiece]]:
+    return part.range.done if part.stored else part.range.done.named
+
+
+def _name(each: Range, named: Future[list[LogPiece]]) -> None:
+    if named.exception() is None:
+        each.done.name(named.result())

@@ -118,7 +118,13 @@ class LoggedTable(KeyedState):
         return lambda: self._store(pending, cut)
 
     def _store(self, pending: PendingCut, cut: Sequence[RangePart]) -> None:
-        self._log.store(cut).add_done_callback(lambda pieces: self._persisted(pending, pieces))
+        persisting = self._log.store(cut)
+        persisting.named.add_done_callback(lambda pieces: self._pieces_named(pending, pieces))
+        persisting.add_done_callback(lambda pieces: self._persisted(pending, pieces))
+
+    def _pieces_named(self, pending: PendingCut, pieces: Future[list[LogPiece]]) -> None:
+        if pieces.exception() is None:
+            self._name(pending, pieces.result())
 
     def _persisted(self, pending: PendingCut, pieces: Future[list[LogPiece]]) -> None:
         error = pieces.exception()

@@ -23,6 +23,7 @@ from holdfast.printable import logger
 from holdfast.protocol.live_reads import StateRead, StateRows
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
+    Announcement,
     CommitAnswer,
     Decline,
     Deployment,
@@ -204,6 +205,9 @@ class _Reachable:
 
     def heartbeat(self, process: ProcessId) -> bool:
         return not self.cut.is_set() and self._gateway.heartbeat(process)
+
+    def announce(self, announcement: Announcement) -> bool:
+        return not self.cut.is_set() and self._gateway.announce(announcement)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return not self.cut.is_set() and self._gateway.acknowledge(acknowledgement)
