@@ -262,7 +262,7 @@ class Job:
         clock = SimulatedClock()
         taken = take_over(store)
         config = hf.CheckpointConfig(trigger=hf.manual())
-        facts = JobFacts(JOB, taken.epoch, {}, task_managers, task_managers)
+        facts = JobFacts(JOB, taken.epoch, {}, lambda: task_managers, task_managers)
         retrying = RetryingStore(store)
         uploads = DriverUploads(retrying, RetryPolicy.fixed())
         self.control = Control(

@@ -102,11 +102,12 @@ class SimulatedJob:
         context = EnumeratorContext(open_store(job.storage), SOURCE, 1, self._clock)
         failover = hf.FailoverConfig(batch_attempts=1_000_000)
         self._isolator = None if regions is None else Isolator(self._program, regions)
-        regional = None if regions is None else RegionalPlanning(FailingSplits(regions, failover, False), SENDERS)
+        failing = None if regions is None else FailingSplits(regions, failover, False)
+        regional = None if failing is None else RegionalPlanning(failing, lambda: SENDERS)
         self._planner = Planner(
             {SOURCE: source.enumerator(context)},
             BatchLimits(1 << 40, 1 << 50),
-            SENDERS,
+            lambda: SENDERS,
             self._clock,
             monotonic=self._clock.monotonic,
             watermarks=Watermarks({}, {}),
@@ -115,7 +116,7 @@ class SimulatedJob:
         self._planner.begin(None)
         self._machine = Machine(failover)
         self._coordinator = Coordinator(hf.CheckpointConfig(trigger=hf.manual()))
-        self._facts = JobFacts("job", 1, {}, 1, 128)
+        self._facts = JobFacts("job", 1, {}, lambda: 1, 128)
         self._newest: tuple[JournalNumber, CheckpointRecord] | None = None
         self._number = 0
         self._plan: Plan | None = None

@@ -24,11 +24,11 @@ MAY_IMPORT: dict[str, str] = {
     "start_options": "settings stored_state",
     "streams": "calls functions graph keyed_streams schema sinks sources sql ui",
     "keyed_streams": "functions graph schema",
-    "spark": "__init__ calls exchange graph job_settings jobmaster journal protocol query settings sources "
+    "spark": "__init__ calls checkpoint exchange graph job_settings jobmaster journal protocol query settings sources "
     "standby_query storage stored_state taskmanager",
     "query": "jobmaster observe settings ui",
     "standby_query": "jobmaster journal leadership query start_options",
-    "job_settings": "jobmaster settings ui",
+    "job_settings": "checkpoint jobmaster settings ui",
     # Control: the JobMaster executes the decisions of the pure rules, and the journal remembers.
     "jobmaster": "autoscale checkpoint cleanup exchange execution formats functions graph journal observe protocol "
     "leadership recovery settings sinks sources state storage stored_state taskmanager ui uploads",

@@ -71,6 +71,7 @@ KNOWN: Mapping[str, str] = {
     "jobmaster.deploy.before": "TaskManagers serve; nothing is deployed",
     "jobmaster.deploy.after": "everything is deployed; no batch was begun",
     "jobmaster.failover": "a failover begins",
+    "jobmaster.follow": "those who are to gain subtasks are about to be asked to follow them",
     "jobmaster.hand.over": "all is recorded, and those who gain subtasks have them; the layout is that of before",
     "jobmaster.moved": "the new layout is deployed; no record holds it",
     # In the JobMaster: a batch.

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from holdfast.checkpoint.updates import DeclaredLayout
 from holdfast.jobmaster.batches.deployer import MasterSettings
 from holdfast.jobmaster.batches.deployment import Layout
 from holdfast.jobmaster.batches.planner import BatchLimits
@@ -34,5 +35,5 @@ def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSett
         takes_wall=job.clock == "wall",
         forget_updates=job.starting.forget_updates,
         autoscale=job.autoscale,
-        declared_task_managers=layout.task_managers,
+        declared=DeclaredLayout(layout.task_managers, job.parallelism, job.senders),
     )

@@ -14,7 +14,7 @@ from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed, SettingsError, described
 from holdfast.hidden import chained
 from holdfast.jobmaster.batches.progress import Totals
-from holdfast.jobmaster.batches.rescales import Rescale
+from holdfast.jobmaster.batches.rescales import Rescale, WantedLayout
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.savepoints.savepoints import Savepoint
 from holdfast.kernels.shelf import SHELF
@@ -278,26 +278,44 @@ class Query:
         """
         return self._master.read_state(operator, state, key)
 
-    def rescale(self, *, task_managers: int, timeout: Duration = "10min") -> Rescale:
-        """Give the running job another number of TaskManagers. Returns at once.
+    def rescale(
+        self,
+        *,
+        task_managers: int | None = None,
+        parallelism: int | None = None,
+        senders: int | None = None,
+        in_place: bool = False,
+        timeout: Duration = "10min",
+    ) -> Rescale:
+        """Give the running job another layout: one or several of the three numbers. Returns at once.
 
         TaskManagers that gain subtasks follow the subtasks' logs while batches continue. Once they have nearly all of
         the state, the job takes a checkpoint between two batches, they read the rest from it, and the next batch uses
-        the new layout. Subtasks that do not move keep their state in memory. A failure at any moment leaves either the
-        previous layout or the new one. Later starts use the new one too, unless their `Job(task_managers=…)` differs
-        from that of this start. `timeout`: time after which the rescale is abandoned.
+        the new layout. Subtasks that do not move keep their state in memory. With another `parallelism` each subtask
+        has other key groups, so all state is read again, and exists twice for a while. Senders hold no state.
+
+        A failure at any moment leaves either the previous layout or the new one. Later starts use the new one too,
+        unless their `Job(task_managers=…, parallelism=…, senders=…)` differs from that of this start.
+
+        `in_place`: True restores the gained subtasks while batches stand still, so no state exists twice, and holds no
+        slots for more senders while there are more TaskManagers. `timeout`: time after which the rescale is abandoned.
 
         Raises
         ------
         SettingsError
-            The number is not allowed, or a rescale is already running.
+            A number is not allowed, or a rescale is already running.
         JobRefused
             Spark has too few slots; the message has the numbers.
         """
-        whole_number(task_managers, "task_managers", 1)
+        wanted = WantedLayout(task_managers, parallelism, senders)
+        for name, value in wanted._asdict().items():
+            if value is not None:
+                whole_number(value, name, 1)
+        if wanted == WantedLayout():
+            raise SettingsError("rescale() names no number; give task_managers=…, parallelism=… or senders=…")
         limit_s = duration_s(timeout, "timeout")
         above_zero(limit_s, "timeout", timeout)
-        return self._master.rescale(task_managers, limit_s)
+        return self._master.rescale(wanted, limit_s, in_place)
 
     def retry(self, split: str, *, source: str | None = None) -> None:
         """Try a failing or parked split again at once, and forget its failures. Returns before the attempt.

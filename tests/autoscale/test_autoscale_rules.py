@@ -113,12 +113,12 @@ APPLIED = """
 
 
 def test_advice_is_applied_once_after_a_failure_only_after_the_cooldown_and_never_beyond_the_subtasks():
-    applied = AdviceApplied(SETTINGS, most=6)
+    applied = AdviceApplied(SETTINGS)
     for line in APPLIED.strip().splitlines()[1:]:
         at_s, advice, now, under_way, expected = (each.strip() for each in line.split("|"))
         before, _, wanted = advice.partition(" -> ")
         made = None if advice == "none" else Advice(int(wanted), int(before), "")
-        found = applied.due(made, int(now), under_way == "yes", float(at_s))
+        found = applied.due(made, int(now), 6, under_way == "yes", float(at_s))
         assert str(found).lower() == expected, line
 
 

@@ -17,6 +17,9 @@ from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig, OnLoss
 from scenario_text import Scenario
 
+PARALLELISM = 4
+"""Subtasks of each operator at the start, and wherever a line names no other number."""
+
 
 class ExecutionScenario(Scenario):
     """A machine, driven by lines of text."""
@@ -39,7 +42,7 @@ class ExecutionScenario(Scenario):
             case "start":
                 base = JournalNumber(int(named["base"])) if "base" in named else None
                 wanted = {Role.TASK_MANAGER: int(plain[0]), Role.SENDER: int(named.get("senders", "0"))}
-                return [ev.Started(self.now, wanted, base, int(named.get("standby", "0")))]
+                return [ev.Started(self.now, wanted, base, int(named.get("standby", "0")), PARALLELISM)]
             case "senders-wanted":
                 return [ev.ProcessesWanted(Role.SENDER, int(plain[0]))]
             case "tick":
@@ -70,11 +73,12 @@ class ExecutionScenario(Scenario):
                 return [ev.BaseChosen(base, int(named.get("after", "-1")))]
             case "rescale":
                 until_s = self.now + float(named.get("within", "100"))
-                return [moves.RescaleAsked(int(plain[0]), int(named.get("parallelism", "4")), until_s)]
+                parallelism, in_place = int(named.get("parallelism", PARALLELISM)), "in_place" in named
+                return [moves.RescaleAsked(int(plain[0]), parallelism, until_s, in_place=in_place)]
             case "leaving":
-                return [moves.Leaving(process(word), int(named.get("parallelism", "4"))) for word in plain]
+                return [moves.Leaving(process(word)) for word in plain]
             case "follow":
-                return [moves.MovesFollow(tuple(map(int, plain)))]
+                return [moves.MovesFollow(tuple(map(int, plain)), int(named.get("parallelism", PARALLELISM)))]
             case "sinks-lag":
                 return [ev.SinksLag(frozenset(plain))]
             case _:
@@ -156,6 +160,7 @@ def show(command: ev.Command) -> str:
                 else f" joining={','.join(map(str, failover.joining))}"
             )
             how += " moves" if command.moves else ""
+            how += "" if command.parallelism == PARALLELISM else f" parallelism={command.parallelism}"
             return f"Deploy run={command.run} base={command.base} live={to(command.live)}{places}{joining}{how}{why}"
         case ev.AnnounceDeployed():
             return f"AnnounceDeployed run={command.run} live={to(command.live)}"
@@ -177,12 +182,14 @@ def show(command: ev.Command) -> str:
         case ev.AskBase():
             return f"AskBase{', goes on' if command.failover.goes_on else ''}: {command.failover}"
         case moves.FollowMoves():
-            before, after = (",".join(map(str, each)) for each in (command.before, command.after))
-            return f"FollowMoves {before} to {after} live={to(command.live)}"
+            before, after = (",".join(map(str, each.holders)) for each in (command.before, command.after))
+            subtasks = command.after.parallelism
+            how = "" if subtasks == PARALLELISM else f" parallelism={subtasks}"
+            return f"FollowMoves {before} to {after} live={to(command.after.live)}{how}"
         case moves.HandOver():
             return "HandOver"
         case moves.EndMoves():
-            return f"EndMoves {command.task_managers}" + ("" if command.error is None else f": {command.error}")
+            return f"EndMoves {len(command.places.holders)}" + ("" if command.error is None else f": {command.error}")
         case ev.LeaveOut():
             return f"LeaveOut {','.join(map(str, sorted(command.missing)))}: {command.reason}"
         case ev.Log():

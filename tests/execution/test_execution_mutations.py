@@ -140,7 +140,7 @@ def _awaits_no_loss() -> AbstractContextManager[Any]:
 def _moves_survivors() -> AbstractContextManager[Any]:
     def shuffled(count: int, before: Places, serving: dict[int, Any], *_: Any) -> Places | None:
         found = choose(count, before, serving)
-        return found and Places((*found.holders[1:], *found.holders[:1]), found.live)
+        return found and Places((*found.holders[1:], *found.holders[:1]), found.live, found.parallelism)
 
     return mock.patch.object(machine, "choose", shuffled)
 

@@ -258,9 +258,14 @@ def planner_of(rows_max: int) -> tuple[Planner, FailingSplits, ManualClock]:
     clock, failing = ManualClock(), FailingSplits(PARKING, QUICK, by_attempt=False)
     source = Failing(80_000, splits=SPLITS, name="numbers")
     enumerator = source.enumerator(EnumeratorContext(open_store(job_kit.new_storage()), "numbers", 1, clock))
-    regional = RegionalPlanning(failing, senders=2)
+    regional = RegionalPlanning(failing, senders=lambda: 2)
     planner = Planner(
-        {"numbers": enumerator}, BatchLimits(rows_max, 1 << 40), 2, clock, monotonic=clock.monotonic, regional=regional
+        {"numbers": enumerator},
+        BatchLimits(rows_max, 1 << 40),
+        lambda: 2,
+        clock,
+        monotonic=clock.monotonic,
+        regional=regional,
     )
     planner.begin(None)
     return planner, failing, clock

@@ -1,4 +1,4 @@
-"""Another number of TaskManagers while the job runs: only what moves is read, and no row is lost or doubled."""
+"""Another layout while the job runs: only what moves is read, and no row is lost or doubled."""
 
 import threading
 from collections import Counter
@@ -101,6 +101,58 @@ def test_a_start_that_forgets_updates_has_the_layout_of_its_code():
         made.query.stop()
 
 
+LAYOUTS = ({"parallelism": 8}, {"task_managers": 4, "parallelism": 7}, {"task_managers": 1, "parallelism": 2})
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["followed", "in place"])
+@pytest.mark.parametrize("state", [hf.HashMapState(), hf.RocksDBState()], ids=["hashmap", "rocksdb"])
+def test_other_subtasks_hold_the_key_groups_and_every_count_goes_on(state, in_place):
+    storage, counts = new_storage(), Counter[int]()
+    with running(storage=storage, counts=counts, state=state) as job:
+        job.work(range(ROWS))
+        for wanted in LAYOUTS:
+            rescale = job.query.rescale(**wanted, in_place=in_place)
+            rescale.wait(30)
+            job.work(range(0, ROWS, 7))
+            subtasks = {
+                int(name.rpartition(".")[2]): value
+                for each in job.task_managers().values()
+                for name, value in each.metrics.items()
+                if name.startswith("stateRows.counts.")
+            }
+            assert sorted(subtasks) == list(range(wanted["parallelism"])) and min(subtasks.values()) > 0
+            assert sum(subtasks.values()) == ROWS
+            assert job.query.read_state("counts", key={"k": 7})["n.count"].to_pylist() == [counts[7]]
+            assert rescale.parallelism == wanted["parallelism"] and (rescale.bytes_moved > 0) is not in_place
+        assert job.query.status["keptSettings"] == {"task_managers": "1", "parallelism": "2"}
+        assert job.query.view().parallelism == 2
+    with running(storage=storage, counts=counts, state=state) as job:
+        job.work(range(100))
+        assert (len(job.task_managers()), job.query.view().parallelism) == (1, 2)
+    with running(storage=storage, counts=counts, state=state, parallelism=3) as job:
+        job.work(range(100))
+        assert (len(job.task_managers()), job.query.view().parallelism) == (2, 3), "the code asks for another"
+
+
+def test_after_a_rescale_survivors_of_a_loss_go_back_in_memory():
+    made = Rescaled()
+    try:
+        made.work(range(ROWS))
+        made.query.rescale(task_managers=1).wait(30)
+        made.query.rescale(task_managers=2).wait(30)
+        made.work(range(ROWS))
+        made.query.trigger_checkpoint()
+        survivor = made.clusters[0]._hosted[0].task_manager
+        subtasks = list(survivor._hosted.subtasks.values())
+        made.clusters[0].kill(max(made.task_managers()))
+        until(lambda: len(made.query.restarts) == 1)
+        made.work(range(100))
+        assert list(survivor._hosted.subtasks.values()) == subtasks
+        assert made.query.read_state("counts", key={"k": 7})["n.count"].to_pylist() == [made.counts[7]]
+    finally:
+        made.query.stop()
+
+
 def test_before_the_first_row_nothing_has_to_move():
     with running() as job:
         job.query.rescale(task_managers=4).wait(30)
@@ -165,16 +217,19 @@ def test_without_enough_time_the_layout_stays_and_new_processes_end(monkeypatch)
 @pytest.mark.parametrize(
     ("settings", "wanted", "message"),
     [
-        ({}, 2, "the job has 2 TaskManagers already"),
-        ({}, 5, "operators have parallelism=4 subtasks"),
-        ({}, 0, "task_managers=0: allowed is a whole number of at least 1"),
-        ({"on_loss": "drop"}, 3, "a job with on_loss='drop' keeps its number"),
+        ({}, {"task_managers": 2, "parallelism": 4}, "the job has this layout already"),
+        ({}, {"task_managers": 5}, "operators have parallelism=4 subtasks, and each TaskManager holds one"),
+        ({}, {"parallelism": 1}, "operators have parallelism=1 subtasks, and each TaskManager holds one"),
+        ({}, {"parallelism": 129}, "this storage was made with 128 key groups"),
+        ({}, {"task_managers": 0}, "task_managers=0: allowed is a whole number of at least 1"),
+        ({}, {"parallelism": True}, "parallelism=True: allowed is a whole number of at least 1"),
+        ({}, {"senders": 2}, "this job has no senders that stay"),
+        ({}, {"in_place": True}, "rescale\\(\\) names no number; give task_managers=…, parallelism=… or senders=…"),
     ],
-    ids=["same", "many", "none", "drop"],
 )
 def test_what_cannot_be_is_refused_by_name(settings, wanted, message):
     with running(**settings) as job, pytest.raises(SettingsError, match=message):
-        job.query.rescale(task_managers=wanted)
+        job.query.rescale(**wanted)
 
 
 def test_one_rescale_at_a_time():

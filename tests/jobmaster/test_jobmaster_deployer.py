@@ -13,7 +13,7 @@ from holdfast.formats.handles import Manifest, TableHandle
 from holdfast.formats.manifests import encode_manifest
 from holdfast.ids import BatchNumber, CheckpointId, Epoch, Incarnation, JournalNumber, RunNumber
 from holdfast.jobmaster.batches.deployer import Deployer, MasterSettings, StartedJob
-from holdfast.jobmaster.batches.deployment import Layout
+from holdfast.jobmaster.batches.deployment import DeployedLayout, Layout
 from holdfast.jobmaster.batches.planner import BatchLimits
 from holdfast.journal.codec import StoredJob
 from holdfast.settings import FailoverConfig, OnLoss
@@ -37,11 +37,12 @@ class Deploying:
         job = StartedJob(made, stored, Epoch(7), summing_program(), b"program", store or fresh_store())
         self.task_managers, self.senders, self.control = NotedTaskManagers(2), Mock(), Mock()
         managers: Any = self.task_managers
-        self.deployer = Deployer(job, self.senders, managers, self.control, ManualClock())
+        self.deployed = DeployedLayout(layout)
+        self.deployer = Deployer(job, self.senders, managers, self.control, ManualClock(), self.deployed)
 
     def deploy(self, base: Any = None, **facts: Any) -> dict[int, Any]:
         """The deployment that each TaskManager got, by number."""
-        command = Deploy(RunNumber(9), JournalNumber(1) if base else None, LIVE, (0, 1), **facts)
+        command = Deploy(RunNumber(9), JournalNumber(1) if base else None, LIVE, (0, 1), parallelism=4, **facts)
         self.deployer.deploy(command, base, BatchNumber(12))
         found = self.task_managers.gateways.items()
         return {number: gateway.deploy.call_args.args[0] for number, gateway in found if gateway.deploy.called}
@@ -104,9 +105,9 @@ def test_undoing_ends_the_work_of_the_run_before_and_has_all_task_managers_undo_
 
 def test_the_subtasks_of_a_task_manager_are_those_of_the_place_that_it_holds() -> None:
     deploying = Deploying()
-    command = Deploy(RunNumber(9), None, LIVE, (1, 0))
+    command = Deploy(RunNumber(9), None, LIVE, (1, 0), parallelism=4)
     deploying.deployer.deploy(command, None, BatchNumber(1))
-    assert Layout(4, 128, 2).subtasks_of([1], command.holders) == [0, 1]
+    assert deploying.deployed.now.subtasks_of([1]) == [0, 1]
     assert deploying.deployer.runner(RunNumber(9), True, lambda: None).routes.owners == [1, 1, 0, 0]
 
 

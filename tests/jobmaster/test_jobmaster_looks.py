@@ -30,7 +30,7 @@ class Slow(Enumerator):
 
 
 def planner(clock: ManualClock, sources: Mapping[str, Enumerator]) -> Planner:
-    made = Planner(sources, BatchLimits(1, 1), 1, ManualClock(), monotonic=clock.monotonic)
+    made = Planner(sources, BatchLimits(1, 1), lambda: 1, ManualClock(), monotonic=clock.monotonic)
     made.begin(None)
     return made
 

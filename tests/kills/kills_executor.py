@@ -2,6 +2,7 @@
 
     python kills_executor.py <folder>
     python kills_executor.py <folder> followed       a standby on another executor has the state, and takes the place
+    python kills_executor.py <folder> rescaled       in the middle of rescales
 
 Writes `found.json`: when the loss was noticed, its reason, and the fate of the rows.
 """
@@ -17,6 +18,7 @@ import pyarrow as pa
 from kills_driver import session
 
 import holdfast as hf
+from holdfast import failpoints
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from waiting import until
@@ -112,6 +114,53 @@ def followed(folder):
     spark.stop()
 
 
+def rescaled(folder):
+    """Kill an executor under a TaskManager while state moves, and another one in a hand-over."""
+    spark = session("local-cluster[3,2,1024]")
+    sink = hf.MemorySink()
+    job = hf.Job(
+        spark,
+        name="rescaled",
+        storage=(folder / "storage").as_uri(),
+        parallelism=4,
+        task_managers=1,
+        senders=1,
+        max_rows_per_batch=200,
+        checkpoint=hf.CheckpointConfig(trigger=hf.every("200ms")),
+    )
+    read = job.read(hf.SequenceSource(ROWS, splits=2, rows_per_second=200)).map_batches(keys, "k BIGINT")
+    read.key_by("k").aggregate(n=hf.count()).write(sink)
+    query = job.start()
+    until(lambda: query.totals.completed_checkpoints >= 2, timeout_s=WAIT_S)
+    killed = []
+
+    def kill():
+        if not killed:
+            killed.append(executor_of(query))
+            killed[0].kill()
+
+    found = []
+    for wanted, at in (
+        ({"task_managers": 3}, "jobmaster.follow"),
+        ({"task_managers": 2, "parallelism": 7, "senders": 2}, "jobmaster.hand.over"),
+    ):
+        killed.clear()
+        failpoints.arm(at, kill)
+        query.rescale(**wanted).wait(WAIT_S)
+        failpoints.disarm()
+        holders = [each for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
+        found.append([len(killed), len(holders), query.view().parallelism])
+
+    def counted():
+        return {row["k"]: row["n"] for row in sink.rows()}
+
+    until(lambda: sum(counted().values()) >= ROWS, timeout_s=WAIT_S)
+    newest = counted()
+    query.stop()
+    (folder / "found.json").write_text(json.dumps({"restarts": query.restarts, "counts": newest, "rescales": found}))
+    spark.stop()
+
+
 def main(folder):
     spark = session("local-cluster[2,2,1024]")
     sink = hf.MemorySink()
@@ -135,4 +184,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    (followed if "followed" in sys.argv else main)(Path(sys.argv[1]))
+    {"followed": followed, "rescaled": rescaled}.get(sys.argv[-1], main)(Path(sys.argv[1]))

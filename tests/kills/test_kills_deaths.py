@@ -20,7 +20,7 @@ NOT_HERE = {
     **dict.fromkeys(["stream.epoch.parts", "stream.epoch.stored"], "where Spark reads: see test_kills_stream"),
     **dict.fromkeys(["process.copy", "jobmaster.savepoint.before"], "where savepoints are made: see test_job_copying"),
     **dict.fromkeys(
-        ["taskmanager.move.before", "jobmaster.hand.over", "jobmaster.moved"],
+        ["taskmanager.move.before", "jobmaster.follow", "jobmaster.hand.over", "jobmaster.moved"],
         "where subtasks move to other TaskManagers: see test_job_rescale",
     ),
 }

@@ -27,6 +27,14 @@ def test_a_standby_with_state_on_another_executor_takes_the_place_and_every_row_
     assert found["counts"] == {str(k): 500 for k in range(8)}
 
 
+@pytest.mark.long
+def test_executors_are_killed_in_the_middle_of_rescales_and_every_row_is_counted_once(tmp_path):
+    found = run(tmp_path, "rescaled")
+    assert found["rescales"] == [[1, 3, 4], [1, 2, 7]], "killed, TaskManagers with places, subtasks"
+    assert len(found["restarts"]) >= 2
+    assert found["counts"] == {str(k): 500 for k in range(8)}
+
+
 def test_the_loss_of_an_executor_is_noticed_though_spark_has_no_slot_to_try_its_task_again(tmp_path):
     found = run(tmp_path)
     assert found["noticed_s"] < NOTICED_S_MAX

@@ -318,8 +318,8 @@ class SimulatedCluster:
             if self.network.rng.random() < 0.5:
                 self.network.runtime.later(self.network.rng.expovariate(1.0), hosted.process.kill)
 
-    def resize(self, processes: int) -> None:
-        pass
+    def resize(self, processes: int, senders: int | None = None) -> None:
+        self.residents = self.residents if senders is None else senders
 
     def residents_that_fit(self) -> int:
         return self.residents

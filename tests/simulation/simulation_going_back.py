@@ -11,6 +11,7 @@ from uuid import uuid4
 import simulation_oracle as oracle
 from simulation_ends import Recorder
 from simulation_invariants import Broken, require, require_equal
+from simulation_rescaling import SUBTASKS_MAX
 from simulation_runtime import Runtime
 from simulation_settings import Life
 from simulation_store import FrozenStore
@@ -176,9 +177,8 @@ class Carrying:
         config = query._master.parts.updating.now
         require_equal(record.settings, in_words(config), f"settings in record {number}")
         pins = started.life.standby * started.life.standby_state
-        pins += started.life.parallelism * bool(
-            self._world.rescales or self._world.notices
-        )  # those who gain subtasks follow, too
+        rescales = self._world.rescales or self._world.notices
+        pins += max(started.life.parallelism, SUBTASKS_MAX) * bool(rescales)  # those who gain subtasks follow, too
         retained = config.retained + self._taken[started] + pins
         require(len(record.retains) < retained, f"record {number} retains {record.retains}, retained={config.retained}")
 

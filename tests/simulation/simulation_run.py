@@ -83,12 +83,12 @@ def run_all(world: World, check: Callable[[World], None] | None = None) -> None:
         require_equal(world.other_feed.completed, others, "the last checkpoint that the others heard of")
 
 
-def simulate_dropping(seed: int, ruled: bool = False) -> World:
+def simulate_dropping(seed: int, ruled: bool = False, drawn: Callable[[int], Settings] = dropping) -> World:
     """A life with `on_loss="drop"`: every row is counted, or said to be lost, at each checkpoint that is looked at.
 
     `ruled`: with broadcast state, which each batch changes.
     """
-    settings = replace(dropping(seed), ruled=ruled)
+    settings = replace(drawn(seed), ruled=ruled)
     with simulating(settings) as world:
         try:
             world.storm()

@@ -23,7 +23,7 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(["stream.epoch.parts", "stream.epoch.stored"], "needs Spark; struck in tests/kills"),
     **dict.fromkeys(
-        ["taskmanager.move.before", "jobmaster.hand.over", "jobmaster.moved"],
+        ["taskmanager.move.before", "jobmaster.follow", "jobmaster.hand.over", "jobmaster.moved"],
         "only jobs whose subtasks move pass it; struck in tests/simulation/test_simulation_rescaling.py",
     ),
 }

@@ -1,4 +1,4 @@
-"""Jobs that get other numbers of TaskManagers while they run, through deaths of each party in each step."""
+"""Jobs that get other layouts while they run, through deaths of each party in each step."""
 
 import contextlib
 import io
@@ -9,10 +9,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 from simulation_invariants import Broken
-from simulation_rescaling import PLACES, rescaling
-from simulation_run import simulate
+from simulation_rescaling import PLACES, rescaling, rescaling_drops
+from simulation_run import simulate, simulate_dropping
 from simulation_runtime import Stalled
 
 from holdfast.execution import events as ev
@@ -57,6 +58,17 @@ def test_each_row_counts_once_in_many_lives_with_rescales(first: int) -> None:
     assert seen.keys() & set(PLACES), "no process died in the middle of a rescale"
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(100, 140))])
+def test_rows_are_counted_or_said_to_be_lost_by_jobs_that_drop_and_are_rescaled(seed: int) -> None:
+    print(f"HOLDFAST_SEED={seed}")
+    simulate_dropping(seed, drawn=rescaling_drops)
+
+
+def _has_its_key_groups(hosted: Any, deployment: Any, committed: Any) -> bool:
+    return bool(hosted.deployment.parallelism == deployment.parallelism)
+
+
 @contextmanager
 def _hands_over_what_is_not_recorded() -> Iterator[None]:
     """Take the newest record, whatever was committed since, and ask nobody whether it fits."""
@@ -68,7 +80,7 @@ def _hands_over_what_is_not_recorded() -> Iterator[None]:
     with ExitStack() as patched:
         patched.enter_context(mock.patch.object(Rescales, "hand_over", hand_over))
         patched.enter_context(mock.patch.object(WorkQueue, "_check_all_recorded", lambda self, batch: None))
-        patched.enter_context(mock.patch.object(moving, "_stands_at", lambda *arguments: True))
+        patched.enter_context(mock.patch.object(moving, "_stands_at", _has_its_key_groups))
         yield
 
 
@@ -100,10 +112,23 @@ def _looks_for_objects_of_the_dead_at_deployments_alone() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _keeps_subtasks_at_another_parallelism() -> Iterator[None]:
+    """Subtasks go on under their numbers, whatever their key groups are now."""
+    stands = moving._stands_at
+
+    def at_any(hosted: Any, deployment: Any, committed: Any) -> bool:
+        return stands(hosted, msgspec.structs.replace(deployment, parallelism=hosted.deployment.parallelism), committed)
+
+    with mock.patch.object(moving, "_stands_at", at_any):
+        yield
+
+
 BROKEN: dict[str, tuple[Callable[[], Any], list[int]]] = {
     "what is handed over is recorded": (_hands_over_what_is_not_recorded, list(range(SEEDS_MAX))),
     "those who gain subtasks reach the record": (_takes_followers_as_they_are, list(range(SEEDS_MAX))),
-    "objects of those who left are looked for": (_looks_for_objects_of_the_dead_at_deployments_alone, [106]),
+    "key groups differ with the parallelism": (_keeps_subtasks_at_another_parallelism, list(range(SEEDS_MAX))),
+    "objects of those who left are looked for": (_looks_for_objects_of_the_dead_at_deployments_alone, [120]),
 }
 
 

@@ -1,4 +1,4 @@
-"""Another number of TaskManagers on Spark: slots, processes and rows over Flight."""
+"""Another layout on Spark: slots, processes and rows over Flight."""
 
 import pytest
 from spark_kit import new_job
@@ -16,10 +16,13 @@ def test_one_task_manager_becomes_two_and_one_again_in_the_slots_that_there_are(
         query.processAllAvailable()
         with pytest.raises(hf.JobRefused, match=r"needs 4 slots for TaskManagers.*Spark has \d+, of which"):
             query.rescale(task_managers=4)
-        for wanted in (2, 1):
-            query.rescale(task_managers=wanted).wait(60)
+        for wanted in ({"task_managers": 2, "parallelism": 6}, {"task_managers": 1, "senders": 1}):
+            rescale = query.rescale(**wanted)
+            rescale.wait(60)
             assert sum(len(query.read_state("counts", key={"k": k})) for k in range(5)) == 5
         until(lambda: len(query.taskManagers) == 1)
+        senders = [each for each in query.view().processes if each.role == "sender"]
+        assert (len(senders), rescale.senders, query.view().parallelism) == (1, 1, 6)
         assert query.restarts == []
     finally:
         query.stop()

@@ -5,18 +5,18 @@ from holdfast.autoscale.settings import Autoscale
 
 
 class AdviceApplied:
-    """Decides when a job follows the advice. `most`: the subtasks of an operator, which bound the TaskManagers."""
+    """Decides when a job follows the advice."""
 
-    def __init__(self, settings: Autoscale, most: int) -> None:
+    def __init__(self, settings: Autoscale) -> None:
         self._settings = settings
-        self._most = most
         self._not_before_s = float("-inf")
 
-    def due(self, advice: Advice | None, now: int, under_way: bool, now_s: float) -> int | None:
-        """Return the number of TaskManagers to ask for now, or None. `now`: the number that hold places."""
+    def due(self, advice: Advice | None, now: int, most: int, under_way: bool, now_s: float) -> int | None:
+        """Return the number of TaskManagers to ask for now, or None. `now`: the number that hold places. `most`: the
+        subtasks of an operator, which bound the TaskManagers."""
         if advice is None or advice.now != now or under_way or now_s < self._not_before_s:
             return None
-        wanted = min(advice.task_managers, self._most)
+        wanted = min(advice.task_managers, most)
         if wanted == now:
             return None
         self._not_before_s = now_s + self._settings.cooldown_s

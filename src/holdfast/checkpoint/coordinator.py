@@ -300,6 +300,8 @@ class Coordinator:
             self._shared.abort(pending, "the TaskManagers changed", Outcome.ENDED)
         self._shared.phase = CoordinatorPhase.RUNNING
         self._shared.parts.absence = None
+        if event.moved:
+            self._shared.parts.moved()
         self._shared.committing = False
         self._shared.run = event.run
         self._shared.live = dict(event.live)

@@ -177,6 +177,8 @@ class TaskManagersChanged:
 
     run: RunNumber
     live: Mapping[int, Incarnation]
+    moved: bool = False
+    """True: they have other subtasks than at the newest checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

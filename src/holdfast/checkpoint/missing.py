@@ -5,8 +5,9 @@
                                                     └ it has no part of one, or broadcast state has changed since:
                                                       no cut until all are there
 
-A part belongs to an incarnation, which keeps its share of the subtasks as long as it lives. Invariant: a record has a
-part for each TaskManager, and marks the parts that belong to an older checkpoint. Does not own: which rows are lost.
+A part belongs to an incarnation, which keeps its share of the subtasks until the job is rescaled. After a rescale no
+part stands in for a TaskManager until the first record in the new layout. Invariant: a record has a part for each
+TaskManager, and marks the parts that belong to an older checkpoint. Does not own: which rows are lost.
 """
 
 from collections.abc import Mapping
@@ -50,6 +51,10 @@ class RecordedParts:
     def found(self, objects: frozenset[str]) -> None:
         """Note the objects of a base that an earlier epoch recorded."""
         self._found = objects
+
+    def moved(self) -> None:
+        """Note that TaskManagers have other subtasks than the recorded parts."""
+        self._found, self._recorded = self.objects(), {}
 
     def objects(self) -> frozenset[str]:
         """All objects that the newest record's parts need."""

@@ -11,6 +11,7 @@ Does not own: when a record is written (`recording.py`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import NamedTuple
 
 from holdfast.checkpoint.trigger_texts import plain, text_of, trigger_of
 from holdfast.errors import SettingsError
@@ -34,9 +35,48 @@ CHANGEABLE = (
 """Settings that only the JobMaster uses. The other settings are sent to TaskManagers when they are deployed."""
 
 
-TASK_MANAGERS, DECLARED = "task_managers", "declared_task_managers"
-"""Names under which a record keeps the number of TaskManagers after a rescale, and the number in the code at that time.
-If the code has another number now, the number in the code counts."""
+DECLARED = "declared_"
+"""Prefix of the names under which a record keeps the numbers of the layout that the code asked for."""
+
+
+class DeclaredLayout(NamedTuple):
+    """The layout in a job's code, or of a rescale. None: as the slots of the cluster allow.
+
+    A record keeps each number of a rescale under its name, and the number in the code at that time under `declared_`
+    and the name. If the code has another layout now, the layout in the code counts.
+    """
+
+    task_managers: int = 0
+    parallelism: int | None = None
+    senders: int | None = None
+
+    def kept(self, declared: "DeclaredLayout") -> dict[str, SettingValue]:
+        """Return the entries with which a record keeps this layout, for a job whose code asks for `declared`."""
+        found: dict[str, SettingValue] = {}
+        for name, value, own in zip(self._fields, self, declared, strict=True):
+            if value != own:
+                found |= {name: value, DECLARED + name: own}
+        return found
+
+    def with_kept(self, kept: Mapping[str, SettingValue]) -> "DeclaredLayout":
+        """Return the layout of a start whose code asks for this one, and whose record keeps `kept`."""
+        if not self.is_of(kept):
+            return self
+        found = {name: value for name in self._fields if isinstance(value := kept.get(name), int)}
+        return self._replace(**found)
+
+    def is_of(self, kept: Mapping[str, SettingValue]) -> bool:
+        """True if the code asked for this layout when a record's entries were kept."""
+        return all(kept.get(DECLARED + name, value) == value for name, value in zip(self._fields, self, strict=True))
+
+
+OF_LAYOUT = frozenset(prefix + name for name in DeclaredLayout._fields for prefix in ("", DECLARED))
+"""Names of all entries of a layout in a record."""
+
+
+def without_layout(kept: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
+    """Return the entries of a record that do not belong to a layout."""
+    return {name: value for name, value in kept.items() if name not in OF_LAYOUT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +122,9 @@ class LiveSettings:
             kept |= {name: _kept(name, getattr(now, name)) for name in names if name in CHANGEABLE}
         return LiveSettings(self.declared, now, kept)
 
-    def rescaled(self, task_managers: int, declared: int) -> "LiveSettings":
+    def rescaled(self, layout: DeclaredLayout, declared: DeclaredLayout) -> "LiveSettings":
         """Return the settings after a rescale; later starts use its layout too."""
-        others = {name: value for name, value in self.kept.items() if name not in (TASK_MANAGERS, DECLARED)}
-        layout = {} if task_managers == declared else {TASK_MANAGERS: task_managers, DECLARED: declared}
-        return replace(self, kept=others | layout)
-
-
-def task_managers_of(kept: Mapping[str, SettingValue], declared: int) -> int:
-    """Return the number of TaskManagers of a start whose code asks for `declared`."""
-    found = kept.get(TASK_MANAGERS)
-    return found if isinstance(found, int) and kept.get(DECLARED) == declared else declared
+        return replace(self, kept=without_layout(self.kept) | layout.kept(declared))
 
 
 def at_start(declared: CheckpointConfig, kept: Mapping[str, SettingValue]) -> LiveSettings:
@@ -100,7 +132,7 @@ def at_start(declared: CheckpointConfig, kept: Mapping[str, SettingValue]) -> Li
 
     Raises `SettingsError` if a kept setting is not allowed.
     """
-    unknown = sorted(kept.keys() - {*CHANGEABLE, TASK_MANAGERS, DECLARED})
+    unknown = sorted(kept.keys() - {*CHANGEABLE, *OF_LAYOUT})
     if unknown:
         raise SettingsError(f"{', '.join(unknown)}: this version of Holdfast has no such setting to change")
     values: dict[str, object] = {name: value for name, value in kept.items() if name in CHANGEABLE}

@@ -60,6 +60,8 @@ class Started:
     base: JournalNumber | None
     standby: int = 0
     """Number of further TaskManagers to start, which take the places of lost TaskManagers."""
+    parallelism: int = 1
+    """Number of subtasks of each operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +365,8 @@ class Deploy:
     store."""
     moves: bool = False
     """True: nothing was committed since the base, so subtasks that stay keep their state, and the others move."""
+    parallelism: int = 1
+    """Number of subtasks of each operator, which the places share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +375,8 @@ class AnnounceDeployed:
 
     run: RunNumber
     live: Mapping[int, Incarnation]
+    moved: bool = False
+    """True: TaskManagers have other subtasks than at the newest checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

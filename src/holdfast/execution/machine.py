@@ -17,7 +17,7 @@ ends:
     LEAVING    a batch has no further attempt: it is undone first
     JOINING    a replacement is deployed between two batches, while the others keep their state (`on_loss="drop"`)
     WAITING    also after a batch failed because a store or disk was missing; the batch is then undone and run again
-    HANDING_OVER ──HandedOver──► CHOOSING ──BaseChosen──► RESCALING    another number of TaskManagers, between two
+    HANDING_OVER ──HandedOver──► CHOOSING ──BaseChosen──► RESCALING    another layout of the job, between two
                batches: those that gain subtasks have their state, the others keep theirs (`rescaling.py`)
 
 Invariants
@@ -71,7 +71,6 @@ class Machine:
         self._places, self._rescaling = Places(), Rescaling()
         self._rescale_waits: moves.RescaleAsked | None = None
         """A rescale that waits until the job has moved away from machines that are about to be removed."""
-        self._parallelism = 0
         self._follows: Mapping[int, int] = {}
         """The standby that follows the state of each place, by place."""
         self._commands: list[ev.Command] = []
@@ -154,6 +153,7 @@ class Machine:
         if self.phase is Phase.IDLE:
             self._course.now_s = event.now_s
             self._base = event.base
+            self._places = Places(parallelism=event.parallelism)
             for role, count in event.wanted.items():
                 self._supervision.want(role, count, event.now_s)
             self._supervision.want_standby(event.standby, event.now_s)
@@ -253,8 +253,13 @@ class Machine:
         cause, self._course.cause = self._course.cause if self._has_run else None, None
         failover = None if cause is None else Failover((cause,))
         rewind = self._on_loss is not OnLoss.RESTART
-        deploy = ev.Deploy(self._course.next_run(), self._base, dict(places.live), places.holders, failover, rewind)
-        self._course.begin(Phase.DEPLOYING, deploy)
+        self._course.begin(Phase.DEPLOYING, self._deploy(places, failover, rewind))
+
+    def _deploy(
+        self, places: Places, failover: Failover | None = None, rewind: bool = True, moving: bool = False
+    ) -> ev.Deploy:
+        run, live = self._course.next_run(), dict(places.live)
+        return ev.Deploy(run, self._base, live, places.holders, failover, rewind, moving, places.parallelism)
 
     def _on_deployed(self, event: ev.Deployed) -> None:
         if self._joins:
@@ -404,9 +409,7 @@ class Machine:
         before, self._places = self._places, places
         joining = tuple(each for each, incarnation in places.live.items() if not before.hold(each, incarnation))
         self._joins = True
-        failover = Failover(tuple(self._absences.causes), joining)
-        deploy = ev.Deploy(self._course.next_run(), self._base, dict(places.live), places.holders, failover)
-        self._course.begin(Phase.JOINING, deploy)
+        self._course.begin(Phase.JOINING, self._deploy(places, Failover(tuple(self._absences.causes), joining)))
 
     def _joined(self) -> None:
         """Note that the replacements hold their places: no TaskManager is absent any more."""
@@ -439,7 +442,7 @@ class Machine:
         if overdue is not None:
             self._give_up(overdue)
 
-    # --- another number of TaskManagers -------------------------------------------------------------------------------
+    # --- another layout -----------------------------------------------------------------------------------------------
 
     def _handlers_of_moves(self) -> dict[type[Any], Callable[[Any], None]]:
         return {
@@ -452,7 +455,7 @@ class Machine:
 
     def _on_rescale_asked(self, event: moves.RescaleAsked) -> None:
         if self._course.is_ending:
-            self._commands.append(moves.EndMoves(self._supervision.places, "the query ends"))
+            self._commands.append(moves.EndMoves(self._places, "the query ends"))
         elif self._rescaling.asked is None:
             self._rescaling.begin(event)
             self._supervision.grow(event.task_managers, self._course.now_s)
@@ -463,7 +466,6 @@ class Machine:
 
     def _on_leaving(self, event: moves.Leaving) -> None:
         if not self._course.is_ending and self._supervision.leaves(event, self._course.now_s):
-            self._parallelism = event.parallelism
             self._start_due()
             self._look_at_moves()
 
@@ -472,8 +474,8 @@ class Machine:
         asked, leaving = self._rescaling.asked, self._supervision.leaving
         has_to = not leaving.isdisjoint(self._places.holders)
         if asked is None and has_to:
-            count = len(self._places.holders)
-            self._rescaling.begin(moves.RescaleAsked(count, self._parallelism, float("inf"), away=True))
+            count, parallelism = len(self._places.holders), self._places.parallelism
+            self._rescaling.begin(moves.RescaleAsked(count, parallelism, float("inf"), away=True))
         elif asked is None and leaving:
             self._commands += self._supervision.settle(self._places.holders)
         elif asked is not None and asked.away and not has_to:
@@ -497,7 +499,7 @@ class Machine:
             self._hand_over_soon()
 
     def _on_moves_follow(self, event: moves.MovesFollow) -> None:
-        if self._rescaling.follow(event.holders):
+        if self._rescaling.follow(event.holders, event.parallelism):
             self._hand_over_soon()
 
     def _hand_over_soon(self) -> None:
@@ -529,8 +531,7 @@ class Machine:
             self._commands.append(ev.AnnounceDeployed(self._course.run, dict(self._places.live)))
             self._plan()
         else:
-            deploy = ev.Deploy(self._course.next_run(), self._base, dict(places.live), places.holders, moves=True)
-            self._course.begin(Phase.RESCALING, deploy)
+            self._course.begin(Phase.RESCALING, self._deploy(places, moving=True))
 
     def _moved(self) -> None:
         """Adopt the deployed layout, unless a TaskManager of it was lost."""
@@ -547,7 +548,7 @@ class Machine:
         self._end_moves(None)
         ended = self._commands[before:]
         # The next batch is planned first, since the pause ends with it.
-        self._commands[before:] = [ev.AnnounceDeployed(self._course.run, dict(places.live))]
+        self._commands[before:] = [ev.AnnounceDeployed(self._course.run, dict(places.live), moved=True)]
         self._plan()
         self._commands += ended
 
@@ -555,7 +556,7 @@ class Machine:
         asked, waits, self._rescale_waits = self._rescaling.asked, self._rescale_waits, None
         if asked is not None:
             self._rescaling.end()
-            self._commands.append(moves.EndMoves(len(self._places.holders), error, asked.away))
+            self._commands.append(moves.EndMoves(self._places, error, asked.away))
         if waits is not None:
             self._on_rescale_asked(waits)
 

@@ -3,23 +3,24 @@
 RescaleAsked ──► FollowMoves ──► MovesFollow ──► HandOver ──► HandedOver | NotHandedOver ──► … ──► EndMoves
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.ids import BatchNumber, Incarnation, ProcessId
+from holdfast.execution.places import Places
+from holdfast.ids import BatchNumber, ProcessId
 
 
 @dataclass(frozen=True, slots=True)
 class RescaleAsked:
-    """A user or the autoscaler wants another number of TaskManagers. There is one rescale at a time; `EndMoves` has its
-    outcome."""
+    """A user or the autoscaler wants another layout. There is one rescale at a time; `EndMoves` has its outcome."""
 
     task_managers: int
     parallelism: int
     until_s: float
     """Time, in the time of ticks, at which the rescale is given up."""
     away: bool = False
-    """True: the number stays the same, but TaskManagers on machines that are about to be removed are replaced."""
+    """True: the layout stays the same, but TaskManagers on machines that are about to be removed are replaced."""
+    in_place: bool = False
+    """True: no TaskManager follows; gained subtasks are restored while batches stand still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,6 @@ class Leaving:
     """The machine of a TaskManager is about to be removed: another TaskManager should take its place before that."""
 
     process: ProcessId
-    parallelism: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class MovesFollow:
     """All TaskManagers that gain subtasks in this layout have their state at the newest record."""
 
     holders: tuple[int, ...]
+    parallelism: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,10 @@ class NotHandedOver:
 class FollowMoves:
     """Have all TaskManagers that gain subtasks follow their logs. The command replaces earlier ones."""
 
-    before: tuple[int, ...]
-    """The TaskManager that holds each place now."""
-    after: tuple[int, ...]
-    """The TaskManager that shall hold each place."""
-    live: Mapping[int, Incarnation]
-    """The incarnations of those in `after`."""
+    before: Places
+    """The places of the layout that is deployed."""
+    after: Places
+    """The places of the new layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class HandOver:
 class EndMoves:
     """The rescale has ended. `error`: the reason why the old layout stays; None: the new layout is deployed."""
 
-    task_managers: int
-    """Number of TaskManagers that hold places now."""
+    places: Places
+    """The places in the layout that is deployed now."""
     error: str | None = None
     away: bool = False

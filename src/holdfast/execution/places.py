@@ -2,8 +2,8 @@
 
 A job has as many places as declared TaskManagers, and one further process for each standby. All processes are alike and
 keep their numbers. A process that holds a place keeps it as long as it lives. If the holder is lost, its place goes to
-the process started instead, or to a standby, whichever serves first. A rescale gives the job another number of places;
-holders keep as many of their subtasks as possible.
+the process started instead, or to a standby, whichever serves first. A rescale gives the job another number of places
+or subtasks; holders keep as many of their subtasks as possible.
 """
 
 from collections import Counter
@@ -20,6 +20,8 @@ class Places(NamedTuple):
 
     holders: tuple[int, ...] = ()
     live: Mapping[int, Incarnation] = {}
+    parallelism: int = 0
+    """Number of subtasks of each operator, which the places share."""
 
     def hold(self, number: int, incarnation: Incarnation | int | None) -> bool:
         """True if that incarnation holds a place."""
@@ -47,7 +49,7 @@ def choose(
             free.remove(follows[place])
     left = iter(free)
     chosen = tuple(next(left) if number is None else number for number in holders)
-    return Places(chosen, {number: serving[number] for number in sorted(chosen)})
+    return Places(chosen, {number: serving[number] for number in sorted(chosen)}, before.parallelism)
 
 
 def owners_of(parallelism: int, places: int) -> list[int]:
@@ -62,33 +64,37 @@ def rescaled(
     parallelism: int,
     follows: Mapping[int, int] = NOBODY,
 ) -> Places | None:
-    """Choose the holder of each of `count` places, so that few subtasks move; None while too few processes serve.
-    `follows`: the standby that follows each place; it counts only if the number of places stays the same.
+    """Choose the holder of each of `count` places, so that little state moves; None while too few processes serve.
+    `follows`: the standby that follows each place; it counts only if the number of places and subtasks stays the same.
     """
     if len(serving) < count:
         return None
-    was = [before.holders[place] for place in owners_of(parallelism, len(before.holders))]
-    stays = Counter(zip(was, owners_of(parallelism, count), strict=True))
+    shares = max(parallelism, before.parallelism)
+    was = [before.holders[place] for place in owners_of(shares, len(before.holders))]
+    stays = Counter(zip(was, owners_of(shares, count), strict=True))
     holders: dict[int, int] = {}
     for (number, place), _ in sorted(stays.items(), key=lambda each: (-each[1], each[0])):
         if number in serving and place not in holders and number not in holders.values():
             holders[place] = number
     # Processes started for the rescale come before standbys, which follow logs of other places.
     free = sorted((number for number in serving if number not in holders.values()), reverse=True)
+    is_same = (count, parallelism) == (len(before.holders), before.parallelism)
     for place in [place for place in range(count) if place not in holders]:
-        follower = follows.get(place) if count == len(before.holders) else None
+        follower = follows.get(place) if is_same else None
         holders[place] = free.pop(free.index(follower) if follower in free else 0)
     chosen = tuple(holders[place] for place in range(count))
-    return Places(chosen, {number: serving[number] for number in sorted(chosen)})
+    return Places(chosen, {number: serving[number] for number in sorted(chosen)}, parallelism)
 
 
-def gained(before: Sequence[int], after: Sequence[int], parallelism: int) -> dict[int, tuple[int, ...]]:
-    """Return the subtasks that each TaskManager gains by a rescale; TaskManagers that gain none are left out."""
-    was, is_now = owners_of(parallelism, len(before)), owners_of(parallelism, len(after))
+def gained(before: Places, after: Places) -> dict[int, tuple[int, ...]]:
+    """Return the subtasks that each TaskManager gains by a rescale; TaskManagers that gain none are left out.
+    A rescale to another parallelism makes all subtasks new, since each has other key groups.
+    """
+    was, is_now = owners_of(before.parallelism, len(before.holders)), owners_of(after.parallelism, len(after.holders))
     found: dict[int, tuple[int, ...]] = {}
-    for subtask in range(parallelism):
-        number = after[is_now[subtask]]
-        if before[was[subtask]] != number:
+    for subtask in range(after.parallelism):
+        number = after.holders[is_now[subtask]]
+        if before.parallelism != after.parallelism or before.holders[was[subtask]] != number:
             found[number] = (*found.get(number, ()), subtask)
     return found
 

@@ -1,4 +1,4 @@
-"""A rescale: another number of TaskManagers while batches continue, or a move away from machines about to be removed.
+"""A rescale: another layout while batches continue, or a move away from machines about to be removed.
 
     RescaleAsked ──► processes start ──► FollowMoves ──MovesFollow──► at a batch boundary: HandOver, AskBase, Deploy
          │                                   ▲                                                      │
@@ -7,7 +7,8 @@
 
 The old layout stays in force until everything is deployed in the new layout: a failure before that takes the job back
 to the old layout, a failure after it finds the new one. The machine makes the deployments; this module keeps the state
-of the rescale, and decides when to deploy.
+of the rescale, and decides when to deploy. In a rescale `in_place` no TaskManager follows: the deployment restores the
+gained subtasks while batches stand still.
 """
 
 from collections.abc import Mapping
@@ -58,21 +59,22 @@ class Rescaling:
         if self.places is not None and before == self._before and self.places.still_held(staying):
             return []
         self.places = rescaled(self.asked.task_managers, before, staying, self.asked.parallelism, follows)
-        self._before, self._follows = before, False
-        if self.places is None:
+        self._before, self._follows = before, self.asked.in_place
+        if self.places is None or self.asked.in_place:
             return []
         self._reason = "those who gain subtasks have not caught up"
-        found = gained(before.holders, self.places.holders, self.asked.parallelism)
-        self._follows = not found
-        return [moves.FollowMoves(before.holders, self.places.holders, self.places.live)]
+        self._follows = not gained(before, self.places)
+        return [moves.FollowMoves(before, self.places)]
 
     def again(self) -> None:
         """Choose the places anew: TaskManagers may have dropped the state that they followed."""
         self.places, self.handed_over, self._follows = None, None, False
 
-    def follow(self, holders: tuple[int, ...]) -> bool:
+    def follow(self, holders: tuple[int, ...], parallelism: int) -> bool:
         """Note that all gaining TaskManagers have caught up; return True if this is new."""
-        is_news = self.places is not None and self.places.holders == holders and not self._follows
+        places = self.places
+        is_meant = places is not None and (places.holders, places.parallelism) == (holders, parallelism)
+        is_news = is_meant and not self._follows
         self._follows = self._follows or is_news
         return is_news
 

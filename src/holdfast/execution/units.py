@@ -340,7 +340,7 @@ class Units:
         if event.count != before:
             yield StartSenders(event.count)
         for sender in [each for each in self._senders if each.number >= event.count]:
-            yield from self._give_up(sender, "its slot is needed for a TaskManager", blames_unit=False)
+            yield from self._give_up(sender, "fewer senders are to stay", blames_unit=False)
         yield from self._give()
 
     def _on_tick(self, event: UnitsTick) -> Iterable[Command]:

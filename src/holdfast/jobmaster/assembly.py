@@ -26,6 +26,7 @@ from holdfast.jobmaster.batches.advisor import Advisor
 from holdfast.jobmaster.batches.conductor import Conductor
 from holdfast.jobmaster.batches.declared import facts_of, planner_of, publishers_of
 from holdfast.jobmaster.batches.deployer import Deployer, StartedJob
+from holdfast.jobmaster.batches.deployment import DeployedLayout
 from holdfast.jobmaster.batches.following import Following
 from holdfast.jobmaster.batches.losses import LossLedger
 from holdfast.jobmaster.batches.planner import Planner
@@ -121,6 +122,7 @@ class MasterParts:
     savepoints: SavepointWriter
     following: Following
     rescales: Rescales
+    deployed: DeployedLayout
     reads: LiveReads
     advisor: Advisor
     sweeper: CleanupSchedule
@@ -143,6 +145,7 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     outages = Outages(name, job.store.url, clock, lambda: updating.now.outage_limit)
     time = JobTime(name, clock, taken.base, settings.takes_wall)
 
+    deployed = DeployedLayout(layout)
     machine = Machine(settings.failover, settings.on_loss)
     conductor = Conductor(name, machine, clock, event_log)
     gateway = MasterGateway(name, layout.standby)
@@ -157,7 +160,8 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     journal = Journal(
         uploads.store(RECORDS), taken.epoch, taken.base_number, older=older, attempts_max=RECORD_ATTEMPTS_MAX
     )
-    rules, recorded = Coordinator(settings.checkpoint, job.kept), facts_of(job, taken.base, time, clock, losses)
+    rules = Coordinator(settings.checkpoint, job.kept)
+    recorded = facts_of(job, deployed, taken.base, time, clock, losses)
     control = Control(
         rules, journal, job.store, task_managers, publishers, recorded, clock, time, facts.failed, outages, event_log,
         uploads,
@@ -165,29 +169,29 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     gateway.open(task_managers, senders, control)
 
     objects = SourceObjects(uploads.store(SOURCES), job.epoch, lambda gone: control.post(events.ObjectsFound(gone)))
-    planner = planner_of(job, objects, cluster.senders, clock, time)
-    following = Following(job, task_managers, control, clock, facts.tell)
+    planner = planner_of(job, objects, lambda: cluster.senders, clock, time)
+    following = Following(job, task_managers, control, clock, facts.tell, deployed)
     gauges = partial(_gauges, job.epoch, control, outages, task_managers, losses, following)
     progress = Progress(name, job.program, clock, gauges, lambda: planner.behind)
     news = SourceNews(name, planner, control.request_checkpoint)
     waiters = Waiters(planner.reached, control.request_checkpoint, control.published, planner.begin_looks)
-    deployer = Deployer(job, senders, task_managers, control, clock)
-    interruption, record = conductor.interruption, partial(updating.rescaled, control, settings.declared_task_managers)
-    rescales = Rescales(job, cluster, task_managers, control, following, *told, interruption, record)
+    deployer = Deployer(job, senders, task_managers, control, clock, deployed)
+    interruption, record = conductor.interruption, partial(updating.rescaled, control, settings.declared)
+    rescales = Rescales(job, cluster, task_managers, senders, deployed, control, following, *told, interruption, record)
     advisor = Advisor(job, clock, rescales)
     work = WorkQueue(
         settings, cluster, clock, planner, control, deployer, losses, waiters, news, progress, outages, interruption,
-        advisor,
+        advisor, deployed,
     )  # fmt: skip
     savepoints = SavepointWriter(job, control, [task_managers, senders], clock, ended.is_set)
-    reads = LiveReads(job, task_managers, deployer.owners)
+    reads = LiveReads(job, task_managers, deployed)
     remains = Remains(job.store, job.stored.job_id, job.epoch, publishers, objects)
     janitor = EpochJanitor(job.store, job.epoch, publishers)
     sweeper = CleanupSchedule(janitor, remains, control.post, clock, closing.is_set)
     return MasterParts(
         job, taken, clock, time, updating, event_log, outages, machine, conductor, gateway, cluster, facts,
         task_managers, senders, control, planner, losses, progress, news, waiters, work, savepoints, following,
-        rescales, reads, advisor, sweeper, ended, closing,
+        rescales, deployed, reads, advisor, sweeper, ended, closing,
     )  # fmt: skip
 
 

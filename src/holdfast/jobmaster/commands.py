@@ -41,7 +41,7 @@ class Commands:
                 base = RestartCheckpoint(command.base, parts.control.record(command.base))
                 begin(lambda: work.deploy(command, base))
             case ev.AnnounceDeployed():
-                parts.control.deployed(command.run, command.live)
+                parts.control.deployed(command.run, command.live, command.moved)
                 parts.gateway.look_at_placement()
                 if not self._runs.done():
                     self._runs.set_result(None)
@@ -76,6 +76,7 @@ class Commands:
                 say = log.warning if command.warning else log.info
                 say("%s: %s", parts.name, command.message)
             case ev.End():
+                parts.rescales.give_up("the query ended")
                 self._end(command)
 
     def _base_chosen(self, promise: "Future[RestartCheckpoint]") -> None:

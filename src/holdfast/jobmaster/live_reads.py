@@ -5,7 +5,7 @@
 Threads of users make these calls at any time; no thread of the JobMaster waits for a read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError
 from holdfast.graph.keygroups import subtask_of
 from holdfast.jobmaster.batches.deployer import StartedJob
+from holdfast.jobmaster.batches.deployment import DeployedLayout
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.protocol.live_reads import StateRead, packed, unpacked
 from holdfast.state.changes import stored_schema
@@ -24,11 +25,10 @@ BATCH = b"batch"
 
 
 class LiveReads:
-    """Reads rows of a running job. `owners()` returns the TaskManager that currently hosts each subtask; it is empty
-    before the first deployment."""
+    """Reads rows of a running job from the TaskManagers of the layout that is deployed."""
 
-    def __init__(self, job: StartedJob, task_managers: TaskManagers, owners: Callable[[], Sequence[int]]) -> None:
-        self._job, self._task_managers, self._owners = job, task_managers, owners
+    def __init__(self, job: StartedJob, task_managers: TaskManagers, deployed: DeployedLayout) -> None:
+        self._job, self._task_managers, self._deployed = job, task_managers, deployed
 
     def read(self, operator: str, state: str | None, key: Mapping[str, Any]) -> pa.Table:
         """Return the committed rows of a key.
@@ -64,12 +64,12 @@ class LiveReads:
         return pa.Table.from_batches([rows]).replace_schema_metadata({BATCH: str(answer.batch).encode()})
 
     def _ask(self, operator: str, state: ReadableState, row: pa.RecordBatch) -> Any:
-        layout, owners = self._job.settings.layout, self._owners()
-        if not owners:
+        layout = self._deployed.now
+        if not layout.holders:
             raise HoldfastError(f"job {self._job.settings.name!r} restores its state; ask again once it runs")
         group = int(key_groups(encode_keys(row, row.schema.names), layout.max_parallelism)[0])
         subtask = subtask_of(group, layout.parallelism, layout.max_parallelism)
-        gateway = self._task_managers.gateway(owners[subtask])
+        gateway = self._task_managers.gateway(layout.hosts[subtask])
         return gateway.read_state(StateRead(operator, subtask, state.table, packed(row)))
 
 

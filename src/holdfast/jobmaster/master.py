@@ -28,7 +28,7 @@ from holdfast.jobmaster.assembly import ClusterMaker, assemble
 from holdfast.jobmaster.batches.declared import log_restored, log_settings, position_of
 from holdfast.jobmaster.batches.deployer import StartedJob
 from holdfast.jobmaster.batches.progress import Progress
-from holdfast.jobmaster.batches.rescales import Rescale
+from holdfast.jobmaster.batches.rescales import Rescale, WantedLayout
 from holdfast.jobmaster.checkpoints.found import found_records, records_of
 from holdfast.jobmaster.commands import Commands
 from holdfast.jobmaster.ending import Ending
@@ -85,7 +85,8 @@ class JobMaster:
         parts.conductor.start(self._commands.execute)
         layout = settings.layout
         wanted = {Role.TASK_MANAGER: layout.task_managers, Role.SENDER: parts.cluster.residents}
-        parts.facts.tell(ev.Started(parts.clock.monotonic(), wanted, taken.base_number, layout.standby))
+        now_s, number = parts.clock.monotonic(), taken.base_number
+        parts.facts.tell(ev.Started(now_s, wanted, number, layout.standby, layout.parallelism))
         try:
             self._runs.result()
         except BaseException:
@@ -183,11 +184,11 @@ class JobMaster:
             )
         return self.parts.reads.read(operator, state, key)
 
-    def rescale(self, task_managers: int, timeout_s: float) -> Rescale:
-        """Begin to give the job another number of TaskManagers."""
+    def rescale(self, wanted: WantedLayout, timeout_s: float, in_place: bool) -> Rescale:
+        """Begin to give the job another layout."""
         if not self.active:
-            raise errors.HoldfastError(f"query {self.parts.name!r} has ended; start it with another task_managers")
-        return self.parts.rescales.begin(task_managers, timeout_s)
+            raise errors.HoldfastError(f"query {self.parts.name!r} has ended; start it with another layout")
+        return self.parts.rescales.begin(wanted, timeout_s, in_place)
 
     def retry(self, split: str, source: str | None, skipped: int | None = None) -> None:
         """Try a split that failed at once, and put its row at `skipped` aside. Raises `HoldfastError`."""

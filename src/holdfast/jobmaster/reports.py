@@ -48,6 +48,7 @@ class ControlReports:
         parts = self._parts
         parts.sweeper.tick(now_s, outstanding)
         parts.following.look(now_s)
+        parts.rescales.look(now_s)
         parts.senders.check_heartbeats()
         missing = parts.task_managers.missing
         if now_s - self._looked_at_cluster_s >= (LOOK_FOR_SLOTS_S if missing else LOOK_AT_CLUSTER_S):

@@ -12,12 +12,13 @@ from concurrent.futures import wait as wait_for
 
 from holdfast.checkpoint.updates import (
     DECLARED,
-    TASK_MANAGERS,
+    DeclaredLayout,
     LiveSettings,
     SettingValue,
     at_start,
     differences,
     in_words,
+    without_layout,
 )
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.jobmaster.batches.planner import Planner
@@ -38,15 +39,15 @@ def settings_at_start(
     base: CheckpointRecord | None,
     forget: bool,
     has_watermarks: bool,
-    task_managers: int = 0,
+    layout: DeclaredLayout,
 ) -> LiveSettings:
     """Return the settings with which a start begins from a record. Raises `JobRefused`.
 
-    `task_managers`: the number in the code. A layout that was kept while the code had another number is forgotten.
+    `layout`: the layout in the code. A layout that was kept while the code had another one is forgotten.
     """
     kept: Mapping[str, SettingValue] = {} if base is None or forget else base.kept
-    if kept.get(DECLARED, task_managers) != task_managers:
-        kept = {name: value for name, value in kept.items() if name not in (TASK_MANAGERS, DECLARED)}
+    if not layout.is_of(kept):
+        kept = without_layout(kept)
     try:
         live = at_start(declared, kept)
         check_trigger(live.now.trigger, has_watermarks)
@@ -86,12 +87,15 @@ class Updating:
     @property
     def kept(self) -> Mapping[str, str]:
         """The settings that were kept for later starts, in words."""
-        words = in_words(at_start(self._live.declared, self._live.kept).now)
-        return {name: words.get(name, repr(value)) for name, value in self._live.kept.items() if name != DECLARED}
+        kept = self._live.kept
+        words = in_words(at_start(self._live.declared, kept).now)
+        return {name: words.get(name, repr(value)) for name, value in kept.items() if not name.startswith(DECLARED)}
 
     def log_kept(self) -> None:
         """Log each setting that this start took from the record."""
-        declared = in_words(self._live.declared) | {TASK_MANAGERS: repr(self._live.kept.get(DECLARED))}
+        kept = self._live.kept
+        declared = in_words(self._live.declared)
+        declared |= {name.removeprefix(DECLARED): repr(kept[name]) for name in kept if name.startswith(DECLARED)}
         for name, value in self.kept.items():
             log.info(
                 "%s: %s=%s was kept by an update of an earlier start, and takes the place of %s=%s in the job's code; "
@@ -99,10 +103,10 @@ class Updating:
                 self._job, name, value, name, declared[name],
             )  # fmt: skip
 
-    def rescaled(self, control: Control, declared: int, task_managers: int) -> None:
+    def rescaled(self, control: Control, declared: DeclaredLayout, layout: DeclaredLayout) -> None:
         """Note the layout of a rescale: the newest checkpoint is recorded again with it, so later starts use it."""
         with self._lock:
-            self._live = self._live.rescaled(task_managers, declared)
+            self._live = self._live.rescaled(layout, declared)
             control.change_settings(self._live.now, self._live.kept)
 
     def update(

@@ -19,7 +19,7 @@ def view_of(
 ) -> JobView:
     """The job as it is now."""
     job, control, progress, planner = parts.job, parts.control, parts.progress, parts.planner
-    layout, newest = job.settings.layout, control.newest_record
+    layout, newest = parts.deployed.now, control.newest_record
     watermarks, is_active = progress.watermarks(), not parts.ended.is_set()
     return JobView(
         name=parts.name,

@@ -77,6 +77,8 @@ class Deployment(msgspec.Struct, frozen=True):
     """The objects among those of the handles that contain data of other TaskManagers too."""
     moves: bool = False
     """True: nothing was committed since the base, so subtasks that are hosted already stay as they are."""
+    parallelism: int = 0
+    """Number of subtasks of each operator; with another number, each subtask has other key groups."""
 
 
 class FollowOrder(msgspec.Struct, frozen=True):

@@ -81,25 +81,33 @@ class SlotClaims:
             self._claims.append(claim)
             return claim
 
-    def resize(self, claim: Claim, slots: int, processes: int) -> None:
+    def resize(self, claim: Claim, slots: int, processes: int, senders: int | None = None) -> None:
         """Hold slots for another number of TaskManagers; senders by default give some up, or come back.
 
-        Raises `JobRefused` with the numbers where there are too few, and changes nothing then.
+        `senders`: so many are asked for from now on; None: as before. Raises `JobRefused` with the numbers where there
+        are too few slots, and changes nothing then, nor if the claim was released.
         """
         with self._lock:
-            more = processes - claim.processes
+            if not any(each is claim for each in self._claims):
+                return
+            more = processes + (claim.senders if senders is None else senders) - claim.total
             free = slots - sum(each.total for each in self._claims)
-            given_up = sum(each.senders for each in self._claims if not each.is_firm)
+            givers = [each for each in self._claims if not each.is_firm and (senders is None or each is not claim)]
+            given_up = sum(each.senders for each in givers)
             if more > 0 and free + given_up < more + SHARED:
                 holders = "; ".join(map(str, self._claims))
+                for_senders = "" if senders is None else f", {senders} for senders"
                 raise JobRefused(
                     f"query {claim.name!r} needs {processes} slots for TaskManagers, those that stand by and those of "
-                    f"the layout of before included, and {SHARED} for short Spark jobs: {more + SHARED} more than are "
-                    f"held for it. Spark has {slots}, of which {free} are free and {given_up} would be given up by "
-                    f"senders; {holders}. Give it more (local[N], spark.executor.cores, spark.cores.max, "
-                    "spark.executor.instances), or ask for fewer TaskManagers"
+                    f"the layout of before included{for_senders}, and {SHARED} for short Spark jobs: {more + SHARED} "
+                    f"more than are held for it. Spark has {slots}, of which {free} are free and {given_up} would be "
+                    f"given up by senders; {holders}. Give it more (local[N], spark.executor.cores, spark.cores.max, "
+                    "spark.executor.instances), or ask for fewer; rescale(in_place=True) holds no slots for more "
+                    "senders while there are more TaskManagers"
                 )
             claim.processes = processes
+            if senders is not None:
+                claim.senders, claim.wished, claim.is_firm = senders, senders, True
             if more > 0:
                 self._make_free(more + SHARED - free)
             else:

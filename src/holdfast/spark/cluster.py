@@ -56,7 +56,6 @@ class SparkCluster:
         modules: Sequence[ModuleType] = (),
     ) -> None:
         self._claim, self._claims = claim, claims
-        self.senders = claim.senders or slots_left
         self._slots_left = slots_left
         self._slots_beside_residents = max(1, slots_left - claim.senders)
         self._slots_taken = slots_left + claim.processes - claim.senders
@@ -73,6 +72,11 @@ class SparkCluster:
         self._running: int | None = None
 
     @property
+    def senders(self) -> int:
+        """Most units of a level that run side by side."""
+        return self._claim.senders or self._slots_left
+
+    @property
     def residents(self) -> int:
         """Number of long-running senders; other queries of the session may take some, and give them back."""
         return self._claim.senders
@@ -80,11 +84,13 @@ class SparkCluster:
     def residents_that_fit(self) -> int:
         return max(0, min(self.residents, self._host.slots() - self._slots_taken))
 
-    def resize(self, processes: int) -> None:
-        more = max(0, processes - self._claim.processes)
-        needed = self._claims.held() + more
-        available = await_slots(self._host, 1, needed + SHARED) if more else 0
-        self._claims.resize(self._claim, available, processes)
+    def resize(self, processes: int, senders: int | None = None) -> None:
+        now, wanted = self._claim.senders, self._claim.senders if senders is None else senders
+        more = processes + wanted - self._claim.total
+        available = await_slots(self._host, 1, self._claims.held() + more + SHARED) if more > 0 else 0
+        self._claims.resize(self._claim, available, processes, senders)
+        if wanted > now:
+            self._slots_taken = min(self._slots_taken, available - wanted)
 
     def check(self) -> None:
         if self._host.has_ended():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import SparkSession
 
+from holdfast.checkpoint.updates import DeclaredLayout
 from holdfast.clock import SystemClock
 from holdfast.code_shipping import pickled
 from holdfast.errors import JobRefused
@@ -21,7 +22,7 @@ from holdfast.jobmaster.starting.start import (
     ClusterContext,
     Start,
     open_stored_job,
-    recorded_task_managers,
+    recorded_layout,
     start_job,
     task_manager_settings,
 )
@@ -108,8 +109,10 @@ def _start_on(host: SparkHost, job: "Job", trigger: QueryTrigger, say: Say) -> Q
     reaching.result()
     claims = claims_of(host.application)
     say("waiting for executors")
-    recorded = recorded_task_managers(
-        RetryingStore(open_store(job.storage, job.storage_options)), job.task_managers, job.starting.forget_updates
+    recorded = recorded_layout(
+        RetryingStore(open_store(job.storage, job.storage_options)),
+        DeclaredLayout(job.task_managers, job.parallelism, job.senders),
+        job.starting.forget_updates,
     )
     layout, claim, available = _layout(job, program, host, claims, recorded)
     try:
@@ -209,28 +212,28 @@ def _bind_sources(job: "Job", host: SparkHost) -> None:
 
 
 def _layout(
-    job: "Job", program: Program, host: SparkHost, claims: SlotClaims, recorded: int
+    job: "Job", program: Program, host: SparkHost, claims: SlotClaims, recorded: DeclaredLayout
 ) -> tuple[Layout, Claim, int]:
-    """Fit the job into the slots that other queries leave; those for `recorded` TaskManagers are claimed.
+    """Fit the job into the slots that other queries leave; those for the `recorded` layout are claimed.
 
     Raises `JobRefused`.
     """
     task_managers = job.task_managers if program.operators else 0
     standby = job.standby_task_managers if task_managers else 0
-    processes = (recorded if task_managers else 0) + standby
-    needed = claims.firm() + processes + max(1, job.senders or 0)
-    asked = claims.held() + processes + (0 if job.senders == 0 else (job.senders or 1) + SHARED)
+    processes, senders = (recorded.task_managers if task_managers else 0) + standby, recorded.senders
+    needed = claims.firm() + processes + max(1, senders or 0)
+    asked = claims.held() + processes + (0 if senders == 0 else (senders or 1) + SHARED)
     available = slots_beside_others(host, needed, asked, claims.held())
 
     def senders_of(left: int) -> int:
-        residents = resident_senders(job.senders, left, program)
+        residents = resident_senders(senders, left, program)
         log.info("%s: %s", job.name, residents.reason)
         return residents.count
 
-    claim = claims.claim(job.name, available, processes, job.senders, senders_of)
+    claim = claims.claim(job.name, available, processes, senders, senders_of)
     for line in advice(host.master, host.setting, processes, claim.senders):
         log.warning("%s: %s", job.name, line)
-    parallelism = job.parallelism or max(task_managers, available - task_managers - standby)
+    parallelism = recorded.parallelism or max(task_managers, available - task_managers - standby)
     layout = Layout(parallelism, job.max_parallelism or 0, task_managers, standby, bool(standby and job.standby_state))
     return layout, claim, available
 

@@ -330,7 +330,9 @@ def rows_read_whole(deployment: Deployment, fetch: ObjectCache) -> dict[TableNam
 def _layout(deployment: Deployment) -> Deployment:
     """The part of a deployment that stays the same during a start of a job."""
     subtasks = [msgspec.structs.replace(each, restore=[]) for each in deployment.subtasks]
-    return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks, whole=[], shared=[])
+    return msgspec.structs.replace(
+        deployment, run=0, first_batch=0, base=None, subtasks=subtasks, whole=[], shared=[], moves=False
+    )
 
 
 def ranges_of(

@@ -6,7 +6,7 @@ follower.
               └──────── as it is ──────┘
 
 A rescale happens completely or not at all: gained subtasks are built first, and until all are built, the hosted
-subtasks stay.
+subtasks stay. At another parallelism no subtask stays: the TaskManager hosts the deployment anew, from its follower.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,8 @@ def move(
     clock: Clock,
 ) -> bool:
     """Replace the hosted subtasks by those of a deployment, all in the state of its base. Returns False, and changes
-    nothing, if the subtasks that stay, whose last batch is `committed`, are not in the state of the base.
+    nothing, if the subtasks that stay, whose last batch is `committed`, are not in the state of the base, or if all
+    subtasks have other key groups.
 
     Raises
     ------
@@ -67,6 +68,8 @@ def _stands_at(hosted: Hosted, deployment: Deployment, committed: BatchNumber) -
     checks that the base was cut from these subtasks.
     """
     was, base = hosted.deployment, deployment.base
+    if was.parallelism != deployment.parallelism:
+        return False
     if committed != deployment.first_batch - 1:
         return False
     cut_here = base is not None and base.epoch == was.epoch and hosted.batch_of(base.checkpoint_id) is not None

@@ -127,8 +127,8 @@ class TaskManager:
         self._see(deployment.run, "deploy")
         with self._work:
             self._see(deployment.run, "deploy")
-            went_back, obstacle = self._rewound(deployment)
-            if went_back or (deployment.moves and self._moved(deployment)):
+            went_back, obstacle = (self._moved(deployment), "") if deployment.moves else self._rewound(deployment)
+            if went_back:
                 hit("taskmanager.deploy.after")
                 return ""
             self._undeploy(discard=True)

@@ -109,7 +109,7 @@ class LocalCluster:
     def residents_that_fit(self) -> int:
         return 0
 
-    def resize(self, processes: int) -> None:
+    def resize(self, processes: int, senders: int | None = None) -> None:
         """Do nothing: TaskManagers in this process need no slots."""
 
     def check(self) -> None:

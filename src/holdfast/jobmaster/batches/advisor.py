@@ -12,7 +12,7 @@ from holdfast.autoscale.rules import AutoscaleRules, BatchFacts
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.jobmaster.batches.deployer import StartedJob
-from holdfast.jobmaster.batches.rescales import Rescales
+from holdfast.jobmaster.batches.rescales import Rescales, WantedLayout
 from holdfast.jobmaster.batches.runner import BatchOutcome
 from holdfast.printable import logger
 
@@ -35,7 +35,7 @@ class Advisor:
         wanted = settings.autoscale if settings.layout.task_managers else None
         self._rules = None if wanted is None else AutoscaleRules(wanted)
         applies = wanted is not None and wanted.apply
-        self._applied = AdviceApplied(wanted, settings.layout.parallelism) if wanted is not None and applies else None
+        self._applied = AdviceApplied(wanted) if wanted is not None and applies else None
         self._applying: threading.Thread | None = None
 
     @property
@@ -58,7 +58,8 @@ class Advisor:
         if self._applied is None:
             return
         begins = self._applying is not None and self._applying.is_alive()
-        wanted = self._applied.due(self._rules.advice, now, begins or self._rescales.is_under_way, now_s)
+        under_way, most = begins or self._rescales.is_under_way, self._rescales.parallelism
+        wanted = self._applied.due(self._rules.advice, now, most, under_way, now_s)
         if wanted is not None:
             self._applying = threading.Thread(
                 target=self._apply, args=(wanted,), name="holdfast-autoscale", daemon=True
@@ -67,6 +68,6 @@ class Advisor:
 
     def _apply(self, task_managers: int) -> None:
         try:
-            self._rescales.begin(task_managers, RESCALE_S_MAX)
+            self._rescales.begin(WantedLayout(task_managers), RESCALE_S_MAX)
         except HoldfastError as error:
             log.warning("%s: autoscale does not get %d TaskManagers: %s", self._name, task_managers, error)

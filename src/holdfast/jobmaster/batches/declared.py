@@ -1,5 +1,6 @@
 """Settings and parts that are made from the declarations of a job, or from a checkpoint."""
 
+from collections.abc import Callable
 from functools import partial
 
 from holdfast.checkpoint.events import Position, StoreAndRecord
@@ -9,6 +10,7 @@ from holdfast.execution.failing import FailingSplits
 from holdfast.formats.history import LostRows
 from holdfast.graph.program import DEAD_LETTERS
 from holdfast.jobmaster.batches.deployer import StartedJob
+from holdfast.jobmaster.batches.deployment import DeployedLayout
 from holdfast.jobmaster.batches.losses import LossLedger
 from holdfast.jobmaster.batches.planner import Planner
 from holdfast.jobmaster.batches.regional import RegionalPlanning
@@ -28,33 +30,42 @@ log = logger(__name__)
 
 
 def facts_of(
-    job: StartedJob, base: CheckpointRecord | None, time: JobTime, clock: Clock, losses: LossLedger
+    job: StartedJob,
+    deployed: DeployedLayout,
+    base: CheckpointRecord | None,
+    time: JobTime,
+    clock: Clock,
+    losses: LossLedger,
 ) -> JobFacts:
-    layout = job.settings.layout
     return JobFacts(
         job.stored.job_id,
         job.epoch,
         identities(job.program),
-        layout.parallelism,
-        layout.max_parallelism,
+        lambda: deployed.now.parallelism,
+        deployed.now.max_parallelism,
         0 if base is None else base.started_from,
         job.program.sink_watermarks,
         part_identities(job.program),
         job.settings.drop_state,
         () if base is None else tuple(base.origins),
         time.reading,
-        partial(_declared_losses, job, clock, losses),
+        partial(_declared_losses, job, deployed, clock, losses),
     )
 
 
 def _declared_losses(
-    job: StartedJob, clock: Clock, losses: LossLedger, command: StoreAndRecord, before: NumberedRecord | None
+    job: StartedJob,
+    deployed: DeployedLayout,
+    clock: Clock,
+    losses: LossLedger,
+    command: StoreAndRecord,
+    before: NumberedRecord | None,
 ) -> list[LostRows]:
     """Return the rows whose loss a record makes final, because it holds older state of missing TaskManagers."""
     absence = command.absence
     number, record = (-1, None) if before is None else before
     loss = LostRows(clock.now(), job.epoch, number, "" if absence is None else absence.reason)
-    subtasks = [] if absence is None else job.settings.layout.subtasks_of(absence.missing, losses.holders)
+    subtasks = [] if absence is None else deployed.now.subtasks_of(absence.missing)
     found = losses.declared(command.batch, subtasks, position_of(record), command.position, loss)
     if absence is not None:
         text = "%s: checkpoint %d has an older state of the missing TaskManagers %s; exactly-once has ended: %s"
@@ -74,7 +85,9 @@ def publishers_of(job: StartedJob) -> dict[str, Publisher]:
     return publishers
 
 
-def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clock, time: JobTime) -> Planner:
+def planner_of(
+    job: StartedJob, objects: SourceObjects, senders: Callable[[], int], clock: Clock, time: JobTime
+) -> Planner:
     to_end = isinstance(job.settings.trigger, AvailableNow)
     goes_back, job_id = job.settings.checkpoint.retains_older, job.stored.job_id
     enumerators = {

@@ -3,9 +3,8 @@ each attempt at a batch has a run number of its own: calls with an older number 
 machine gives the numbers. Only the work thread uses this module, except for `cancel`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from dataclasses import replace as replace_layout
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from holdfast import failpoints
 from holdfast.autoscale.settings import Autoscale
 from holdfast.changelog_config import ChangelogSettings
-from holdfast.checkpoint.updates import LiveSettings, SettingValue
+from holdfast.checkpoint.updates import DeclaredLayout, LiveSettings, SettingValue
 from holdfast.clock import Clock
 from holdfast.execution.calls import Step
 from holdfast.execution.events import Deploy
@@ -21,7 +20,13 @@ from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import ManifestsOfStart, without_dropped
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, Epoch, RunNumber
-from holdfast.jobmaster.batches.deployment import Layout, shared_objects_of, subtasks_of, whole_tables
+from holdfast.jobmaster.batches.deployment import (
+    DeployedLayout,
+    Layout,
+    shared_objects_of,
+    subtasks_of,
+    whole_tables,
+)
 from holdfast.jobmaster.batches.planner import BatchLimits
 from holdfast.jobmaster.batches.runner import BatchRunner
 from holdfast.jobmaster.checkpoints.control import Control
@@ -62,8 +67,8 @@ class MasterSettings:
     forget_updates: bool = False
     """True: updates of settings that earlier starts kept do not count."""
     autoscale: Autoscale | None = None
-    declared_task_managers: int = 0
-    """Number of TaskManagers that the job's code asks for; a rescale of an earlier start may have changed it."""
+    declared: DeclaredLayout = field(default_factory=DeclaredLayout)
+    """The layout that the job's code asks for; a rescale of an earlier start may have changed it."""
 
     @property
     def changelog(self) -> ChangelogSettings:
@@ -116,27 +121,28 @@ class Deployer:
         task_managers: TaskManagers,
         control: Control,
         clock: Clock,
+        deployed: DeployedLayout,
     ) -> None:
         self._job = job
         self._senders = senders
         self._task_managers = task_managers
         self._control = control
         self._clock = clock
-        self._holders: Sequence[int] = ()
+        self._deployed = deployed
 
     def deploy(self, command: Deploy, base: CheckpointRecord | None, first_batch: BatchNumber) -> None:
         """Bring the TaskManager of each place to the state of a checkpoint. Raises `TaskManagerLost`, `StaleCall`,
         `StorageError`."""
         if command.live:
             failpoints.hit("jobmaster.deploy.before")
-            self._holders = command.holders
+            self._deployed.deploying(command.holders, command.parallelism)
             self._task_managers.deploying(command.live)
             self._host(command, base, first_batch)
         self._control.run_changed(command.run)
         failpoints.hit("jobmaster.deploy.after")
 
     def _host(self, command: Deploy, base: CheckpointRecord | None, first_batch: BatchNumber) -> None:
-        job, layout, handles = self._job, self.layout, self._handles(base)
+        job, layout, handles = self._job, self._deployed.now, self._handles(base)
         checkpoint = None if base is None else BaseCheckpoint(base.epoch, base.checkpoint_id, base.batch)
         whole, bounds = whole_tables(job.program, handles), bounds_of(handles)
         changelog = _bounded(job.settings.changelog, len(command.holders))
@@ -150,6 +156,7 @@ class Deployer:
                 task_manager=task_manager,
                 incarnation=command.live[task_manager],
                 program=job.shipped,
+                parallelism=layout.parallelism,
                 max_parallelism=layout.max_parallelism,
                 subtasks=subtasks,
                 first_batch=first_batch,
@@ -197,24 +204,13 @@ class Deployer:
     def _drops(self) -> bool:
         return self._job.settings.on_loss is OnLoss.DROP
 
-    def owners(self) -> list[int]:
-        """The TaskManager that hosts each subtask; empty before the first deployment."""
-        holders = self._holders
-        return [holders[place] for place in self.layout.owners] if holders else []
-
-    @property
-    def layout(self) -> Layout:
-        """The layout that was deployed last."""
-        layout = self._job.settings.layout
-        return layout if not self._holders else replace_layout(layout, task_managers=len(self._holders))
-
     def cancel(self, run: RunNumber) -> None:
         """Cancel the units of a run. Any thread may call this."""
         self._senders.cancel(run)
 
     def runner(self, run: RunNumber, combine: bool, before_commit: Callable[[], None]) -> BatchRunner:
         """Make the runner of a batch under that run number."""
-        job, layout = self._job, self.layout
+        job, layout = self._job, self._deployed.now
         return BatchRunner(
             job.stored.job_id,
             job.epoch,
@@ -222,7 +218,7 @@ class Deployer:
             job.program,
             self._senders,
             self._task_managers,
-            ExchangeRoutes(job.stored.job_id, self._task_managers.deployed(), self.owners(), layout.max_parallelism),
+            ExchangeRoutes(job.stored.job_id, self._task_managers.deployed(), layout.hosts, layout.max_parallelism),
             job.store,
             self._clock,
             combine and not self._drops,

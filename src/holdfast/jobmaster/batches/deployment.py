@@ -1,7 +1,7 @@
 """Assignment of subtasks to TaskManagers, with the state that each subtask is restored from."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.execution.places import owners_of
 from holdfast.formats.handles import TableHandle
@@ -24,6 +24,8 @@ class Layout:
     """Number of TaskManagers that hold no place until another is lost."""
     standby_state: bool = False
     """True: standbys follow the logs of places."""
+    holders: tuple[int, ...] = ()
+    """The TaskManager of each place; empty before the first deployment."""
 
     @property
     def processes(self) -> int:
@@ -37,10 +39,25 @@ class Layout:
         """The numbers of the subtasks of a place."""
         return tuple(subtask for subtask, owner in enumerate(self.owners) if owner == place)
 
-    def subtasks_of(self, task_managers: Collection[int], holders: Sequence[int]) -> list[int]:
-        """The numbers of the subtasks that these TaskManagers hold, the same for each operator. `holders`: the
-        TaskManager of each place."""
-        return [subtask for subtask, place in enumerate(self.owners) if holders[place] in task_managers]
+    @property
+    def hosts(self) -> list[int]:
+        """The TaskManager that hosts each subtask; empty before the first deployment."""
+        return [self.holders[place] for place in self.owners] if self.holders else []
+
+    def subtasks_of(self, task_managers: Collection[int]) -> list[int]:
+        """The numbers of the subtasks that these TaskManagers hold, the same for each operator."""
+        return [subtask for subtask, host in enumerate(self.hosts) if host in task_managers]
+
+
+class DeployedLayout:
+    """The layout that was deployed last, or that is being deployed. Any thread may read it."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.now = layout
+
+    def deploying(self, holders: tuple[int, ...], parallelism: int) -> None:
+        """Note the places of a deployment that begins."""
+        self.now = replace(self.now, task_managers=len(holders), parallelism=parallelism, holders=holders)
 
 
 def subtasks_of(place: int, layout: Layout, program: Program, handles: list[TableHandle]) -> list[SubtaskDeployment]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from holdfast.checkpoint.holding import LetGo
 from holdfast.clock import Clock
@@ -25,7 +26,7 @@ from holdfast.execution.places import assign
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import NO_BATCH, CheckpointId, JournalNumber, ProcessId
 from holdfast.jobmaster.batches.deployer import StartedJob
-from holdfast.jobmaster.batches.deployment import Layout, share_of
+from holdfast.jobmaster.batches.deployment import DeployedLayout, Layout, share_of
 from holdfast.jobmaster.checkpoints.control import Control
 from holdfast.jobmaster.processes.calls import Round
 from holdfast.jobmaster.processes.taskmanagers import Lane, TaskManagers
@@ -46,8 +47,11 @@ RECORDS_MAX = 10_000
 """Number of records whose size is remembered, to tell how far a standby is behind. A higher value takes more memory."""
 
 
-Share = tuple[int, ...]
-"""Numbers of subtasks, the same for each operator, that a process follows together."""
+class Share(NamedTuple):
+    """Numbers of subtasks, the same for each operator, that a process follows together, of so many."""
+
+    subtasks: tuple[int, ...]
+    parallelism: int
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,10 @@ class Following:
         control: Control,
         clock: Clock,
         tell: Callable[[ev.Event], None],
+        deployed: DeployedLayout,
     ) -> None:
         self._job = job
+        self._deployed = deployed
         self._task_managers = task_managers
         self._control = control
         self._clock = clock
@@ -172,7 +178,7 @@ class Following:
         if newest is None or not (self._is_wanted or self._moves):
             return
         standbys = self._task_managers.standbys() if self._is_wanted else []
-        layout = self._layout
+        layout = self._deployed.now
         with self._lock:
             serving = {each.number: each for each in standbys if each not in self._moves}
             self._drop_lost([*serving.values(), *self._moves])
@@ -190,19 +196,13 @@ class Following:
         for standby in late:
             self._unpin(standby)
         for process in asked:
-            self._control.hold_newest().add_done_callback(partial(self._held, process, layout))
+            self._control.hold_newest().add_done_callback(partial(self._held, process))
         self._tell_who_follows()
-
-    @property
-    def _layout(self) -> Layout:
-        """The layout that is deployed."""
-        layout = self._job.settings.layout
-        return replace(layout, task_managers=self._task_managers.places or layout.task_managers)
 
     def _shares(self, process: ProcessId, places: Sequence[int], layout: Layout) -> tuple[Share, ...]:
         """Return the subtasks that a process should follow: those of its places, or those that it gains."""
         gained = self._moves.get(process)
-        return tuple(layout.share(place) for place in places) if gained is None else (gained,)
+        return tuple(_share(layout, place) for place in places) if gained is None else (gained,)
 
     def views(self) -> dict[ProcessId, FollowerView]:
         """Return how far each standby has come."""
@@ -257,7 +257,7 @@ class Following:
         standby.under_way, standby.places, standby.shares = True, places, shares
         return True
 
-    def _held(self, process: ProcessId, layout: Layout, held: "Future[JournalNumber | None]") -> None:
+    def _held(self, process: ProcessId, held: "Future[JournalNumber | None]") -> None:
         """Give the order, now that its record is held."""
         number = None if held.exception() is not None else held.result()
         record = self._control.record(number)
@@ -269,7 +269,7 @@ class Following:
         with self._lock:
             standby.pinned, standby.until_s = number, self._clock.monotonic() + PIN_S_MAX
             shares = standby.shares
-        asked = self._give(process, shares, number, record, layout)
+        asked = self._give(process, shares, number, record)
         asked.done.add_done_callback(lambda _: self._answered(process, shares, asked))
 
     def _give(
@@ -278,9 +278,8 @@ class Following:
         shares: Sequence[Share],
         number: JournalNumber,
         record: CheckpointRecord | None,
-        layout: Layout | None = None,
     ) -> Round:
-        job, layout = self._job, layout or self._job.settings.layout
+        job, layout = self._job, self._job.settings.layout
         base = BaseCheckpoint(job.epoch, CheckpointId(0), NO_BATCH)
         order = FollowOrder(
             job_id=job.stored.job_id,
@@ -289,7 +288,10 @@ class Following:
             incarnation=process.incarnation,
             program=job.shipped,
             max_parallelism=layout.max_parallelism,
-            places=[share_of(share, layout, job.program, []) for share in shares],
+            places=[
+                share_of(share.subtasks, replace(layout, parallelism=share.parallelism), job.program, [])
+                for share in shares
+            ],
             number=number,
             base=base if record is None else BaseCheckpoint(record.epoch, record.checkpoint_id, record.batch),
             manifests=[] if record is None else list(record.manifests),
@@ -331,16 +333,21 @@ class Following:
 
     def _tell_who_follows(self) -> None:
         """Tell the machine which standby has state of which place."""
-        layout = self._layout
+        layout = self._deployed.now
         with self._lock:
             follows = {
                 place: process.number
                 for process, standby in self._standbys.items()
                 for place, share in zip(standby.places, standby.shares, strict=False)
                 if standby.reached.get(share) is not None
-                and share == layout.share(place)
+                and share == _share(layout, place)
                 and self._assigned.get(place) == process.number
             }
             changed, self._told = follows != self._told, follows
         if changed:
             self._tell(ev.StandbysFollow(follows))
+
+
+def _share(layout: Layout, place: int) -> Share:
+    """The subtasks of a place."""
+    return Share(layout.share(place), layout.parallelism)

@@ -18,7 +18,7 @@ rows sent to a subtask = rows in its state + rows that a loss names.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.positions import Position
@@ -43,8 +43,6 @@ class LossLedger:
     that no checkpoint has made final yet."""
 
     def __init__(self) -> None:
-        self.holders: Sequence[int] = ()
-        """The TaskManager of each place in the last deployment."""
         self._lock = threading.Lock()
         self._batches: deque[CommittedRows] = deque()
         self._position: Position | None = None

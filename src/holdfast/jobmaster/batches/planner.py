@@ -85,7 +85,7 @@ class Planner:
         self,
         enumerators: Mapping[str, Enumerator],
         limits: BatchLimits,
-        senders: int,
+        senders: Callable[[], int],
         clock: Clock,
         monotonic: Callable[[], float],
         watermarks: Watermarks | None = None,
@@ -237,7 +237,7 @@ class Planner:
         return plan
 
     def _grouped(self, source: str, reads: list[SplitRead]) -> list[list[SplitRead]]:
-        return group_reads(reads, self._senders) if self._regional is None else self._regional.grouped(source, reads)
+        return group_reads(reads, self._senders()) if self._regional is None else self._regional.grouped(source, reads)
 
     def _plans_within(self, until: AllOffsets) -> dict[str, SourcePlan]:
         """Plan the next input of each source, so that splits that are behind take no longer than the others."""

@@ -6,7 +6,7 @@ a plan: waiting and parked splits do not advance; others that are behind get uni
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -43,7 +43,7 @@ class SplitRequest:
 class RegionalPlanning:
     """The splits that are behind. Only the batch loop's thread uses it, apart from `ask` and `views`."""
 
-    def __init__(self, failing: FailingSplits, senders: int) -> None:
+    def __init__(self, failing: FailingSplits, senders: Callable[[], int]) -> None:
         self._failing = failing
         self._senders = senders
         self._requests: deque[SplitRequest] = deque()
@@ -130,7 +130,7 @@ class RegionalPlanning:
         reads = [(source, read) for source, plan in plans.items() for read in plan.reads]
         behind = [(source, read) for source, read in reads if (source, read.split) in names]
         rows = sum(read.rows for _, read in reads) - sum(read.rows for _, read in behind)
-        rows_max = max(CATCH_UP_ROWS_MIN, rows // max(self._senders, len(behind), 1))
+        rows_max = max(CATCH_UP_ROWS_MIN, rows // max(self._senders(), len(behind), 1))
         large = [(source, read) for source, read in behind if read.rows > rows_max and isinstance(read.start, int)]
         if not rows or not large:
             return None
@@ -143,12 +143,12 @@ class RegionalPlanning:
         """Divide the reads of a source among the senders."""
         names = self._failing.names
         if not names:
-            return group_reads(reads, self._senders)
+            return group_reads(reads, self._senders())
         others = [read for read in reads if (source, read.split) not in names]
         alone = [read for read in reads if (source, read.split) in names]
         size = -(-len(alone) // UNITS_ALONE_MAX) or 1
         groups = [alone[first : first + size] for first in range(0, len(alone), size)]
-        return group_reads(others, self._senders) + [self._with_skips(source, group) for group in groups]
+        return group_reads(others, self._senders()) + [self._with_skips(source, group) for group in groups]
 
     def _with_skips(self, source: str, reads: list[SplitRead]) -> list[SplitRead]:
         found = []

@@ -20,6 +20,7 @@ from holdfast.jobmaster.batches.advisor import Advisor
 from holdfast.jobmaster.batches.conductor import Interruption
 from holdfast.jobmaster.batches.declared import log_restored, position_of
 from holdfast.jobmaster.batches.deployer import Deployer, MasterSettings
+from holdfast.jobmaster.batches.deployment import DeployedLayout
 from holdfast.jobmaster.batches.losses import CommittedRows, LossLedger
 from holdfast.jobmaster.batches.pace import (
     IDLE_S_MAX,
@@ -63,8 +64,10 @@ class WorkQueue:
         outages: Outages,
         interruption: Interruption,
         advisor: Advisor,
+        deployed: DeployedLayout,
     ) -> None:
         self._advisor = advisor
+        self._deployed = deployed
         self._settings = settings
         self._cluster = cluster
         self._clock = clock
@@ -120,7 +123,6 @@ class WorkQueue:
             if command.moves:
                 self._check_all_recorded(batch)
             self._deployer.deploy(command, base.record, self._planner.next_batch)
-            self._losses.holders = command.holders
             if failover is not None and failover.joining is not None:
                 self._joined(command.live, failover, failover.joining, base)
             if goes_back:
@@ -153,7 +155,7 @@ class WorkQueue:
         number = -1 if base.number is None else base.number
         loss = LostRows(self._clock.now(), self._control.history.epoch, number, str(failover))
         batch = base.batch_in(loss.epoch)
-        subtasks = self._settings.layout.subtasks_of(joining, self._losses.holders)
+        subtasks = self._deployed.now.subtasks_of(joining)
         loss = self._losses.joined(subtasks, batch, position_of(base.record), loss)
         self._progress.joined(live)
         log.warning("%s: exactly-once has ended: %s", self._settings.name, loss)

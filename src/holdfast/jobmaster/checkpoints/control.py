@@ -257,13 +257,13 @@ class Control:
         `Fenced`."""
         self._sides.ask(Side.RECORDS, self._recorder.check_not_fenced).result()
 
-    def deployed(self, run: RunNumber, live: Mapping[int, Incarnation]) -> None:
+    def deployed(self, run: RunNumber, live: Mapping[int, Incarnation], moved: bool = False) -> None:
         """Note that everything is deployed under `run`, and look for objects of dead incarnations that have no
         owner."""
         self._calls.run = run
 
         def note() -> None:
-            self._handle(events.TaskManagersChanged(run, dict(live)))
+            self._handle(events.TaskManagersChanged(run, dict(live), moved))
             self._look_at_dead()
 
         self._loop.call(note)

@@ -33,7 +33,8 @@ class JobFacts:
     job_id: JobId
     epoch: Epoch
     operators: dict[str, OperatorIdentity]
-    parallelism: int
+    parallelism: Callable[[], int]
+    """Gives the number of subtasks of each operator in the layout that is deployed."""
     max_parallelism: int
     started_from: int | str = 0
     """Number of the record, or id of the savepoint, that a start last went back to."""
@@ -89,7 +90,7 @@ class JobFacts:
             manifests=[each or next(came_along) for each in command.manifests],
             groups={sink: refs for sink, refs in groups.items() if refs},
             operators=self.operators,
-            parallelism=self.parallelism,
+            parallelism=self.parallelism(),
             max_parallelism=self.max_parallelism,
             watermarks=dict(command.position.watermarks),
             settings=in_words(command.config),

@@ -41,9 +41,11 @@ class ProcessStarter:
 class Cluster(Protocol):
     """Host of a job's processes. All calls may be made from any thread."""
 
-    senders: int
-    """Greatest number of units of a level that run side by side: the number of long-running senders, or the slots that
-    TaskManagers leave free."""
+    @property
+    def senders(self) -> int:
+        """Greatest number of units of a level that run side by side: the number of long-running senders, or the slots
+        that TaskManagers leave free."""
+        ...
 
     @property
     def residents(self) -> int:
@@ -58,9 +60,9 @@ class Cluster(Protocol):
         while executors are missing."""
         ...
 
-    def resize(self, processes: int) -> None:
-        """Hold slots for this number of TaskManagers, standbys included. Raises `JobRefused` if there are too few
-        slots."""
+    def resize(self, processes: int, senders: int | None = None) -> None:
+        """Hold slots for this number of TaskManagers, standbys included, and of senders; None: as many senders as
+        before. Raises `JobRefused` if there are too few slots."""
         ...
 
     def check(self) -> None:

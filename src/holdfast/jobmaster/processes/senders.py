@@ -247,6 +247,16 @@ class Senders(Processes[SenderGateway]):
                 level.at_work = self._units.at_work
                 self._tell_machine(events.AtWork(level.at_work))
 
+    @property
+    def serving(self) -> int:
+        """Number of senders that take units."""
+        with self._lock:
+            return self._units.serving
+
+    def want(self, count: int) -> None:
+        """Have so many senders stay from now on; those past the count are ended."""
+        self._tell(rules.SendersWanted(count))
+
     def make_room(self, task_managers_missing: bool) -> None:
         """End senders to free slots for another query that wants them, or for a TaskManager without a slot while
         executors are missing; start them again once each of these has its slots."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from holdfast.checkpoint.updates import LiveSettings, task_managers_of
+from holdfast.checkpoint.updates import DeclaredLayout, LiveSettings
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, JobRefused, ObjectNotFound, SettingsError, StorageError
 from holdfast.formats.leader import LeaderState
@@ -250,7 +250,7 @@ def _live_settings(start: Start, base: CheckpointRecord | None) -> LiveSettings:
         base,
         settings.forget_updates,
         bool(start.program.watermarks),
-        settings.declared_task_managers,
+        settings.declared,
     )
 
 
@@ -286,10 +286,11 @@ def _take_over(
         else [store_initial(start.store, epoch, each, job.max_parallelism) for each in initial]
     )
     live = _live_settings(start, taken.base)
-    layout = settings.layout
-    task_managers = min(task_managers_of(live.kept, settings.declared_task_managers), layout.parallelism)
+    layout, kept = settings.layout, settings.declared.with_kept(live.kept)
+    parallelism = kept.parallelism or layout.parallelism
+    layout = replace(layout, parallelism=parallelism, task_managers=min(kept.task_managers, parallelism))
     started = StartedJob(
-        replace(settings, checkpoint=live.now, layout=replace(layout, task_managers=task_managers)),
+        replace(settings, checkpoint=live.now, layout=layout),
         job,
         epoch,
         start.program,
@@ -407,10 +408,10 @@ def _newest_checkpoint(store: ObjectStore) -> tuple[JournalNumber | None, Checkp
     return find_base(lambda: list_journal(store), read, store.url)[1:]
 
 
-def recorded_task_managers(store: ObjectStore, declared: int, forget: bool) -> int:
-    """Return the number of TaskManagers of a start: the number in its code, unless the record has a rescale."""
+def recorded_layout(store: ObjectStore, declared: DeclaredLayout, forget: bool) -> DeclaredLayout:
+    """Return the layout of a start: the layout in its code, unless the record has a rescale."""
     newest = None if forget else _newest_checkpoint(store)[1]
-    return declared if newest is None else task_managers_of(newest.kept, declared)
+    return declared if newest is None else declared.with_kept(newest.kept)
 
 
 def _compared_with_targets(

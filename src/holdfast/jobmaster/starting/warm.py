@@ -172,5 +172,5 @@ def first_processes(settings: MasterSettings, cluster: Cluster) -> list[ProcessI
     order."""
     wanted = {Role.TASK_MANAGER: settings.layout.task_managers, Role.SENDER: cluster.residents}
     machine = Machine(settings.failover, settings.on_loss)
-    commands = machine.handle(ev.Started(0.0, wanted, None, settings.layout.standby))
+    commands = machine.handle(ev.Started(0.0, wanted, None, settings.layout.standby, settings.layout.parallelism))
     return [each.process for each in commands if isinstance(each, ev.StartProcess)]
