@@ -1,4 +1,5 @@
-"""The Spark session that a test run shares: `local[4]`, made when the first test asks for it, stopped at the end.
+"""The Spark session that a test run shares: `local[4]`, made when the first test asks for it, stopped at the end; and
+the tests that cost the most, which each run names at its end.
 
 Thousands of collected tests are half a million objects, which Python's garbage collector would go through again and
 again while the tests run. `gc.freeze` takes the objects out of its sight.
@@ -9,12 +10,20 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from quick_jvm import use_quick_jvms
 from sampling import leave_to_test_long
+
+SHOWN = 10
+"""The number of tests that a run names at its end, those with the most processor time first."""
+SHOWN_S_MIN = 1.0
+"""Seconds of processor time below which a test is not named. A lower value also names tests that cost little."""
+COST = "processor seconds"
+BEGAN = pytest.StashKey[float]()
 
 MEMORY = Path("/dev/shm")
 """The file system in memory that Linux has."""
@@ -45,6 +54,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+def processor_s() -> float:
+    """Seconds of processor time of this process, and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    item.stash[BEGAN] = processor_s()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if call.when == "teardown" and BEGAN in item.stash:
+        report.user_properties.append((COST, processor_s() - item.stash[BEGAN]))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the costliest tests: their time by the clock depends on what else the machine does."""
+    reports = [each for each in terminalreporter.getreports("") if each.when == "teardown"]
+    costs = [(seconds, each.nodeid) for each in reports for name, seconds in each.user_properties if name == COST]
+    costly = sorted((each for each in costs if each[0] >= SHOWN_S_MIN), reverse=True)[:SHOWN]
+    if costly:
+        terminalreporter.section(f"costliest tests, in {COST}, of {sum(seconds for seconds, _ in costs):.0f} in all")
+    for seconds, name in costly:
+        terminalreporter.write_line(f"{seconds:6.1f} {name}")
 
 
 @pytest.fixture(scope="session")

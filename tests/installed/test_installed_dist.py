@@ -21,7 +21,7 @@ def made(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.kill
+@pytest.mark.long
 def test_wheel_and_sdist_are_the_same_twice_and_hold_the_files_of_the_package_alone(tmp_path: Path) -> None:
     first = made(tmp_path / "first")
     assert first == made(tmp_path / "second")

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import Fenced, QueryFailed
 
-BETWEEN_BATCHES = "50ms"
+BETWEEN_BATCHES = "200ms"
 """Time from one batch to the next of a driver that stays."""
 TAKEOVER_AFTER_S = 3.0
 """The silence after which a driver takes over that has heard two heartbeats."""

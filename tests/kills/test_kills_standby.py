@@ -11,8 +11,8 @@ from waiting import until
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
 
-SHAPE = Shape(rows=12_000, rows_per_batch=40, interval_s=0.1)
-LASTING = SHAPE.with_rows(40_000)
+SHAPE = Shape(rows=4_000, rows_per_batch=40, interval_s=0.2)
+LASTING = SHAPE.with_rows(12_000)
 """Has rows left when a driver has started, and another has taken over."""
 WAIT_S_MAX = 240.0
 

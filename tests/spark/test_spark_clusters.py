@@ -1,7 +1,7 @@
 """The same job where executors are processes of their own: `local-cluster`, and a standalone master with two workers.
 
 Everything starts from the installed PySpark; nothing else is needed. In `make test` executors are processes in
-`test_spark_hosts` (on Spark Connect) and in `kills/test_kills_executors`.
+`kills/test_kills_executors`.
 """
 
 import json

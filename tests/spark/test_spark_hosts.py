@@ -23,8 +23,8 @@ LARGE = 3 << 20
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """The URL of a Connect server with an executor of four cores."""
-    with connect_server("local-cluster[1,4,1024]", tmp_path_factory.mktemp("connect")) as (url, _):
+    """The URL of a Connect server with four slots. Executors of its own are in the long tests."""
+    with connect_server("local[4]", tmp_path_factory.mktemp("connect")) as (url, _):
         yield url
 
 
