@@ -75,8 +75,7 @@ class Job:
     parallelism
         Subtasks of each keyed operator. Default: the number of Spark's slots that TaskManagers leave free.
     max_parallelism
-        The number of key groups, fixed for the life of the storage. Default: the result of Flink's formula, at least
-        128.
+        The number of key groups, fixed for the life of the storage. Default: that of Flink's formula, at least 128.
     task_managers
         Processes that hold state; each takes one of Spark's slots for as long as the query runs.
     standby_task_managers
