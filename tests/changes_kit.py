@@ -78,10 +78,11 @@ def in_order(rows: Any) -> list[tuple[Any, ...]]:
 
 
 class Told:
-    """The rows that a stream of changes, or of upserts by its first column, has told so far."""
+    """The rows that a stream of changes, or of upserts by its first columns, has told so far."""
 
-    def __init__(self, upserts: bool = False) -> None:
+    def __init__(self, upserts: bool = False, keys: int = 1) -> None:
         self._upserts = upserts
+        self._keys = keys
         self.rows: dict[tuple[Any, ...], int] = {}
         self.by_key: dict[Any, tuple[Any, ...]] = {}
 
@@ -92,11 +93,12 @@ class Told:
             kind = row["_change_type"]
             if self._upserts:
                 assert kind != "update_preimage"
-                assert (kind == "insert") == (values[0] not in self.by_key), row
+                key = values[: self._keys]
+                assert (kind == "insert") == (key not in self.by_key), row
                 if kind == "delete":
-                    assert self.by_key.pop(values[0]) == values
+                    assert self.by_key.pop(key) == values
                 else:
-                    self.by_key[values[0]] = values
+                    self.by_key[key] = values
                 continue
             weight = -1 if kind in ("delete", "update_preimage") else 1
             self.rows[values] = self.rows.get(values, 0) + weight

@@ -108,9 +108,9 @@ SUBROOMS: dict[str, str] = {
     "functions.changes": "functions functions.aggregates functions.rows",
     "functions.windows": "functions functions.aggregates functions.changes functions.process "
     "functions.process.of_subtask functions.process.shared functions.rows functions.timing",
-    "functions.joins": "functions functions.rows functions.timing functions.windows",
-    "functions.duplicates": "functions functions.rows functions.timing functions.windows",
-    "functions.ranking": "functions functions.rows functions.windows",
+    "functions.joins": "functions functions.changes functions.rows functions.timing functions.windows",
+    "functions.duplicates": "functions functions.changes functions.rows functions.timing functions.windows",
+    "functions.ranking": "functions functions.changes functions.rows functions.windows",
     "functions": "",
     # A start makes the master, which holds all other parts.
     "jobmaster.starting": "jobmaster jobmaster.batches jobmaster.checkpoints jobmaster.processes",

@@ -129,6 +129,7 @@ class KeyedStream:
         tolerance: Duration | None = None,
         suffix: str | None = None,
         late: LatePolicy = "drop",
+        changes: bool = False,
         name: str | None = None,
     ) -> "Stream":
         """Join rows of both streams that have the same key and meet in time.
@@ -136,6 +137,10 @@ class KeyedStream:
         Output: the columns of this stream, then the columns of the other. Key columns with the same name on both sides
         become a single column. With windows, rows of the same window meet, and the window's bounds are the last
         columns.
+
+        If a side is a stream of changes, the output is one too: at any time it is the join of both tables as they are
+        now. All rows of a key meet, without a bound of time. `how="left"` and the like give a row that met no other at
+        once, and take it back later.
 
         Parameters
         ----------
@@ -163,12 +168,16 @@ class KeyedStream:
             Treatment of rows that come after the watermark: `"drop"` counts them, `"dead_letter"` also writes them to
             the job's dead letters, `"stream"` gives late rows of this stream as `.late` of the returned stream, and
             late rows of the other as `.late_right`.
+        changes
+            True: rows that only come are joined like changes.
         """
         if not isinstance(other, KeyedStream):
             raise SettingsError(f"join({other!r}): expected a keyed stream; add .key_by(…) to it")
         if other._job is not self._job:
             raise JobRefused("join of streams of different jobs: read both sources in one job")
-        return self._joined(other, JoinSettings(within, between, ttl, tolerance, how, suffix, late), name)
+        return self._joined(
+            other, JoinSettings(within, between, ttl, tolerance, how, suffix, late, changes=changes), name
+        )
 
     def _joined(self, other: "KeyedStream", given: JoinSettings, name: str | None) -> "Stream":
         settings = replace(given, bad_records=self._rows.bad_records)
@@ -176,13 +185,21 @@ class KeyedStream:
         inputs = (replace(side._declared, timed=settings.timed) for side in (self, other))
         return self._declare(name, "join", settings.spec, *inputs)
 
-    def last(self, *, by: str, name: str | None = None) -> "Stream":
+    def last(self, *, by: str, changes: bool = False, name: str | None = None) -> "Stream":
         """Give the row of each key with the greatest value of `by`, in each batch that brought a greater value.
 
         Among equal values the last row to arrive wins. Null is below every value, and NaN above every number. The
         columns do not change. With windows, use `top(1, by=…)`.
+
+        Over changes, it is the last of the rows that are there now. Of rows with an equal `by`, the least by its other
+        columns, in their order, wins.
+
+        Parameters
+        ----------
+        changes
+            As in `aggregate`.
         """
-        settings = LastSettings(by)
+        settings = LastSettings(by, changes)
         settings.check(self._declared.window)
         return self._declare(name, "last", settings.spec, replace(self._declared, plain=True))
 
@@ -195,6 +212,7 @@ class KeyedStream:
         least: bool = False,
         allowed_lateness: Duration = 0,
         late: LatePolicy = "drop",
+        changes: bool = False,
         name: str | None = None,
     ) -> "Stream":
         """Emit the rows of each key with the greatest values of a column. With a window, emit them when the window
@@ -202,7 +220,8 @@ class KeyedStream:
 
         Output with a window: the key columns with the window's bounds, then the other columns of the input. Without a
         window: the key columns, the row's `rank` from 1, then the other columns. Each batch emits the rows that got a
-        rank; each replaces the row that had this rank before.
+        rank; each replaces the row that had this rank before. Over changes, ranks are taken back as well, and rows with an equal
+        `by` are ranked by their other columns, in their order.
 
         Parameters
         ----------
@@ -213,11 +232,11 @@ class KeyedStream:
             False: at most `n` rows; among equal rows the earliest ones.
         least
             True: the least values instead of the greatest.
-        allowed_lateness, late
+        allowed_lateness, late, changes
             As in `aggregate`.
         """
         windows = WindowSettings(self._rows, None, allowed_lateness, late)
-        settings = TopSettings(n, by, ties, least, windows)
+        settings = TopSettings(n, by, ties, least, windows, changes)
         windows.check(self._declared.window, self._declared.key_columns)
         return self._declare(name, "top", settings.spec, self._declared)
 

@@ -243,6 +243,9 @@ class Stream:
     ) -> "Stream":
         """Give the first row of each key. The columns do not change.
 
+        Over changes it is the least of the rows of a key that are there, by its other columns in their order. The
+        output is then a stream of changes.
+
         Parameters
         ----------
         columns

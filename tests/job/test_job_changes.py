@@ -79,6 +79,36 @@ def test_rows_that_only_come_give_changes_too() -> None:
     ]
 
 
+def test_first_rows_and_joins_of_rows_that_only_come_give_changes_too() -> None:
+    rows = [{"k": 1, "v": 1}, {"k": 2, "v": 5}], [{"k": 1, "v": 3}, {"k": 1, "v": 2}]
+    schema = "k BIGINT, v BIGINT"
+    found = result(lambda stream: stream.key_by("k").top(1, by="v", changes=True), *rows, schema=schema)
+    assert [tuple(row.values()) for row in found] == [
+        (1, 1, 1, "insert"),
+        (2, 1, 5, "insert"),
+        (1, 1, 1, "update_preimage"),
+        (1, 1, 3, "update_postimage"),
+    ]
+
+    def made(stream: hf.Stream) -> hf.Stream:
+        others = stream.where("v = 3").key_by("k")
+        return stream.where("v < 3").key_by("k").join(others, how="left", suffix="_2", changes=True)
+
+    assert [tuple(row.values()) for row in result(made, *rows, schema=schema)] == [
+        (1, 1, None, "insert"),
+        (1, 1, None, "update_preimage"),
+        (1, 1, 3, "update_postimage"),
+        (1, 2, 3, "insert"),
+    ]
+
+
+def test_the_last_rows_of_changes_are_upserts_by_key() -> None:
+    gone = change("delete", k=1, v=5)
+    first = [change("insert", k=1, v=5), change("insert", k=1, v=2)]
+    found = result(lambda stream: stream.key_by("k").last(by="v"), first, [gone], [change("delete", k=1, v=2)])
+    assert found == [change("insert", k=1, v=5), change("update_postimage", k=1, v=2), change("delete", k=1, v=2)]
+
+
 def test_a_function_sees_how_each_row_changed() -> None:
     class Seen(hf.ProcessFunction):
         def process(self, row: Any, ctx: Any) -> Any:

@@ -143,22 +143,33 @@ def test_an_operator_that_cannot_take_rows_back_refuses_a_stream_of_changes():
     def by_window(stream: hf.Stream) -> hf.Stream:
         return stream.key_by("k", hf.window("at", "1s")).aggregate(n=hf.count(), emit="changes")
 
-    for made in (
-        lambda stream: stream.drop_duplicates("k"),
-        lambda stream: stream.key_by("k").last(by="at"),
-        lambda stream: stream.key_by("k").top(1, by="at"),
-        lambda stream: stream.key_by("k").join(stream.key_by("k"), ttl="1h", suffix="_2"),
-        by_window,
+    for made in (by_window, lambda stream: stream.key_by("k", hf.window("at", "1s")).top(1, by="k")):
+        job = new_job()
+        made(job.read(Feed("k BIGINT, at TIMESTAMP, _change_type STRING")).with_watermark("at", 0)).write(hf.NoopSink())
+        refused(job, "has the column '_change_type' of a stream of changes, and this operator cannot take rows back")
+
+
+def test_bounds_of_time_are_refused_where_rows_may_go():
+    for made, match in (
+        (lambda stream: stream.drop_duplicates("k", within="1h"), "'k'\\) over a stream of changes has within="),
+        (lambda stream: stream.key_by("k").join(stream.key_by("k"), ttl="1h"), "a join of changes has ttl"),
+        (lambda stream: stream.key_by("k").join(stream.key_by("k"), how="asof"), "a join of changes has how='asof'"),
+        (lambda stream: stream.key_by("k").last(by="_change_type"), "reads '_change_type' as a key or an order"),
     ):
         job = new_job()
-        made(job.read(Feed("k BIGINT, at TIMESTAMP, _change_type STRING"))).write(hf.NoopSink())
-        refused(job, "has the column '_change_type' of a stream of changes, and this operator cannot take rows back")
+        rows = job.read(Feed("k BIGINT, at TIMESTAMP, _change_type STRING")).with_watermark("at", 0)
+        made(rows).write(hf.NoopSink())
+        refused(job, match)
 
 
 def test_upserts_cannot_be_taken_back():
     job = new_job()
     changes = job.read(Feed("k BIGINT, v BIGINT, _change_type STRING"))
     changes.key_by("k").aggregate(n=hf.sum("v")).key_by("n").aggregate(of=hf.count()).write(hf.NoopSink())
+    refused(job, "its input is a stream of upserts, .* give the operator before it changes=True")
+    job = new_job()
+    last = job.read(Feed("k BIGINT, v BIGINT, _change_type STRING")).key_by("k").last(by="v")
+    last.key_by("k").join(last.key_by("k"), suffix="_2").write(hf.NoopSink())
     refused(job, "its input is a stream of upserts, .* give the operator before it changes=True")
 
 

@@ -1,6 +1,7 @@
 """Operators over streams of changes: a row that an update or a delete removes is taken back from the results.
 
 Files in reading order: `weights` (rows that come and go), `kernels` and `sums` (counts, sums, means, variances, by
-subtraction), `bag` and `kept_values` (aggregates that need the values themselves), `told` (what changed, as output),
-`aggregate`.
+subtraction), `bag` (values, or whole rows, with their counts), `kept_values` (aggregates that need the values
+themselves), `told` (what changed, as output), `aggregate`, `ranked` (the first rows of keys). Joins have theirs in
+`joins.changes_join`.
 """

@@ -34,7 +34,7 @@ from holdfast.functions.changes.sums import (
     ReversibleIntegers,
     ReversibleMoments,
 )
-from holdfast.functions.changes.told import CHANGE_FIELD, ResultsBefore, told
+from holdfast.functions.changes.told import CHANGE_FIELD, KEYS_AT_ONCE_MAX, ResultsBefore, told
 from holdfast.functions.changes.weights import weights_of
 from holdfast.functions.operator import (
     BatchContext,
@@ -52,8 +52,6 @@ from holdfast.state.table import StateTable
 
 ROWS = "__rows"
 """State column: the number of rows of a key."""
-KEYS_AT_ONCE_MAX = 1 << 15
-"""Keys whose changes are put out together. A higher value makes larger batches of output, which take more memory."""
 
 _BY_VALUES: dict[str, type[KeptValues]] = {
     **dict.fromkeys(("min", "max", "min_by", "max_by"), ReversibleExtreme),

@@ -1,7 +1,7 @@
-"""Bags of values by key: each distinct value with the number of times that it is there.
+"""Bags of values, or of whole rows, by key: each distinct value with the number of times that it is there.
 
     places   (key, value) → how often it is there, and its number among the values of the key
-    rows     (key, number) → the value; numbers are dense, from 0 on
+    rows     (key, number) → the value; of a counted bag also how often it is there; numbers are dense, from 0 on
     live     key → how many distinct values are there: a column of the table of the keys
 
 A change of a value costs a look-up, and a few writes if the value comes or goes for good: the key's last value then
@@ -12,36 +12,70 @@ Null is a value like any other; floating-point values are normalised like keys.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.errors import JobRefused
 from holdfast.functions.operator import TableSchema
-from holdfast.functions.rows.columns import IntArray
+from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.functions.rows.grouping import distinct_slots, ranks, spans
-from holdfast.state.keys import grouped_by
+from holdfast.state.keys import check_key_types, grouped_by
 from holdfast.state.physical import Integers, Slots
 from holdfast.state.table import StateTable
 
 NUMBER, COUNT = "__number", "__count"
 
 
-def bag_tables(name: str, keys: pa.Schema, values: Sequence[pa.Field]) -> dict[str, TableSchema]:
-    """The tables of a bag of values of some columns."""
+def bag_tables(name: str, keys: pa.Schema, values: Sequence[pa.Field], counted: bool = False) -> dict[str, TableSchema]:
+    """The tables of a bag of values of some columns. `counted`: the numbered values have their counts beside them."""
     number = pa.field(NUMBER, pa.int64(), nullable=False)
     places = grouped_by(pa.schema([*keys, *values]), len(keys))
+    counts = [pa.field(COUNT, pa.int64())] if counted else []
     return {
         f"{name}.places": TableSchema(places, pa.schema([pa.field(NUMBER, pa.int64()), pa.field(COUNT, pa.int64())])),
-        f"{name}.rows": TableSchema(grouped_by(keys.append(number), len(keys)), pa.schema(list(values))),
+        f"{name}.rows": TableSchema(grouped_by(keys.append(number), len(keys)), pa.schema([*values, *counts])),
     }
+
+
+def check_found_again(operator: str, shown: str, values: Sequence[pa.Field]) -> None:
+    """Refuse, by `JobRefused`, rows with values that cannot be looked up; `shown`: the reader of the rows."""
+    try:
+        if values:
+            check_key_types(pa.schema(list(values)))
+    except JobRefused as error:
+        raise JobRefused(
+            f"operator {operator!r}: {shown} over a stream of changes finds rows by all of their values to take them "
+            f"back: {error} Or leave the column out, or put .as_append() before key_by"
+        ) from error
 
 
 @dataclass(frozen=True)
 class BagChange:
-    """Distinct values that came, or that went for good: the slots of their keys, and the columns of the values."""
+    """Distinct values whose counts changed: the slots of their keys and of their places, the values' columns, and how
+    often each was there and is there now, 0 for a value that went before it comes."""
 
     heads: Slots
+    places: Slots
     values: list[pa.Array]
+    before: Integers
+    after: Integers
+
+    def chosen(self, mask: BoolArray) -> "BagChange":
+        """Return some of the changes."""
+        values = [each.filter(pa.array(mask)) for each in self.values]
+        return BagChange(self.heads[mask], self.places[mask], values, self.before[mask], self.after[mask])
+
+    @cached_property
+    def came(self) -> "BagChange":
+        """The values that were not there before."""
+        return self.chosen(self.before == 0)
+
+    @cached_property
+    def went(self) -> "BagChange":
+        """The values that are not there any more."""
+        return self.chosen(self.after == 0)
 
 
 class Bag:
@@ -53,13 +87,16 @@ class Bag:
         self._places, self._rows = tables[f"{name}.places"], tables[f"{name}.rows"]
         self._width = len(heads.key_schema)
         """Number of key columns before the value."""
+        self._counted = COUNT in self._rows.value_schema.names
+        self._fields = self._rows.value_schema.names[: len(self._places.key_schema) - self._width]
 
     def live(self, heads: Slots) -> Integers:
         """How many distinct values keys have."""
         return self._heads.column(self._live).values[heads]
 
-    def apply(self, heads: Slots, values: Sequence[pa.Array], weights: IntArray) -> tuple[BagChange, BagChange]:
-        """Add the weights of values to their counts; return the values that came, and those that went for good."""
+    def apply(self, heads: Slots, values: Sequence[pa.Array], weights: IntArray) -> BagChange:
+        """Add the weights of values to their counts; return the values that came, and those that went for good; of a
+        counted bag also those whose counts changed otherwise."""
         keys = self._heads.keys_of(heads).columns
         slots = self._places.lookup(pa.RecordBatch.from_arrays([*keys, *values], schema=self._places.key_schema))
         distinct, groups = distinct_slots(slots, len(self._places.present))
@@ -70,48 +107,57 @@ class Bag:
         after = before + np.bincount(groups, weights, len(distinct)).astype(np.int64)
         count.scatter(distinct, after, np.ones(len(distinct), np.bool_))
         self._places.present[distinct] = after != 0
-        came, went = (before <= 0) & (after > 0), (before > 0) & (after <= 0)
-        if not came.any() and not went.any():
-            nothing = BagChange(of_keys[:0], self._values(distinct[:0]))
-            return nothing, nothing
-        changes = tuple(BagChange(of_keys[each], self._values(distinct[each])) for each in (came, went))
-        self._number(changes[0], distinct[came], changes[1].heads, distinct[went])
-        return changes[0], changes[1]
+        before, after = np.maximum(before, 0), np.maximum(after, 0)
+        shown = before != after if self._counted else (before > 0) != (after > 0)
+        distinct = distinct[shown]
+        found: list[pa.Array] = self._places.keys_of(distinct).columns[self._width :]
+        change = BagChange(of_keys[shown], distinct, found, before[shown], after[shown])
+        came, went = change.came, change.went
+        if len(came.heads) or len(went.heads):
+            self._number(came, went)
+        if self._counted:
+            again = change.chosen((change.before > 0) & (change.after > 0))
+            self._put_counts(self.rows_of(again), again.after)
+        return change
 
-    def of_keys(self, heads: Slots) -> tuple[Integers, list[pa.Array]]:
-        """All distinct values of keys: the index of each value's key, and the values' columns."""
+    def rows_of(self, change: BagChange) -> Slots:
+        """The slots of the numbered values of changes, which are all there."""
+        return self._rows.lookup(self._numbered(change.heads, self._places.column(NUMBER).values[change.places]))
+
+    def of_keys(self, heads: Slots) -> tuple[Integers, Slots]:
+        """All distinct values of keys: the index of each value's key, and the slot of the value."""
         groups, found = spans(self.live(heads))
-        slots = self._rows.lookup(self._numbered(heads[groups], found))
-        return groups, self._columns(slots)
+        return groups, self._rows.lookup(self._numbered(heads[groups], found))
 
-    def counts(self, heads: Slots, values: Sequence[pa.Array]) -> Integers:
+    def values(self, rows: Slots) -> list[pa.Array]:
+        """The columns of the values in these slots."""
+        columns = [self._rows.column(name) for name in self._fields]
+        return [column.to_arrow(*column.gather(rows)) for column in columns]
+
+    def counts(self, rows: Slots) -> Integers:
+        """Return the counts of the values in these slots of a counted bag."""
+        return self._rows.column(COUNT).values[rows]
+
+    def counts_of(self, heads: Slots, values: Sequence[pa.Array]) -> Integers:
         """Return the count of each value, given the slot of its key."""
         keys = self._heads.keys_of(heads).columns
         slots = self._places.lookup(pa.RecordBatch.from_arrays([*keys, *values], schema=self._places.key_schema))
         count = self._places.column(COUNT)
         return np.where(count.valid[slots], count.values[slots], 0)
 
-    def _values(self, places: Slots) -> list[pa.Array]:
-        columns: list[pa.Array] = self._places.keys_of(places).columns[self._width :]
-        return columns
-
-    def _columns(self, rows: Slots) -> list[pa.Array]:
-        columns = [self._rows.column(field.name) for field in self._rows.value_schema]
-        return [column.to_arrow(*column.gather(rows)) for column in columns]
-
     def _numbered(self, heads: Slots, found: Integers) -> pa.RecordBatch:
         keys = self._heads.keys_of(heads).columns
         return pa.RecordBatch.from_arrays([*keys, pa.array(found, pa.int64())], schema=self._rows.key_schema)
 
-    def _number(self, came: BagChange, places_came: Slots, heads_went: Slots, places_went: Slots) -> None:
+    def _number(self, came: BagChange, went: BagChange) -> None:
         """Number the values that came: first with the numbers of values that went, then with new ones. If more values
         went than came, the last values of the key move to the free numbers."""
         number = self._places.column(NUMBER)
-        heads, groups = np.unique(np.concatenate([came.heads, heads_went]), return_inverse=True)
+        heads, groups = np.unique(np.concatenate([came.heads, went.heads]), return_inverse=True)
         of_came, of_went = groups[: len(came.heads)], groups[len(came.heads) :]
-        by_number = np.lexsort((number.values[places_went], of_went))
-        of_went, free = of_went[by_number], number.values[places_went][by_number]
-        number.clear(places_went)
+        by_number = np.lexsort((number.values[went.places], of_went))
+        of_went, free = of_went[by_number], number.values[went.places][by_number]
+        number.clear(went.places)
         size = len(heads)
         comes, goes = np.bincount(of_came, minlength=size), np.bincount(of_went, minlength=size)
         live = self.live(heads)
@@ -120,9 +166,8 @@ class Bag:
         given = live[of_came] + rank_came - goes[of_came]
         reused = rank_came < goes[of_came]
         given[reused] = free[(np.cumsum(goes) - goes)[of_came[reused]] + rank_came[reused]]
-        self._put(came.heads, given, came.values)
-        number = self._places.column(NUMBER)
-        number.scatter(places_came, given, np.ones(len(given), np.bool_))
+        self._put(came.heads, given, came.values, came.after)
+        number.scatter(came.places, given, np.ones(len(given), np.bool_))
         unused = rank_went >= comes[of_went]
         if unused.any():
             self._close_gaps(heads, left, live, of_went[unused], free[unused])
@@ -137,17 +182,23 @@ class Bag:
         targets = gaps < left[of_gap]
         order = np.argsort(of_gap[targets], kind="stable")
         moving = heads[of_tail[moves]]
-        values = self._columns(self._rows.lookup(self._numbered(moving, tail[moves])))
+        found = self._rows.lookup(self._numbered(moving, tail[moves]))
+        values, counts = self.values(found), self.counts(found) if self._counted else None
         to = gaps[targets][order]
-        self._put(moving, to, values)
+        self._put(moving, to, values, counts)
         keys = self._heads.keys_of(moving).columns
         places = self._places.lookup(pa.RecordBatch.from_arrays([*keys, *values], schema=self._places.key_schema))
         self._places.column(NUMBER).scatter(places, to, np.ones(len(to), np.bool_))
         self._rows.present[self._rows.lookup(self._numbered(heads[of_tail], tail))] = False
 
-    def _put(self, heads: Slots, found: Integers, values: Sequence[pa.Array]) -> None:
+    def _put(self, heads: Slots, found: Integers, values: Sequence[pa.Array], counts: Integers | None) -> None:
         slots = self._rows.lookup(self._numbered(heads, found))
-        for field, array in zip(self._rows.value_schema, values, strict=True):
-            column = self._rows.column(field.name)
+        for name, array in zip(self._fields, values, strict=True):
+            column = self._rows.column(name)
             column.scatter(slots, *column.from_arrow(array))
+        if self._counted and counts is not None:
+            self._put_counts(slots, counts)
         self._rows.present[slots] = True
+
+    def _put_counts(self, slots: Slots, counts: Integers) -> None:
+        self._rows.column(COUNT).scatter(slots, counts, np.ones(len(slots), np.bool_))

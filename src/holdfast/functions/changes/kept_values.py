@@ -17,8 +17,9 @@ from holdfast.functions.changes.bag import Bag, BagChange, bag_tables
 from holdfast.functions.changes.sums import ReversibleAggregate, numbers
 from holdfast.functions.operator import TableSchema
 from holdfast.functions.rows.columns import NO_MASK, IntArray, fixed_array
+from holdfast.functions.rows.ordering import ordered
 from holdfast.state.keys import check_key_types
-from holdfast.state.physical import Integers, Slots
+from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
 VALUE, BY = "__value", "__by"
@@ -64,7 +65,8 @@ class KeptValues(ReversibleAggregate):
             chosen = there.to_numpy(zero_copy_only=False)
             values, slots, weights = [each.filter(there) for each in values], slots[chosen], weights[chosen]
         if len(slots):
-            self.note(*self.bag.apply(slots, values, weights))
+            change = self.bag.apply(slots, values, weights)
+            self.note(change.came, change.went)
 
     def note(self, came: BagChange, went: BagChange) -> None:
         """Note the values that came, and those that went for good."""
@@ -82,11 +84,12 @@ class ReversibleList(KeptValues):
     """`collect_list` and `collect_set`, in ascending order."""
 
     def results(self, slots: Slots) -> pa.Array:
-        groups, (values,) = self.bag.of_keys(slots)
-        order = _ascending(groups, [values])
+        groups, found = self.bag.of_keys(slots)
+        (values,) = self.bag.values(found)
+        order = ordered(groups, [values])
         groups, values = groups[order], values.take(pa.array(order))
         if self.bound.aggregate.function == "collect_list":
-            counts = self.bag.counts(slots[groups], [values])
+            counts = self.bag.counts_of(slots[groups], [values])
             groups, values = np.repeat(groups, counts), values.take(pa.array(np.repeat(np.arange(len(groups)), counts)))
         sizes = np.bincount(groups, minlength=len(slots))
         offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
@@ -115,7 +118,8 @@ class ReversibleExtreme(KeptValues):
         heads, values = came.heads, came.values
         if len(lost):
             stays = ~np.isin(heads, lost)
-            groups, others = self.bag.of_keys(lost)
+            groups, found = self.bag.of_keys(lost)
+            others = self.bag.values(found)
             columns = [self.table.column(field.name) for field in self.kept(self.bound)]
             for column in columns:
                 column.clear(lost)
@@ -149,7 +153,7 @@ class ReversibleExtreme(KeptValues):
             for column, each in zip(columns, values, strict=True)
         ]
         greatest = self.bound.aggregate.function in ("max", "max_by")
-        order = _ascending(owners, arrays, greatest_first=greatest)
+        order = ordered(owners, arrays, greatest_first=greatest)
         first = np.ones(len(order), np.bool_)
         first[1:] = owners[order][1:] != owners[order][:-1]
         best = order[first]
@@ -159,30 +163,6 @@ class ReversibleExtreme(KeptValues):
     def results(self, slots: Slots) -> pa.Array:
         column = self.table.column(self.kept(self.bound)[-1].name)
         return column.to_arrow(*column.gather(slots))
-
-
-def _ascending(groups: Integers | Slots, columns: list[pa.Array], greatest_first: bool = False) -> Integers:
-    """Return the order of values by group, then by each column; with `greatest_first`, the first column is in
-    descending order. NaN is above every number, and null comes last."""
-    rank = np.zeros(len(groups), np.int64)
-    for place in reversed(range(len(columns))):
-        # A dense rank of each column makes all columns integers; equal values keep the rank of the columns behind.
-        order = pc.sort_indices(columns[place]).to_numpy()
-        ranked = np.empty(len(order), np.int64)
-        sorted_values = columns[place].take(pa.array(order))
-        steps = np.zeros(len(order), np.int64)
-        steps[1:] = ~same_values(sorted_values.slice(1), sorted_values.slice(0, max(len(order) - 1, 0)))
-        ranked[order] = np.cumsum(steps)
-        if place == 0 and greatest_first:
-            ranked = -ranked
-        combined = np.lexsort((rank, ranked))
-        again = np.zeros(len(order), np.int64)
-        pair = np.stack([ranked[combined], rank[combined]])
-        again[1:] = (pair[:, 1:] != pair[:, :-1]).any(axis=0)
-        rank = np.empty(len(order), np.int64)
-        rank[combined] = np.cumsum(again)
-    found: Integers = np.lexsort((rank, groups))
-    return found
 
 
 def same_values(left: pa.Array, right: pa.Array) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":

@@ -16,11 +16,14 @@ import pyarrow as pa
 
 from holdfast.functions.changes.kept_values import same_values
 from holdfast.functions.rows.columns import BoolArray, IntArray
+from holdfast.functions.rows.grouping import ranks
 from holdfast.schema import CHANGE_TYPE
 
 CHANGE_FIELD = pa.field(CHANGE_TYPE, pa.string(), nullable=False)
 KINDS = ("insert", "update_preimage", "update_postimage", "delete")
 INSERT, BEFORE, AFTER, DELETE = range(4)
+KEYS_AT_ONCE_MAX = 1 << 15
+"""Keys whose changes are put out together. A higher value makes larger batches of output, which take more memory."""
 
 
 class ResultsBefore:
@@ -66,3 +69,26 @@ def told(
         columns.append(pa.concat_arrays([one, other]).take(pa.array(places)))
     columns.append(pa.array(KINDS).take(pa.array(kinds[chosen])))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def in_pairs(groupings: Sequence[IntArray], weights: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the rows to give for results that are there more often (`weights` above 0) or less often now.
+
+    A result that is there less often and one that is there more often are an update if they are in the same group, of
+    the first grouping if possible. Returns the number of each row's result, and its place in `KINDS`.
+    """
+    results = np.repeat(np.arange(len(weights)), np.abs(weights))
+    goes, paired = weights[results] < 0, np.zeros(len(results), np.bool_)
+    place = np.arange(len(results))
+    for groups in groupings:
+        owners = groups[results]
+        count = int(owners.max(initial=-1)) + 1
+        sides = [np.flatnonzero(~paired & side) for side in (goes, ~goes)]
+        both = np.minimum(*(np.bincount(owners[side], minlength=count) for side in sides))
+        sides = [side[ranks(owners[side], count) < both[owners[side]]] for side in sides]
+        before, after = (side[np.argsort(owners[side], kind="stable")] for side in sides)
+        place[after] = place[before]
+        paired[before] = paired[after] = True
+    kinds = np.where(goes, np.where(paired, BEFORE, DELETE), np.where(paired, AFTER, INSERT))
+    order = np.lexsort((~goes, place))
+    return results[order], kinds[order]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import get_args
 
-from holdfast.errors import SettingsError
+from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.duplicates.duplicates import DuplicatesSpec
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.rows.policies import LatePolicy, RowHandling
@@ -36,4 +36,15 @@ class DuplicatesSettings:
 
     def spec(self, operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
         """The operator of this input. Raises `JobRefused`."""
-        return DuplicatesSpec(operator, inputs[0], self.within_us, self.late)
+        found = inputs[0]
+        if found.kind == "append":
+            return DuplicatesSpec(operator, found, self.within_us, self.late)
+        from holdfast.functions.changes.ranked import RankedChangesSpec  # most jobs need none of it
+
+        shown = f"drop_duplicates({', '.join(map(repr, found.key_columns))})"
+        if self.within_us is not None:
+            raise JobRefused(
+                f"operator {operator!r}: {shown} over a stream of changes has within=, which depends on the rows that "
+                "were given before, and these may go; leave it out: the row of a key goes with its deletes"
+            )
+        return RankedChangesSpec(operator, found, shown)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import pyarrow as pa
 
@@ -60,6 +60,9 @@ class JoinSpec(OperatorSpec):
     condition: Any = None
     """A bound condition on pairs of rows (`condition`): those for which it is not true do not meet."""
 
+    takes_back: ClassVar[bool] = False
+    """True if output is taken back once it does not hold any more."""
+
     def __post_init__(self) -> None:
         left, right = (side.key_schema.types for side in self.sides)
         if left != right:
@@ -73,10 +76,14 @@ class JoinSpec(OperatorSpec):
             )
         if not left:
             raise JobRefused(f"operator {self.name!r}: a join needs a key besides the window: add columns to key_by")
-        if isinstance(self.bounds, Forever) and (self.keeps_alone(LEFT) or self.keeps_alone(RIGHT)):
+        if (
+            not self.takes_back
+            and isinstance(self.bounds, Forever)
+            and (self.keeps_alone(LEFT) or self.keeps_alone(RIGHT))
+        ):
             raise JobRefused(
                 f"operator {self.name!r}: join(how={self.how!r}) gives rows that met no other, and without a bound of "
-                "time that is never known: give within=, between= or ttl="
+                "time that is never known: give within=, between= or ttl=, or changes=True, which takes rows back"
             )
         self._refuse_clashes()
 

@@ -30,6 +30,7 @@ class JoinSettings:
     bad_records: BadRecords = "fail"
     condition: SqlExpression | None = None
     """A further condition on pairs of rows, over columns such as `left.price` (`condition.name_in_pair`)."""
+    changes: bool = False
 
     def __post_init__(self) -> None:
         check_how(self.how)
@@ -73,9 +74,27 @@ class JoinSettings:
     def spec(self, operator: str, inputs: tuple[OperatorInput, ...]) -> JoinSpec:
         """The join of these inputs. Raises `JobRefused`."""
         left, right = inputs
+        if self.changes or any(side.kind != "append" for side in inputs):
+            return self._over_changes(operator, left, right)
         bounds = self._bounds(operator, left, right)
         condition = None if self.condition is None else bound_condition(self.condition, operator, (left, right))
         return JoinSpec(operator, (left, right), bounds, self.how, self.suffix, self.late, self.bad_records, condition)
+
+    def _over_changes(self, operator: str, left: OperatorInput, right: OperatorInput) -> JoinSpec:
+        from holdfast.functions.joins.changes_join import ChangesJoinSpec, without_change_type  # most jobs need neither
+
+        given = [name for name in ("within", "between", "ttl", "tolerance") if getattr(self, name) is not None]
+        given += [f"how={self.how!r}"] if self.how == "asof" else []
+        given += [] if self.condition is None else [f"the condition {self.condition}"]
+        given += [f"the window {side.window} in key_by" for side in (left, right) if side.window is not None]
+        if given or self.late != "drop":
+            raise JobRefused(
+                f"operator {operator!r}: a join of changes has {given[0] if given else 'late'}, and its rows stay "
+                "until they are deleted, so that all of a key meet, whatever their time: leave it out, compare pairs "
+                "by .where(…) behind the join, or put .as_append() before key_by of both sides"
+            )
+        sides = without_change_type(left), without_change_type(right)
+        return ChangesJoinSpec(operator, sides, Forever(), self.how, self.suffix, given=(left, right))
 
     def _bounds(self, operator: str, left: OperatorInput, right: OperatorInput) -> Bounds:
         if left.window is not None or right.window is not None:

@@ -17,6 +17,7 @@ class LastSettings:
     """The arguments of `KeyedStream.last`."""
 
     by: str
+    changes: bool = False
 
     def check(self, window: AnyWindow | None) -> None:
         """Check the settings at the declaration. Raises `SettingsError`."""
@@ -28,7 +29,12 @@ class LastSettings:
 
     def spec(self, operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
         """The operator of this input. Raises `JobRefused`."""
-        return LastSpec(operator, inputs[0], self.by)
+        plain = LastSpec(operator, inputs[0], self.by)
+        if not self.changes and plain.input.kind == "append":
+            return plain
+        from holdfast.functions.changes.ranked import RankedChangesSpec  # most jobs need none of it
+
+        return RankedChangesSpec(operator, plain.input, f"last(by={self.by!r})", by=self.by, changes=self.changes)
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class TopSettings:
     ties: bool
     least: bool
     windows: WindowSettings
+    changes: bool = False
 
     def __post_init__(self) -> None:
         check_top(self.n, self.by)
@@ -48,6 +55,10 @@ class TopSettings:
         """The operator of this input. Raises `SettingsError` or `JobRefused`."""
         found = inputs[0]
         if found.window is not None:
+            if self.changes:
+                raise JobRefused(
+                    f"operator {operator!r}: top(changes=True) behind a window is not possible: its rows are final"
+                )
             return TopSpec(operator, found, self.n, self.by, self.ties, self.least, self.windows.windowing())
         self.windows.check_without_window()
         if self.ties:
@@ -55,4 +66,10 @@ class TopSettings:
                 f"operator {operator!r}: top(ties=True) belongs to windows, since without an end equal rows "
                 "have no bound: add hf.window(…) to key_by, or leave ties out"
             )
-        return KeyedTopSpec(operator, found, self.n, self.by, self.least, self.windows.rows.combine)
+        plain = KeyedTopSpec(operator, found, self.n, self.by, self.least, self.windows.rows.combine)
+        if not self.changes and found.kind == "append":
+            return plain
+        from holdfast.functions.changes.ranked import RankedChangesSpec  # most jobs need none of it
+
+        shown = f"top({self.n}, by={self.by!r})"
+        return RankedChangesSpec(operator, found, shown, self.n, self.by, self.least, True, self.changes)

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.ranking import kernels
-from holdfast.state.physical import Integers, physical_dtype, validity_of, values_of
+from holdfast.functions.rows.ordering import order_keys
+from holdfast.state.physical import Integers, validity_of
 
 CANDIDATES_MAX = 64
 """Greatest `n` for which the `n` greatest rows are found by a scan; for a greater `n`, all rows are sorted."""
@@ -34,7 +34,7 @@ def check_order(operator: str, by: str, schema: pa.Schema) -> None:
 
 def greatest(values: pa.Array, groups: Integers, n: int, ties: bool, least: bool = False) -> Integers:
     """The rows with the greatest (or `least`) values of each group, by rank in order of the groups."""
-    ranks = _order_keys(values)
+    ranks = order_keys(values)
     if not least:
         ranks = ~ranks
     valid = validity_of(values)
@@ -66,16 +66,3 @@ def _candidates(groups: Integers, ranks: Integers, n: int) -> Integers:
     chosen = np.empty(len(groups), np.bool_)
     kernels.mark_best(groups, ranks, counts, best, chosen)
     return np.flatnonzero(chosen)
-
-
-def _order_keys(values: pa.Array) -> Integers:
-    """Return int64 numbers in the order of the values; a null has any number."""
-    kind = values.type
-    if pa.types.is_floating(kind):
-        floats = values_of(values.cast(pa.float64())) + 0.0  # -0.0 becomes 0.0
-        bits = np.where(np.isnan(floats), np.nan, floats).view(np.int64)
-        return np.where(bits >= 0, bits, bits ^ np.int64(2**63 - 1))
-    if physical_dtype(kind) is not None and kind != pa.uint64():
-        return values_of(values).astype(np.int64)
-    ranked = pc.rank(values, "ascending", tiebreaker="dense")
-    return values_of(ranked).astype(np.int64)
