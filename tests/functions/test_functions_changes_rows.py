@@ -175,9 +175,9 @@ def test_an_update_of_a_side_updates_the_rows_that_it_makes() -> None:
     ]
     third = step(operator, 4, both)
     assert [(row["v"], row["w"], row["_change_type"]) for row in third] == [
-        (1, 7, before),
+        (1, 7, "delete"),
+        (2, 7, before),
         (2, 8, after),
-        (2, 7, "delete"),
     ]
 
 

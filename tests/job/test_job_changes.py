@@ -96,9 +96,9 @@ def test_first_rows_and_joins_of_rows_that_only_come_give_changes_too() -> None:
 
     assert [tuple(row.values()) for row in result(made, *rows, schema=schema)] == [
         (1, 1, None, "insert"),
+        (1, 2, 3, "insert"),
         (1, 1, None, "update_preimage"),
         (1, 1, 3, "update_postimage"),
-        (1, 2, 3, "insert"),
     ]
 
 
