@@ -220,8 +220,8 @@ class KeyedStream:
 
         Output with a window: the key columns with the window's bounds, then the other columns of the input. Without a
         window: the key columns, the row's `rank` from 1, then the other columns. Each batch emits the rows that got a
-        rank; each replaces the row that had this rank before. Over changes, ranks are taken back as well, and rows with an equal
-        `by` are ranked by their other columns, in their order.
+        rank; each replaces the row that had this rank before. Over changes, ranks are taken back as well, and rows
+        with an equal `by` are ranked by their other columns, in their order.
 
         Parameters
         ----------
