@@ -1,4 +1,7 @@
-"""A driver in waiting takes over from a leader that is killed with its executors, or stands still; output is exact."""
+"""A driver in waiting takes over from a leader that is killed with its executors, or stands still; output is exact.
+
+In `make test`, `examples/test_examples_flights` shows a driver in waiting that takes over from a killed driver.
+"""
 
 from pathlib import Path
 
@@ -9,7 +12,7 @@ from kills_processes import DriverProcess
 
 from waiting import until
 
-pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(600)]
 
 SHAPE = Shape(rows=4_000, rows_per_batch=40, interval_s=0.2)
 LASTING = SHAPE.with_rows(12_000)
@@ -37,7 +40,6 @@ def test_a_driver_in_waiting_goes_on_after_the_kill_of_the_leader_and_all_its_pr
     check(SHAPE, tmp_path / "job")
 
 
-@pytest.mark.long
 def test_a_leader_that_stood_still_during_the_takeover_is_fenced_when_it_goes_on(tmp_path):
     with started(tmp_path, "leader", LASTING, stays=True) as leader:
         await_word(leader, "started 0")

@@ -316,7 +316,7 @@ def test_an_upload_that_ended_is_let_go_with_its_bytes_without_a_search_for_garb
         world.writer.append(100, change("a"))
         world.persisted(100)
         world.scheduler.advance(10.0)
-        assert not [each for each in gc.get_objects() if isinstance(each, Upload)]
+        assert not [each for each in gc.get_objects() if type(each) is Upload]
     finally:
         gc.enable()
 
