@@ -38,6 +38,8 @@ KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
 POLICY = MaterializationPolicy(log_handles_max=3, retry_delay_s=0.0, failures_max=1000)
 
 
+SEEDS_QUICK = 8
+"""The number of simulated seeds in `make test`; the others are long."""
 MEMORY = HashMapState()
 BACKENDS = (MEMORY, RocksDBState(), RocksDBState(cache_max_entries=7))
 
@@ -277,7 +279,9 @@ def test_a_missing_or_altered_object_is_an_error_that_names_it_and_never_wrong_s
     job.stop()
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed < SEEDS_QUICK else pytest.mark.long) for seed in range(40)]
+)
 def test_simulated_failures_never_lose_a_recorded_state_or_an_object_of_it(seed):
     """Requests that fail, lie or come late; checkpoints that overlap, lag and abort; rewinds, recoveries, rescaling."""
     print(f"seed {seed}")
