@@ -126,3 +126,24 @@ def test_a_time_of_python_beside_a_row_is_written_as_the_times_of_the_row_are() 
         payload_of({"t": datetime(1970, 1, 1, tzinfo=UTC), "c": time(1)})
         == '{"t":"1970-01-01T00:00:00Z","c":"01:00:00"}'
     )
+
+
+LISTS = pa.list_(pa.list_(pa.string()))
+PLAIN: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "texts": (pa.string(), ["a", None, "é" * 40, ""]),
+    "large bytes": (pa.large_binary(), [b"", None, b"\0"]),
+    "integers": (pa.uint64(), [2**64 - 1, None, 0]),
+    "flags": (pa.bool_(), [True, None, False]),
+    "doubles": (pa.float64(), [0.5, None, float("inf")]),
+    "lists of lists": (LISTS, [[["a", None], None, []], None, [], [["b"]]]),
+    "large lists": (pa.large_list(pa.int8()), [[1, None], None, []]),
+}
+
+
+@pytest.mark.parametrize(("kind", "values"), PLAIN.values(), ids=PLAIN)
+def test_values_without_times_are_those_that_were_put_in_from_any_slice(kind: pa.DataType, values: list[Any]) -> None:
+    array = pa.array(values, kind)
+    for start in range(len(values) + 1):
+        found = exact_values(array.slice(start))
+        assert found == python_values(array.slice(start)) == values[start:]
+        assert list(map(type, found)) == list(map(type, values[start:]))

@@ -255,7 +255,7 @@ class NexmarkQuery:
     keys: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
 
-    def sink(self, folder: str) -> hf.Sink:
+    def sink(self, folder: str) -> "hf.Sink":  # earlier commits have no such name
         """Return the sink of a measurement."""
         return hf.ParquetSink(f"file://{folder}", partition_by=list(self.folders)) if self.folders else hf.NoopSink()
 

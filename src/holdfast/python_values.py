@@ -15,6 +15,7 @@ calls `to_pylist` only for types without times:
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -138,10 +139,24 @@ def _is_representable(array: pa.Array) -> bool:
 
 
 def _plain_values(array: pa.Array) -> list[Any]:
-    """Return values without times. Plain numbers without nulls are converted by NumPy, which is much faster."""
-    kind = array.type
-    plain = pa.types.is_integer(kind) or pa.types.is_float64(kind) or pa.types.is_boolean(kind)
-    values: list[Any] = array.to_pylist() if array.null_count or not plain else array.to_numpy(False).tolist()
+    """Return values without times, by way of NumPy where it has loops: `to_pylist` makes two objects a value."""
+    kind, types = array.type, pa.types
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    if any(is_text(kind) for is_text in texts):
+        values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
+        return values
+    if types.is_list(kind) or types.is_large_list(kind):
+        ends = array.offsets.to_numpy()
+        elements = _plain_values(array.values.slice(ends[0], ends[-1] - ends[0]))
+        places = (ends - ends[0]).tolist()
+        values = [elements[begin:end] for begin, end in pairwise(places)]
+    elif types.is_integer(kind) or types.is_float64(kind) or types.is_boolean(kind):
+        filled = pc.fill_null(array, pa.scalar(0).cast(kind)) if array.null_count else array
+        values = filled.to_numpy(zero_copy_only=False).tolist()
+    else:
+        return list(array.to_pylist())
+    for place in np.flatnonzero(array.is_null()).tolist() if array.null_count else ():
+        values[place] = None
     return values
 
 

@@ -14,8 +14,8 @@ from functions_windows_kit import BACKENDS, SCHEMA, SECOND, Row, commit, restore
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError, UserFunctionError
 from holdfast.functions.operator import EventTime, NewTable, OperatorInput
-from holdfast.functions.ranking.greatest import greatest
 from holdfast.functions.ranking.window_top import TopSpec
+from holdfast.functions.rows.greatest import greatest, last_of_groups
 from holdfast.functions.windows.declared import Window
 from holdfast.functions.windows.process import WindowProcessSpec
 from holdfast.functions.windows.windowed import Windowing
@@ -134,6 +134,25 @@ def test_ranks_are_those_of_sql_whatever_the_type(values: pa.Array, ties: bool, 
             if (sum(order(other) != order(row) for other in rows[:place]) if ties else place) < 2
         ]
     assert sorted(greatest(values, groups, 2, ties, least).tolist()) == sorted(expected)
+
+
+@pytest.mark.parametrize("n", [1, 3, 64, 65, 1_000])
+def test_the_greatest_and_the_last_of_many_groups_are_those_of_a_sort(n: int) -> None:
+    draw = np.random.default_rng(n)
+    groups = np.concatenate([np.arange(40), draw.integers(0, 40, 2_000) ** 2 // 40])
+    numbers = draw.integers(-20, 20, len(groups))
+    values = pa.array(numbers, mask=draw.random(len(groups)) < 0.1)
+    pairs = zip(groups.tolist(), values.to_pylist(), strict=True)
+    ranked = [(group, value is None, -(value or 0)) for group, value in pairs]
+    order = sorted(range(len(groups)), key=lambda row: (*ranked[row], row))
+    begins = {ranked[row][0]: place for place, row in reversed([*enumerate(order)])}
+    for ties in (False, True):
+        first = {ranked[row]: place for place, row in reversed([*enumerate(order)])}
+        places = [first[ranked[row]] if ties else place for place, row in enumerate(order)]
+        expected = [row for row, place in zip(order, places, strict=True) if place - begins[ranked[row][0]] < n]
+        assert greatest(values, groups, n, ties).tolist() == expected
+    last = {ranked[row][0]: row for row in sorted(order, key=lambda row: (*ranked[row], -row), reverse=True)}
+    assert last_of_groups(values, groups).tolist() == [last[group] for group in range(40)]
 
 
 class Median(hf.ProcessFunction):

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import UserFunctionError
 from holdfast.settings import RocksDBState
-from holdfast.state import arena, bytes_column
+from holdfast.state import arena
 from holdfast.state.arena import Arena
 from holdfast.state.arena_kernels import LONG
 from holdfast.state.backends import new_table
@@ -124,18 +124,23 @@ def test_a_rewind_brings_back_values_of_a_space_that_the_table_no_longer_had(mon
     assert table._rows.arena.live_bytes == live
 
 
-def test_rows_of_more_bytes_than_an_array_can_have_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bytes_column, "ARROW_MAX", 2_500)
+def test_a_change_set_becomes_record_batches_slice_by_slice_after_later_changes() -> None:
     table = StateTable(KEY, TEXT, 128)
-    rows: dict[int, str | None] = dict.fromkeys(range(10), "v" * 1000)
+    rows: dict[int, str | None] = {key: None if key == 3 else "v" * key for key in range(10)}
     put(table, 1, rows)
     assert table.defer_changes() is table
     table.commit()
-    parts = table.collect(1)
-    assert [part.num_rows for part in parts] == [2, 1, 2, 2, 1, 2]
-    groups = [group for part in parts for group in part.column(0).to_pylist()]
-    assert groups == sorted(groups)
+    (changes,) = table.collect(1)
+    put(table, 2, dict.fromkeys(range(10), "later"))
+    table.commit()
+    table.release(2)
+    assert changes.num_rows == 10
+    assert changes.nbytes >= sum(len(text or "") for text in rows.values())
+    parts = [changes.slice(start, 3) for start in range(0, 12, 3)]
+    assert [part.num_rows for part in parts] == [3, 3, 3, 1]
+    assert [group for part in parts for group in part.column(0).to_pylist()] == changes.key_groups.to_pylist()
     assert {row["k"]: row["s"] for part in parts for row in part.to_pylist()} == rows
+    assert changes.slice(2).equals(changes.slice().slice(2))
 
 
 def test_objects_that_are_no_strings_are_refused_by_the_states_name() -> None:

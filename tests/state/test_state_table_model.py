@@ -36,6 +36,9 @@ VALUES: dict[str, tuple[pa.Schema, list[Any]]] = {
         pa.schema([("n", pa.int32()), ("s", pa.list_(pa.struct([("a", pa.string()), ("d", pa.decimal256(40, 1))])))]),
         [[], [None], [{"a": "é" * 30, "d": None}, {"a": None, "d": Decimal("-0.5")}]],
     ),
+    "dictionaries": (pa.schema([("n", pa.int32()), ("s", pa.dictionary(pa.int8(), pa.string()))]), ["", "d" * 40]),
+    "views": (pa.schema([("n", pa.int32()), ("s", pa.string_view())]), ["", "e", "é" * 40]),
+    "maps": (pa.schema([("n", pa.int32()), ("s", pa.map_(pa.string(), pa.int8()))]), [[], [("a", None), ("é" * 9, 1)]]),
     "fixed width": (pa.schema([("n", pa.int32()), ("s", pa.int64())]), [0, 1, -(2**60)]),
 }
 
@@ -77,8 +80,11 @@ class TableAgainstDict(RuleBasedStateMachine):
         kind=st.sampled_from(sorted(KEYS)), backend=st.sampled_from(BACKENDS), values=st.sampled_from(sorted(VALUES))
     )
     def create(self, kind: str, backend: StateBackend, values: str) -> None:
+        self.begin_with(kind, backend, *VALUES[values])
+
+    def begin_with(self, kind: str, backend: StateBackend, values: pa.Schema, cells: list[Any]) -> None:
         self.schema, self.universe = KEYS[kind]
-        self.values, cells = VALUES[values]
+        self.values = values
         self.new_rows = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.sampled_from(cells))
         self.backend = backend
         self.folder = tempfile.mkdtemp()
@@ -204,7 +210,11 @@ class TableAgainstDict(RuleBasedStateMachine):
         """Collect changes at a cut that may lag behind commits, maybe too far, maybe with a batch in flight."""
         up_to = data.draw(st.sampled_from(sorted(self.deferred)))
         try:
-            collected = self.table.collect(up_to) if isinstance(self.deferred[up_to], StateTable) else []
+            collected = (
+                [each.slice() for each in self.table.collect(up_to)]
+                if isinstance(self.deferred[up_to], StateTable)
+                else []
+            )
         except CheckpointFailed:
             assert up_to < max(self.deferred)
             return
@@ -339,6 +349,18 @@ class TableAgainstDict(RuleBasedStateMachine):
 
 TestTableAgainstDict = TableAgainstDict.TestCase
 TestTableAgainstDict.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+class LongTextsAgainstDict(TableAgainstDict):
+    """The same of texts of megabytes, for two keys."""
+
+    @initialize(kind=st.just("boolean"), backend=st.sampled_from(BACKENDS), values=st.just("strings"))
+    def create(self, kind: str, backend: StateBackend, values: str) -> None:
+        self.begin_with(kind, backend, VALUES[values][0], ["", "l" * 65_535, "m" * 3_000_000])
+
+
+TestLongTextsAgainstDict = pytest.mark.long(LongTextsAgainstDict.TestCase)
+TestLongTextsAgainstDict.settings = settings(max_examples=10, stateful_step_count=30, deadline=None)
 
 
 def test_merging_keeps_the_last_row_of_each_key_and_the_schema() -> None:

@@ -82,7 +82,7 @@ class RandomChanges:
             return
         up_to = batches[-1] if at_last or self.random.random() < 0.5 else self.random.choice(batches)
         try:
-            changes = self.table.collect(up_to)
+            changes = [each.slice() for each in self.table.collect(up_to)]
         except CheckpointFailed:
             assert up_to < batches[-1]
             self.done.add("refused")
@@ -188,7 +188,7 @@ def test_stamps_may_run_out_while_changes_wait(monkeypatch: pytest.MonkeyPatch) 
     for round_ in range(40):
         world.process([round_ % 7, 10 + round_ % 3])
         if round_ % 9 == 8:
-            for each in world.table.collect(world.batch):
+            for each in [each.slice() for each in world.table.collect(world.batch)]:
                 world.replica.apply(each, 0, 128)
             assert contents(world.replica) == contents(world.table)
 
@@ -200,11 +200,11 @@ def test_rows_that_were_replayed_between_two_batches_are_logged_once_a_batch_wri
     for keys in ([3], [3], [3]):
         world.process(keys)
     other.process([1])
-    (replayed,) = other.table.collect(other.batch)
+    (replayed,) = [each.slice() for each in other.table.collect(other.batch)]
     world.table.apply(replayed, 0, 128)
     world.process([1])
     world.process([1, 3])
-    for each in world.table.collect(world.batch):
+    for each in [each.slice() for each in world.table.collect(world.batch)]:
         world.replica.apply(each, 0, 128)
     assert contents(world.replica) == {1: world.batch, 3: world.batch}
 
@@ -219,6 +219,6 @@ def test_rows_that_a_cached_table_only_read_are_not_logged(last: int, tmp_path: 
     table.collect(world.batch)
     for keys, reads in ([5], []), ([6], []), ([5], [1]), ([last], []):
         world.process(keys, reads)
-    (changes,) = table.collect(world.batch)
+    (changes,) = [each.slice() for each in table.collect(world.batch)]
     assert sorted(changes.column("k").to_pylist()) == sorted({5, 6, last})
     table.close()

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from holdfast.formats.blocks import Merge
+from holdfast.formats.blocks import Merge, SortedRows
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import ChangeSet
 from holdfast.ids import BatchNumber
@@ -25,7 +25,7 @@ class DeferredChanges(Protocol):
     """An object that keeps the net changes of committed batches until the log collects them
     (`state.table.StateTable`)."""
 
-    def collect(self, up_to_batch: BatchNumber) -> list[pa.RecordBatch]:
+    def collect(self, up_to_batch: BatchNumber) -> Sequence[pa.RecordBatch | SortedRows]:
         """Take out the changes of all batches up to `up_to_batch`, in replay order: at least one change set, maybe
         empty.
 
@@ -55,7 +55,7 @@ class Deferred:
         """Collect the rows, together with rows of earlier batches that the source still has. The entries of those
         batches will then find nothing to collect."""
         found = self.source.collect(BatchNumber(self.batch_stop - 1))
-        rows = merge(found) if len(found) > 1 else found[0]
+        rows = merge([each.slice() for each in found]) if len(found) > 1 else found[0]
         return ChangeSet(self.sqn_start, self.sqn_stop, self.batch_start, self.batch_stop, rows)
 
 

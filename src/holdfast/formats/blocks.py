@@ -11,7 +11,7 @@ directory's further content.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -35,6 +35,22 @@ SHRINKS_TO = 0.9
 """Rows of which a sample is not made smaller than that are stored as they are: reading and writing them is cheaper."""
 
 _LENGTH_OFFSET = 12
+
+
+class SortedRows(Protocol):
+    """Rows sorted by key group that lie elsewhere, of which a slice at a time becomes a record batch."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def key_groups(self) -> Any: ...
+
+    def slice(self, offset: int = 0, length: int | None = None) -> pa.RecordBatch: ...
+
 
 Merge = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
 """Keeps the last row of each key, sorted by key group: `state.table.merge_changes`."""
@@ -73,7 +89,7 @@ class Block:
 
 
 def encode_blocks(
-    change_sets: Sequence[pa.RecordBatch],
+    change_sets: Sequence[pa.RecordBatch | SortedRows],
     key_group_start: int,
     key_group_stop: int,
     codec: Compression,
@@ -210,8 +226,9 @@ def _check_key_groups(what: str, entry: BlockEntry, rows: pa.RecordBatch) -> Non
         raise CorruptObject(f"{what}: a block's {error}") from error
 
 
-def _key_groups(rows: pa.RecordBatch, start: int, stop: int) -> npt.NDArray[np.int32]:
-    groups: npt.NDArray[np.int32] = rows.column(KEY_GROUP_COLUMN).to_numpy()
+def _key_groups(rows: pa.RecordBatch | SortedRows, start: int, stop: int) -> npt.NDArray[np.int32]:
+    column = rows.column(KEY_GROUP_COLUMN) if isinstance(rows, pa.RecordBatch) else rows.key_groups
+    groups: npt.NDArray[np.int32] = column.to_numpy()
     if len(groups) and (groups[0] < start or groups[-1] >= stop or bool(np.any(groups[1:] < groups[:-1]))):
         raise ValueError(
             f"changes have key groups {groups.min()} to {groups.max()}, expected sorted ones within [{start}, {stop})"
@@ -220,7 +237,7 @@ def _key_groups(rows: pa.RecordBatch, start: int, stop: int) -> npt.NDArray[np.i
 
 
 def _edges(
-    change_sets: Sequence[pa.RecordBatch],
+    change_sets: Sequence[pa.RecordBatch | SortedRows],
     groups: Sequence[npt.NDArray[np.int32]],
     start: int,
     stop: int,
@@ -238,7 +255,7 @@ def _edges(
     return np.concatenate(([start], inner, [stop])).astype(np.int32)
 
 
-def _shrinks(change_sets: Sequence[pa.RecordBatch], codec: Compression) -> bool:
+def _shrinks(change_sets: Sequence[pa.RecordBatch | SortedRows], codec: Compression) -> bool:
     """Return whether compressing these rows is worth while, judged by a sample."""
     rows = max(change_sets, key=lambda each: each.num_rows)
     count = rows.num_rows * SAMPLE_BYTES // max(1, rows.nbytes)

@@ -25,6 +25,7 @@ from holdfast.formats.blocks import (
     BlockEntry,
     Compression,
     Merge,
+    SortedRows,
     decode_block,
     encode_blocks,
     read_framed_directory,
@@ -61,7 +62,7 @@ class ChangeSet:
     sqn_stop: int
     batch_start: int
     batch_stop: int
-    rows: pa.RecordBatch
+    rows: pa.RecordBatch | SortedRows
 
 
 class ChangeSetEntry(msgspec.Struct, frozen=True, array_like=True):

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.state.compiled import copy_bytes, copy_many_bytes, kernel, load_u64, prefetch, same_bytes, store_u64
+from holdfast.state.compiled import (
+    copy_bytes,
+    copy_many_bytes,
+    kernel,
+    load_u32,
+    load_u64,
+    prefetch,
+    same_bytes,
+    store_u64,
+)
 from holdfast.state.physical import Bools, Bytes, Integers, Slots
 
 Handles = npt.NDArray[np.uint64]
@@ -144,6 +153,15 @@ def offsets_of(handles: Handles, valid: Bools) -> Any:
 
 
 @kernel
+def total_bytes(handles: Handles) -> Any:
+    """Return the bytes of all values together."""
+    total = np.int64(0)
+    for handle in handles:
+        total += np.int64(length_of(handle))
+    return total
+
+
+@kernel
 def gather_bytes(handles: Handles, offsets: Integers) -> Any:
     """The values laid end to end at these offsets."""
     out = np.empty(offsets[-1], np.uint8)
@@ -213,6 +231,17 @@ def replaced_bytes(handles: Handles, present: Bools, old: Handles) -> Any:
         if handles[i] != old[i] or not present[i]:
             total += np.int64(length_of(old[i]))
     return total
+
+
+@kernel
+def first_words(handles: Handles, valid: Bools) -> Any:
+    """The uint32 at the begin of each value; 0 for those that are not valid, or empty."""
+    words = np.zeros(len(handles), np.int64)
+    for i in range(len(handles)):
+        _fetch(handles[min(i + _AHEAD, len(handles) - 1)])
+        if valid[i] and handles[i]:
+            words[i] = np.int64(load_u32(handles[i] & _ADDRESS))
+    return words
 
 
 @kernel

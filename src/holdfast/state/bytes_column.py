@@ -34,9 +34,6 @@ from holdfast.state.physical import (
     variable_bytes_of,
 )
 
-ARROW_MAX = int(np.iinfo(np.int32).max)
-"""Bytes of an Arrow array of strings or bytes that are not large."""
-
 
 class BytesColumn(Column):
     """Strings or bytes, or, in a subclass, other values.
@@ -73,11 +70,6 @@ class BytesColumn(Column):
             return variable_array(offsets, arena_kernels.gather_bytes(values, offsets), valid, self.field.type)
         except OverflowError as error:
             raise UserFunctionError(f"state {self.field.name!r}: {error}") from error
-
-    def fits_arrow(self, values: Values, valid: Bools) -> bool:
-        """Return whether the bytes of these values fit into a single Arrow array."""
-        is_large = pa.types.is_large_string(self.field.type) or pa.types.is_large_binary(self.field.type)
-        return is_large or self._width is not None or bool(arena_kernels.offsets_of(values, valid)[-1] <= ARROW_MAX)
 
     def from_arrow(self, array: Any) -> tuple[Values, Bools]:
         if array.type != self.field.type:
@@ -125,6 +117,10 @@ class BlocksColumn(BytesColumn):
 
     def _bytes_of(self, array: Any) -> tuple[Integers, Bytes]:
         return blocks_of(array)
+
+    def list_sizes(self, slots: Slots) -> Integers:
+        sizes: Integers = arena_kernels.first_words(*self.gather(slots))  # a list's block begins with its length
+        return sizes
 
     def from_stored(self, handles: Handles, valid: Bools, as_messages: Bools, arena: Arena) -> Values:
         older = np.flatnonzero(as_messages & valid)

@@ -92,12 +92,36 @@ def stored_rows(schema: pa.Schema, rows: Rows, copies: KeyedRows) -> pa.RecordBa
     return stored_batch(schema, copies.groups, ~copies.rows.present, columns)
 
 
-def stored_parts(schema: pa.Schema, rows: Rows, copies: KeyedRows) -> list[pa.RecordBatch]:
-    """`stored_rows`, divided where a column would have more bytes than an Arrow array can have."""
-    if len(copies) < 2 or rows.fits_arrow(copies.rows):
-        return [stored_rows(schema, rows, copies)]
-    halves = np.array_split(np.arange(len(copies), dtype=np.int32), 2)
-    return [part for half in halves for part in stored_parts(schema, rows, copies.take(half))]
+class StoredRows:
+    """Copies of rows, sorted by key group, of which a slice at a time becomes a record batch.
+
+    So the values of a large change set are gathered block by block, in the processor's cache, and never lie in memory
+    as a whole; nor have they to fit into an Arrow array together.
+    """
+
+    def __init__(self, schema: pa.Schema, rows: Rows, copies: KeyedRows) -> None:
+        self.schema = schema
+        self._rows = rows
+        self._copies = copies
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._copies)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the record batch of all rows, about."""
+        return self._copies.memory_bytes + self._rows.variable_bytes(self._copies.rows)
+
+    @property
+    def key_groups(self) -> Any:
+        """The column of key groups."""
+        return fixed_array(self._copies.groups, None, pa.int32())
+
+    def slice(self, offset: int = 0, length: int | None = None) -> pa.RecordBatch:
+        """Rows from `offset` on, at most `length`."""
+        stop = self.num_rows if length is None else min(self.num_rows, offset + length)
+        return stored_rows(self.schema, self._rows, self._copies.slice(offset, stop))
 
 
 def codec_of(schema: pa.Schema) -> RowCodec:

@@ -87,6 +87,10 @@ class Column:
         """True if old and new values can be compared: not if objects may have been changed in place."""
         return not self.has_objects
 
+    def blank(self, count: int) -> tuple[Values, Bools]:
+        """The values and validity of so many blank rows."""
+        return _blank(self.values.dtype, count), np.zeros(count, np.bool_)
+
     def grow(self, capacity: int) -> None:
         enlarge(self, "values", capacity)
         enlarge(self, "valid", capacity)
@@ -168,6 +172,10 @@ class Column:
         """The values at `slots` as Python objects, fixed-width values as physical numbers; None for null."""
         values, valid = self.gather(slots)
         return [value if ok else None for value, ok in zip(values.tolist(), valid.tolist(), strict=True)]
+
+    def list_sizes(self, slots: Slots) -> Integers:
+        """The number of elements of the lists, or entries of the maps, at `slots`; 0 for null."""
+        return np.fromiter((len(each or ()) for each in self.objects(slots)), np.int64, len(slots))
 
     def put_objects(self, slots: Slots, objects: Sequence[Any]) -> None:
         """Write Python objects at distinct `slots` of a column that is not of fixed width; None is null."""

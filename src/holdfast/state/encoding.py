@@ -30,6 +30,16 @@ def write_fixed(values: Bytes, width: int, valid: Bools, cursors: Integers, out:
 
 
 @kernel
+def write_present(values: Bytes, width: int, begin: int, stride: int, out: Bytes) -> None:
+    """Write a fixed-width field without nulls at byte `begin` of every key; keys are `stride` bytes long."""
+    source, target = values.ctypes.data, out.ctypes.data
+    for i in range(len(out) // stride):
+        position = i * stride + begin
+        out[position] = 1
+        copy_bytes(source + i * width, target + position + 1, width)
+
+
+@kernel
 def write_variable(offsets: Integers, data: Bytes, valid: Bools, cursors: Integers, out: Bytes) -> None:
     """Append a string or binary field to every key; `cursors` move past it."""
     source, target = data.ctypes.data, out.ctypes.data

@@ -122,13 +122,18 @@ def check_key_types(key_schema: pa.Schema) -> None:
     if len(key_schema) == 0:
         raise JobRefused("a key needs a column; key_by got none")
     for field in key_schema:
-        fixed = byte_width(field.type) not in (None, 0) and not pa.types.is_float16(field.type)
-        if not fixed and not _is_variable(field.type):
+        if not can_be_key(field.type):
             raise JobRefused(
                 f"key column {field.name!r} has type {field.type}; a key is made of integers, floats, doubles, "
                 "booleans, dates, times, timestamps, durations, decimals, strings or binary. Cast the column before "
                 "key_by."
             )
+
+
+def can_be_key(kind: pa.DataType) -> bool:
+    """Return whether values of the type can be in a key."""
+    fixed = byte_width(kind) not in (None, 0) and not pa.types.is_float16(kind)
+    return fixed or _is_variable(kind)
 
 
 def grouped_by(key_schema: pa.Schema, columns: int) -> pa.Schema:
@@ -214,6 +219,9 @@ def _encode_one(array: Any) -> Keys:
 
 def _encode_several(columns: Sequence[Any]) -> Keys:
     rows = len(columns[0])
+    widths = [byte_width(array.type) for array in columns]
+    if not any(array.null_count for array in columns) and None not in widths:
+        return _encode_fixed(columns, [width for width in widths if width is not None])
     valid = [_all_valid(rows) if (mask := validity_of(array)) is None else mask for array in columns]
     variable = [variable_bytes_of(array) if _is_variable(array.type) else None for array in columns]
     lengths = np.full(rows, len(columns), np.int64)
@@ -229,6 +237,16 @@ def _encode_several(columns: Sequence[Any]) -> Keys:
         else:
             encoding.write_variable(parts[0], parts[1], mask, cursors, out)
     return Keys(None, offsets, out)
+
+
+def _encode_fixed(columns: Sequence[Any], widths: Sequence[int]) -> Keys:
+    """`_encode_several` for columns of fixed width without nulls."""
+    stride, rows, begin = sum(widths) + len(widths), len(columns[0]), 0
+    out = np.empty(rows * stride, np.uint8)
+    for array, width in zip(columns, widths, strict=True):
+        encoding.write_present(fixed_bytes_of(array), width, begin, stride, out)
+        begin += 1 + width
+    return Keys(None, np.arange(rows + 1) * stride, out)
 
 
 def _decode_field(data: Bytes, cursors: Integers, arrow_type: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.state import kernels
+from holdfast.state import arena_kernels, kernels
 from holdfast.state.arena import Arena, Space
 from holdfast.state.bytes_column import BytesColumn, new_column
 from holdfast.state.columns import Values, addresses, gathered, placed, placed_array, scatter_some, taken
@@ -96,6 +96,16 @@ class KeyedRows:
         keys = [taken(column, places) for column in self.keys]
         return KeyedRows(self.rows.take(places), gathered(self.groups, places), keys)
 
+    def only(self, chosen: Bools) -> "KeyedRows":
+        return self if chosen.all() else self.take(kernels.where(chosen))
+
+    def slice(self, start: int, stop: int) -> "KeyedRows":
+        """Rows `[start, stop)`, over the same memory."""
+        part = slice(start, stop)
+        columns = [(values[part], valid[part]) for values, valid in self.rows.columns]
+        keys = [column.slice(start, stop - start) for column in self.keys]
+        return KeyedRows(RowCopies(self.rows.present[part], columns, held=self.rows.held), self.groups[part], keys)
+
     def by_group(self, group_count: int) -> "KeyedRows":
         """The rows in stable order of their key groups."""
         targets, groups = kernels.targets_by_group(self.groups, group_count)
@@ -177,8 +187,11 @@ class Rows:
         return found
 
     def copy(self, slots: Slots) -> OldRows:
-        columns = [column.gather(slots) for column in self.columns]
-        return OldRows(kernels.gather(self.present, slots), columns, slots, held=set(self.arena.spaces))
+        """Copies of rows; nobody reads the values of rows that are not present."""
+        present = self.present_at(slots)
+        is_any = present.any()
+        columns = [column.gather(slots) if is_any else column.blank(len(slots)) for column in self.columns]
+        return OldRows(present, columns, slots, held=set(self.arena.spaces) if is_any else set())
 
     def with_keys(self, rows: OldRows) -> KeyedRows:
         """Copies whose slots still have their keys, in their order."""
@@ -199,6 +212,8 @@ class Rows:
         `present` says which of them are there now.
         """
         changed: Bools = present != old.present
+        if not old.present.any():
+            return changed
         for column, (values, valid) in zip(self.columns, old.columns, strict=True):
             if column.comparable:
                 column.mark_changed(old.slots, values, valid, changed)
@@ -210,6 +225,8 @@ class Rows:
     def different(self, now: RowCopies, old: RowCopies) -> Bools:
         """Mark the rows that differ between two copies of the same slots, as `changed` does."""
         different: Bools = now.present != old.present
+        if not old.present.any():
+            return different
         for column, new_cells, old_cells in zip(self.columns, now.columns, old.columns, strict=True):
             column.mark_different(new_cells, old_cells, different)
         different &= now.present | old.present
@@ -274,10 +291,11 @@ class Rows:
         pairs = zip(self.columns, rows.columns, strict=True)
         return [column.to_arrow(values, valid & rows.present) for column, (values, valid) in pairs]
 
-    def fits_arrow(self, rows: RowCopies) -> bool:
-        """Return whether the copies' bytes fit into a single Arrow array, for each column."""
+    def variable_bytes(self, rows: RowCopies) -> int:
+        """Return the bytes that the copies' values have in the arena."""
         pairs = zip(self.columns, rows.columns, strict=True)
-        return all(not isinstance(column, BytesColumn) or column.fits_arrow(*cells) for column, cells in pairs)
+        found = (values for column, (values, _) in pairs if isinstance(column, BytesColumn))
+        return sum(int(arena_kernels.total_bytes(values)) for values in found)
 
     def measure_objects(self, slots: Slots) -> None:
         """Measure the objects of distinct `slots` anew."""
@@ -292,7 +310,7 @@ class Rows:
     def replaced_bytes(self, old: OldRows) -> int:
         """Return the bytes of the objects that only `old` still holds. If their slots were measured after the
         replacement, the sizes are those of the new objects."""
-        if self._all_fixed:
+        if self._all_fixed or not old.present.any():
             return 0
         total, present = 0, self.present_at(old.slots)
         replaced = ~present

@@ -25,7 +25,7 @@ from holdfast.errors import JobRefused
 from holdfast.ids import BatchNumber
 from holdfast.state import kernels
 from holdfast.state.capture import Captured
-from holdfast.state.changes import codec_of, decoded, merge_changes, stored_parts, stored_rows, stored_schema, within
+from holdfast.state.changes import StoredRows, codec_of, decoded, merge_changes, stored_rows, stored_schema, within
 from holdfast.state.columns import Column, object_field
 from holdfast.state.history import UNDO_BYTES_MAX, UndoHistory, UndoSegment
 from holdfast.state.keys import check_key_types, declared_columns, encode_columns, refuse_nulls
@@ -235,8 +235,10 @@ class StateTable:
         transaction.deferred = not transaction.is_empty
         return self if transaction.deferred else None
 
-    def collect(self, up_to_batch: BatchNumber) -> list[pa.RecordBatch]:
+    def collect(self, up_to_batch: BatchNumber) -> list[StoredRows]:
         """Take out the deferred changes of batches up to `up_to_batch`, in order of replay. Any thread may call it.
+
+        There is at least one change set, maybe without rows.
 
         Raises `CheckpointFailed` if they were condensed with the changes of later batches (`unlogged`).
         """
@@ -246,9 +248,9 @@ class StateTable:
         with self._lock:
             in_flight = None if self._transaction is None else self._transaction.old_rows()
             taken = self._unlogged.take(up_to_batch, in_flight, parts, touched)
-        in_order = [each.by_group(self.max_parallelism) for each in taken.net(self._rows)]
-        changes = [part for each in in_order for part in stored_parts(self._stored_schema, self._rows, each)]
-        return changes or [pa.RecordBatch.from_pylist([], self._stored_schema)]
+        net = taken.net(self._rows) or [self._rows.with_keys(self._rows.copy(_NONE))]
+        in_order = [each.by_group(self.max_parallelism) for each in net]
+        return [StoredRows(self._stored_schema, self._rows, each) for each in in_order]
 
     def commit(self) -> None:
         """End the transaction; its changes stay. Rows that are not present are removed."""

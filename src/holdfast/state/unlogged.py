@@ -154,7 +154,7 @@ class Taken:
         if len(self.parts) > 1 or isinstance(only, Condensed):
             return [*self.read, self.now]
         different = rows.different(self.now.rows, only.rows)
-        return [*self.read, self.now.take(kernels.where(different))]
+        return [*self.read, self.now.only(different)]
 
 
 def touched_by(parts: Sequence[UndoPart], slots_used: int) -> Slots:

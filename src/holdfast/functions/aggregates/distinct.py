@@ -1,9 +1,10 @@
-"""`collect_set` and `count_distinct` of fixed-width types: sets as arrays, for all keys of a batch at once.
+"""`collect_set` and `count_distinct` of values that can be keys: sets as arrays, for all keys of a batch at once.
 
     sender     rows ──► pairs (key, value) ──► a list for each key ──┐
     operator   rows, or these lists ──► pairs ◄── the keys' sets ────┴──► sets that grew are written anew
 
-A set is a list in the table; no set is a Python object.
+A set is a list in the table; no set is a Python object. Values are numbers here: those of fixed width themselves,
+others by an index, which lasts as long as the pairs.
 """
 
 import numpy as np
@@ -15,7 +16,9 @@ from holdfast.functions.aggregates.more_accumulators import Collection
 from holdfast.functions.aggregates.pair_set import PairSet
 from holdfast.functions.rows.columns import IntArray
 from holdfast.functions.rows.grouping import distinct_slots
-from holdfast.state.keys import decode_integers, encode_columns
+from holdfast.state.index import new_index
+from holdfast.state.key_index import KeyIndex
+from holdfast.state.keys import decode_integers, encode_columns, is_integer_kind
 from holdfast.state.physical import Slots, validity_of, values_of
 from holdfast.state.table import StateTable
 
@@ -26,10 +29,17 @@ class DistinctValues(Collection):
     def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
         self._element = pa.schema([pa.field("element", bound.input_type)])
+        self._index: KeyIndex | None = None
+        """Numbers the values; None where they are numbers."""
+        self._begin_numbers()
+
+    def _begin_numbers(self) -> None:
+        self._index = None if is_integer_kind(self._element) else new_index(self._element)
 
     def add(self, chunk: Chunk) -> pa.Array | None:
         if chunk.running:
             return super().add(chunk)
+        self._begin_numbers()
         slots, values = self._pairs_of(chunk)
         if not len(slots):
             return None
@@ -52,8 +62,11 @@ class DistinctValues(Collection):
         column.scatter(distinct[grown], *column.from_arrow(sets))
 
     def _lists(self, starts: IntArray, values: IntArray) -> pa.Array:
-        """Make lists of values that are given as integers; each list ends where the next begins."""
-        elements = decode_integers(values, self._element)[0]
+        """Make lists of values that are given by number; each list ends where the next begins."""
+        if self._index is None:
+            elements = decode_integers(values, self._element)[0]
+        else:
+            elements = self._index.columns(values.astype(np.int32))[0]
         kind = self.table.column(self.name).field.type
         return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), elements, type=kind)
 
@@ -68,10 +81,12 @@ class DistinctValues(Collection):
         return slots, self._numbers_of(array)
 
     def _numbers_of(self, array: pa.Array) -> IntArray:
-        """Encode values as integers; equal values become equal integers."""
-        numbers = encode_columns([array], ["element"]).values
-        assert numbers is not None, "fixed-width"
-        return numbers
+        """Number values; equal values have equal numbers."""
+        keys = encode_columns([array], ["element"])
+        if self._index is not None:
+            return self._index.lookup(keys, 1)[0].astype(np.int64)
+        assert keys.values is not None, "integers"
+        return keys.values
 
 
 class GatheredValues(DistinctValues):
@@ -83,7 +98,7 @@ class GatheredValues(DistinctValues):
 
     @property
     def memory_bytes(self) -> int:
-        return self._pairs.memory_bytes
+        return self._pairs.memory_bytes + (0 if self._index is None else self._index.memory_bytes)
 
     def add(self, chunk: Chunk) -> None:
         self._pairs.add(*self._pairs_of(chunk))
@@ -95,3 +110,4 @@ class GatheredValues(DistinctValues):
 
     def forget(self) -> None:
         self._pairs = PairSet()
+        self._begin_numbers()

@@ -11,12 +11,11 @@ with a larger set is read as it is; the key's values move to the table of values
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import JobRefused
 from holdfast.functions.aggregates.accumulators import Accumulator, Chunk
 from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.operator import TableSchema
 from holdfast.functions.rows.columns import NO_MASK, BoolArray, IntArray, fixed_array
-from holdfast.state.keys import check_key_types, grouped_by
+from holdfast.state.keys import can_be_key, grouped_by
 from holdfast.state.physical import Integers, Slots, validity_of, values_of
 from holdfast.state.table import StateTable
 
@@ -36,11 +35,9 @@ def values_table(bound: BoundAggregate, keys: pa.Schema) -> tuple[str, TableSche
     """The name and the schema of the table of values; None: the aggregate keeps none, or its values can't be keys."""
     if bound.aggregate.function != "count_distinct":
         return None
-    value = pa.field(VALUE, bound.input_type, nullable=False)
-    try:
-        check_key_types(pa.schema([value]))
-    except JobRefused:
+    if not can_be_key(bound.input_type):
         return None
+    value = pa.field(VALUE, bound.input_type, nullable=False)
     return f"{bound.state_column}.values", TableSchema(grouped_by(keys.append(value), len(keys)), pa.schema([]))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.aggregates import more_kernels
-from holdfast.functions.aggregates.accumulators import Accumulator, Chunk, doubles, room
+from holdfast.functions.aggregates.accumulators import Accumulator, Chunk, better_rows, doubles, room, write_rows
 from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.rows.columns import (
     NO_MASK,
@@ -21,6 +21,7 @@ from holdfast.functions.rows.columns import (
     stored_values,
     validity,
 )
+from holdfast.functions.rows.grouping import distinct_slots
 from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
@@ -68,7 +69,12 @@ class By(Accumulator):
 
     def add(self, chunk: Chunk) -> pa.Array | None:
         values, by = self.input(chunk), chunk.rows.column(self._by_input)
-        return (self._add if self._compiled else self._add_objects)(chunk, values, by)
+        if self._compiled:
+            return self._add(chunk, values, by)
+        if chunk.running:
+            return self._add_objects(chunk, values, by)
+        self._add_rows(chunk, values, by)
+        return None
 
     def _add(self, chunk: Chunk, values: pa.Array, by: pa.Array) -> pa.Array | None:
         state, state_valid = self.state()
@@ -90,6 +96,14 @@ class By(Accumulator):
         )
         return fixed_array(out, out_valid, self.type) if chunk.running else None
 
+    def _add_rows(self, chunk: Chunk, values: pa.Array, by: pa.Array) -> None:
+        """Write the rows that each key keeps, without objects."""
+        kept, best = self.table.column(self.name), self.table.column(self._by)
+        distinct, groups = distinct_slots(chunk.slots, len(best.values))
+        rows = better_rows(best, distinct, by, groups, not self._greatest)
+        write_rows(kept, distinct, values, rows)
+        write_rows(best, distinct, by, rows)
+
     def _add_objects(self, chunk: Chunk, values: pa.Array, by: pa.Array) -> pa.Array | None:
         distinct = np.unique(chunk.slots)
         best = self.table.column(self._by)
@@ -103,7 +117,7 @@ class By(Accumulator):
         for column, cells in ((self.table.column(self.name), kept), (best, bests)):
             after = pa.array([cells[slot] for slot in distinct.tolist()], column.field.type)
             column.scatter(distinct, *column.from_arrow(after))
-        return pa.array(out, type=self.type) if chunk.running else None
+        return pa.array(out, type=self.type)
 
 
 def _above(a: Any, b: Any) -> bool:
@@ -141,9 +155,9 @@ class Collection(Accumulator):
 
     def results(self, slots: Slots) -> pa.Array:
         column = self.table.column(self.name)
-        lists = column.to_arrow(*column.gather(slots))
         if self._counts:
-            return fixed_array(np.diff(lists.offsets.to_numpy()).astype(np.int64), NO_MASK, self.type)
+            return fixed_array(column.list_sizes(slots), NO_MASK, self.type)
+        lists = column.to_arrow(*column.gather(slots))
         return pa.ListArray.from_arrays(lists.offsets, lists.values, type=self.type)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.functions.rows.columns import IntArray
+from holdfast.functions.rows.grouping import order_of
 from holdfast.state.compiled import kernel
 from holdfast.state.hashing import mix
 from holdfast.state.physical import Slots
@@ -52,9 +53,8 @@ class PairSet:
 
         `places` has the number of each group, all below `count`.
         """
-        numbers = places[self.groups]
-        starts = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=count))])
-        return starts, self.values[np.argsort(numbers, kind="stable")]
+        order, starts = order_of(places[self.groups], count)
+        return starts, self.values[order]
 
     def _grow(self) -> None:
         room = 2 * len(self._groups)

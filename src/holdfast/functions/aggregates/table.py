@@ -28,6 +28,7 @@ from holdfast.functions.aggregates.large_sets import CountedValues
 from holdfast.functions.aggregates.more_accumulators import By, Collection, Moments
 from holdfast.functions.aggregates.sketches import Sketch
 from holdfast.functions.rows.columns import has_kernels
+from holdfast.state.keys import can_be_key
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
@@ -55,7 +56,7 @@ def accumulator(
     if values is not None:
         return CountedValues(bound, table, accumulator(bound, table, combined, sending), values)
     function = bound.aggregate.function
-    if function in ("collect_set", "count_distinct") and has_kernels(bound.input_type):
+    if function in ("collect_set", "count_distinct") and can_be_key(bound.input_type):
         return (GatheredValues if sending else DistinctValues)(bound, table, combined)
     return _class_for(function, bound.result_type)(bound, table, combined)
 

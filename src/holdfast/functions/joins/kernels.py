@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.functions.rows.kernels import sort_by_group
 from holdfast.state.compiled import kernel
 
 
@@ -14,14 +15,7 @@ def sort_points(groups: Any, points: Any, bounds: Any, order: Any) -> None:
     `bounds[g]` becomes the begin of group g, and `bounds[g + 1]` its end. The caller passes `bounds` filled with 0, one
     element longer than the number of groups.
     """
-    for i in range(groups.shape[0]):
-        bounds[groups[i] + 1] += 1
-    for g in range(bounds.shape[0] - 1):
-        bounds[g + 1] += bounds[g]
-    cursors = bounds[:-1].copy()
-    for i in range(groups.shape[0]):
-        order[cursors[groups[i]]] = i
-        cursors[groups[i]] += 1
+    sort_by_group(groups, bounds, order)
     for g in range(bounds.shape[0] - 1):
         begin, end = bounds[g], bounds[g + 1]
         for i in range(begin + 1, end):

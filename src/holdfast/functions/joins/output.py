@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.joins.bounds import LEFT, RIGHT
@@ -59,7 +58,7 @@ class RowsOfBatch(SideRows):
 
 
 class RowsOfTable(SideRows):
-    """Rows that are kept, at distinct slots; each is read once."""
+    """Rows that are kept, at distinct slots."""
 
     def __init__(self, table: StateTable, slots: Slots) -> None:
         self._table = table
@@ -76,10 +75,7 @@ class RowsOfTable(SideRows):
         return self._table.rows_of(self._slots[start : start + length])
 
     def take(self, numbers: Integers) -> pa.RecordBatch:
-        used = np.zeros(len(self._slots), np.bool_)
-        used[numbers] = True
-        places = np.cumsum(used) - 1
-        return self._table.rows_of(self._slots[used]).take(pa.array(places[numbers]))
+        return self._table.rows_of(self._slots[numbers])
 
 
 class JoinOutput:

@@ -23,8 +23,9 @@ from holdfast.functions.operator import (
     OperatorSpec,
     TableSchema,
 )
-from holdfast.functions.ranking.greatest import check_order, check_top, greatest
+from holdfast.functions.ranking.greatest import check_order, check_top
 from holdfast.functions.rows.columns import concatenated
+from holdfast.functions.rows.greatest import greatest
 from holdfast.functions.rows.grouping import distinct_keys, distinct_slots, ranks, spans
 from holdfast.functions.rows.pieces import in_pieces, rows_of_slots
 from holdfast.state.keys import grouped_by
@@ -157,7 +158,7 @@ class KeyedTopOperator(Operator):
         now = unmoved + np.bincount(of_all[winners], minlength=len(distinct))
         sizes.scatter(distinct, now, np.ones(len(distinct), np.bool_))
         self._sizes.present[distinct] = True
-        return self._write(self._of(winners[moved], stored, rows), taken[moved])
+        return self._write(distinct[of_all[winners[moved]]], taken[moved], winners[moved], stored, rows)
 
     def _unmoved(self, distinct: Slots, known: Integers, rows: pa.RecordBatch, groups: Integers) -> Integers:
         """Count, for each key with many stored rows, the stored rows above all new rows: they keep their ranks."""
@@ -196,26 +197,27 @@ class KeyedTopOperator(Operator):
         by = self._rows.column(self._spec.by)
         return by.to_arrow(*by.gather(stored))
 
-    def _of(self, chosen: Integers, stored: Slots, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The chosen rows, by their numbers among the stored rows and, after these, among the rows of the batch."""
-        old = chosen < len(stored)
-        kept = self._rows.rows_of(stored[chosen[old]]).select(self._schema.names)
-        kept = pa.RecordBatch.from_arrays(kept.columns, schema=self._schema)
-        new = rows.take(pa.array(chosen[~old] - len(stored)))
-        order = np.empty(len(chosen), np.int64)
-        order[np.flatnonzero(old)] = np.arange(kept.num_rows)
-        order[np.flatnonzero(~old)] = kept.num_rows + np.arange(new.num_rows)
-        return concatenated([kept, new], self._schema).take(pa.array(order))
+    def _write(
+        self, keys: Slots, places: Integers, chosen: Integers, stored: Slots, rows: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, Slots]:
+        """Store rows at their ranks; return them as output, with their slots.
 
-    def _write(self, rows: pa.RecordBatch, places: Integers) -> tuple[pa.RecordBatch, Slots]:
-        """Store rows at their ranks; return them as output, with their slots."""
-        spec = self._spec
-        keys = [rows.column(name) for name in spec.input.key_columns]
-        others = [rows.column(field.name) for field in spec.others]
-        made = pa.RecordBatch.from_arrays([*keys, pa.array(places + 1), *others], schema=spec.output_schema)
-        slots = self._rows.lookup(made)
+        `keys` are the slots of their keys. `chosen` are their numbers among the `stored` rows and, after these, among
+        the rows of the batch. A stored row moves without its bytes.
+        """
+        arrays = [*self._sizes.keys_of(keys).columns, pa.array(places + 1)]
+        slots = self._rows.lookup(pa.RecordBatch.from_arrays(arrays, schema=self._rows.key_schema))
+        is_new = chosen >= len(stored)
+        from_slots, to_slots = stored[chosen[~is_new]], slots[~is_new]
+        new = rows.take(pa.array(chosen[is_new] - len(stored)))
         for field in self._rows.value_schema:
             column = self._rows.column(field.name)
-            column.scatter(slots, *column.from_arrow(made.column(field.name)))
+            column.scatter(to_slots, *column.gather(from_slots))
+            column.scatter(slots[is_new], *column.from_arrow(new.column(field.name)))
         self._rows.present[slots] = True
-        return made, slots
+        schema = self._spec.output_schema
+        if len(from_slots):
+            made = self._rows.rows_of(slots).select(schema.names).columns
+        else:
+            made = [*arrays, *(new.column(field.name) for field in self._spec.others)]
+        return pa.RecordBatch.from_arrays(made, schema=schema), slots

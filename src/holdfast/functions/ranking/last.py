@@ -20,11 +20,11 @@ from holdfast.functions.operator import (
     OperatorSpec,
     TableSchema,
 )
-from holdfast.functions.ranking.greatest import greatest
 from holdfast.functions.rows.columns import concatenated
+from holdfast.functions.rows.greatest import last_of_groups
 from holdfast.functions.rows.grouping import distinct_keys, distinct_slots
 from holdfast.functions.rows.pieces import in_pieces, rows_of_slots
-from holdfast.state.physical import Integers, Slots
+from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
 
@@ -116,17 +116,10 @@ class LastOperator(Operator):
         values = pa.concat_arrays([stored, rows.column(self._spec.by)])
         winners = np.sort(last_of_groups(values, np.concatenate([known, groups]))) - len(known)
         winners = winners[winners >= 0]
-        found = rows.take(pa.array(winners))
+        found = rows if len(winners) == rows.num_rows else rows.take(pa.array(winners))
         slots = distinct[groups[winners]]
         for field in self._table.value_schema:
             column = self._table.column(field.name)
             column.scatter(slots, *column.from_arrow(found.column(field.name)))
         self._table.present[slots] = True
         return found, slots
-
-
-def last_of_groups(values: pa.Array, groups: Integers) -> Integers:
-    """The number of each group's greatest value, of equal ones the last; nulls are below all others."""
-    backwards = pa.array(np.arange(len(values) - 1, -1, -1))
-    found: Integers = len(values) - 1 - greatest(values.take(backwards), groups[::-1], 1, False)
-    return found

@@ -16,7 +16,8 @@ from holdfast.functions.operator import (
     OperatorInput,
     OperatorResult,
 )
-from holdfast.functions.ranking.greatest import check_order, check_top, greatest
+from holdfast.functions.ranking.greatest import check_order, check_top
+from holdfast.functions.rows.greatest import greatest
 from holdfast.functions.rows.grouping import distinct_keys
 from holdfast.functions.windows.row_windows import RowWindowsSpec
 from holdfast.functions.windows.rows_operator import WindowFinish

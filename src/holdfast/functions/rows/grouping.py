@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.rows.columns import IntArray
-from holdfast.functions.rows.kernels import number_keys
-from holdfast.ids import FIRST_BATCH
+from holdfast.functions.rows.kernels import count_before, number_keys, sort_by_group
+from holdfast.state.index import new_index
+from holdfast.state.keys import declared_columns, encode_columns
 from holdfast.state.physical import Integers, Slots
-from holdfast.state.table import StateTable
 
 
 def distinct_slots(slots: Slots, capacity: int) -> tuple[Slots, Integers]:
@@ -20,19 +20,22 @@ def distinct_slots(slots: Slots, capacity: int) -> tuple[Slots, Integers]:
 
 def distinct_keys(rows: pa.RecordBatch, keys: pa.Schema) -> tuple[int, Integers]:
     """The number of distinct keys, and for each row the index of its key in order of first appearance."""
-    table = StateTable(keys, pa.schema([]), 1)
-    table.begin(FIRST_BATCH)
-    distinct, groups = distinct_slots(table.lookup(rows), len(table.present))
-    return len(distinct), groups
+    index = new_index(keys)
+    slots, *_ = index.lookup(encode_columns(declared_columns(rows, keys), keys.names), 1)
+    return len(index), slots.astype(np.int64)  # an index without removed keys gives slots in order
 
 
 def ranks(groups: IntArray, count: int) -> IntArray:
-    """Count for each entry how many entries before it are of the same group."""
-    order = np.argsort(groups, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=count))[:-1]])
-    out = np.empty(len(groups), np.int64)
-    out[order] = np.arange(len(groups)) - starts[groups[order]]
+    """Count for each entry how many entries before it are of the same group; all groups are below `count`."""
+    out: IntArray = count_before(groups, count)
     return out
+
+
+def order_of(groups: IntArray, count: int) -> tuple[IntArray, IntArray]:
+    """The order of entries by group, stable, and where each group begins in it, with the end."""
+    starts, order = np.zeros(count + 1, np.int64), np.empty(len(groups), np.int64)
+    sort_by_group(groups, starts, order)
+    return order, starts
 
 
 def spans(sizes: IntArray, starts: IntArray | None = None) -> tuple[IntArray, IntArray]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.state.compiled import kernel
 from holdfast.state.physical import Slots
@@ -43,3 +45,68 @@ def extremes(values: IntArray) -> Any:
         least = min(least, value)
         greatest = max(greatest, value)
     return least, greatest
+
+
+@kernel
+def count_before(groups: IntArray, count: int) -> Any:
+    """Count for each entry how many entries before it are of the same group; all groups are below `count`."""
+    seen, out = np.zeros(count, np.int64), np.empty(len(groups), np.int64)
+    for i in range(len(groups)):
+        out[i] = seen[groups[i]]
+        seen[groups[i]] += 1
+    return out
+
+
+@kernel
+def sort_by_group(groups: IntArray, starts: IntArray, order: IntArray) -> None:
+    """Order entries by group, stable; `starts`, all 0 before, becomes the begin of each group and, last, the end."""
+    count = len(starts) - 1
+    for group in groups:
+        starts[group + 1] += 1
+    for group in range(count):
+        starts[group + 1] += starts[group]
+    cursors = starts[:count].copy()
+    for i in range(len(groups)):
+        order[cursors[groups[i]]] = i
+        cursors[groups[i]] += 1
+
+
+@kernel
+def best_rows(groups: Any, ranks: Any, count: int, n: int) -> Any:
+    """Return the rows with the `n` least ranks of each group, in order of group, rank and arrival.
+
+    Groups are below `count`. A row takes its place by insertion, so the time is that of the rows and, for each of the
+    rows that are better than the rows before, of at most `n` steps.
+    """
+    bounds, filled = np.zeros(count + 1, np.int64), np.zeros(count, np.int64)
+    for group in groups:
+        bounds[group + 1] += 1
+    for group in range(count):
+        bounds[group + 1] = bounds[group] + min(bounds[group + 1], n)
+    rows, best = np.empty(bounds[count], np.int64), np.empty(bounds[count], np.int64)
+    for i in range(len(groups)):
+        group, rank = groups[i], ranks[i]
+        begin = bounds[group]
+        place = begin + filled[group]
+        if place < bounds[group + 1]:
+            filled[group] += 1
+        elif rank >= best[place - 1]:
+            continue
+        else:
+            place -= 1
+        while place > begin and best[place - 1] > rank:
+            best[place], rows[place] = best[place - 1], rows[place - 1]
+            place -= 1
+        best[place], rows[place] = rank, i
+    return rows
+
+
+@kernel
+def last_rows(groups: Any, ranks: Any, count: int) -> Any:
+    """Return the row with the least rank of each group, of equal rows the last; each of the `count` groups has rows."""
+    rows, best = np.full(count, -1, np.int64), np.empty(count, np.int64)
+    for i in range(len(groups)):
+        group = groups[i]
+        if rows[group] < 0 or ranks[i] <= best[group]:
+            rows[group], best[group] = i, ranks[i]
+    return rows
