@@ -116,14 +116,14 @@ class KeyIndex(ABC):
         if len(self._fresh) < len(keys):
             self._fresh, self._unseen = np.empty((2, len(keys)), np.int32)
         self._control[[FRESH, UNSEEN]] = 0
-        row = 0
+        row, before = 0, len(self)
         while row < len(keys):
             stop = min(len(keys), row + PROBE_ROWS)
             if len(self._old):
                 self._sweep(max(SWEEP_LEAST, SWEEP_PER_ROW * (stop - row)))
             row = self._probe(keys, row, stop, stamp, first, slots)
             if row < stop:
-                self._make_room(keys, row)
+                self._make_room(keys, row, (len(self) - before) / max(1, row))
         return slots, self._fresh[: self._control[FRESH]].copy(), self._unseen[: self._control[UNSEEN]].copy()
 
     def remove(self, slots: Slots) -> None:
@@ -222,8 +222,8 @@ class KeyIndex(ABC):
             )
         )
 
-    def _make_room(self, keys: Keys, row: int) -> None:
-        """Make room so that the key of `row` can be inserted."""
+    def _make_room(self, keys: Keys, row: int, new: float) -> None:
+        """Make room so that the key of `row` can be inserted; `new` is the share of the rows before it that were."""
         control = self._control
         if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
             capacity = min(next_capacity(len(self._tags), 8), len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
@@ -234,7 +234,9 @@ class KeyIndex(ABC):
                 )
             self._grow_slots(capacity)
         if control[COUNT] >= control[COUNT_MAX]:
-            self._pour(next_capacity(len(self._entries) // 2))
+            # Entries for all rows that follow, if as many of them are new: each step on the way would be poured again.
+            expected = int(control[COUNT] + new * (len(keys) - row))
+            self._pour(_capacity_for(expected, next_capacity(len(self._entries) // 2)))
 
     def _pour(self, capacity: int) -> None:
         """Begin to pour the entries into a table of that capacity; later look-ups continue it."""
@@ -309,9 +311,9 @@ def _load_max(capacity: int) -> float:
     return next((load for limit, load in LOADS_MAX if capacity <= limit), LOAD_MAX)
 
 
-def _capacity_for(count: int) -> int:
-    """The least capacity of the usual sequence that takes `count` keys."""
-    capacity = ENTRIES_LEAST
+def _capacity_for(count: int, least: int = ENTRIES_LEAST) -> int:
+    """The least capacity of the usual sequence, from `least` on, that takes `count` keys."""
+    capacity = least
     while capacity * _load_max(capacity) < count:
         capacity = next_capacity(capacity)
     return capacity
