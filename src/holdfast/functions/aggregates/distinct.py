@@ -13,7 +13,7 @@ import pyarrow as pa
 from holdfast.functions.aggregates.accumulators import Chunk
 from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.aggregates.more_accumulators import Collection
-from holdfast.functions.aggregates.pair_set import PairSet
+from holdfast.functions.aggregates.pair_set import PairSet, distinct_of_groups
 from holdfast.functions.rows.columns import IntArray
 from holdfast.functions.rows.grouping import distinct_slots
 from holdfast.state.index import new_index
@@ -45,21 +45,18 @@ class DistinctValues(Collection):
             return None
         column = self.table.column(self.name)
         distinct, groups = distinct_slots(slots, len(column.values))
-        pairs = PairSet()
-        there = np.flatnonzero(column.valid[distinct])
+        there, sizes = np.flatnonzero(column.valid[distinct]), np.zeros(len(distinct), np.int64)
         if len(there):
             sets = column.to_arrow(*column.gather(distinct[there]))
-            pairs.add(np.repeat(there, np.diff(sets.offsets.to_numpy())), self._numbers_of(sets.values))
-        known = len(pairs)
-        pairs.add(groups, values)
-        self._write_those_that_grew(distinct, pairs, known)
-        return None
-
-    def _write_those_that_grew(self, distinct: Slots, pairs: PairSet, known: int) -> None:
-        column, grown = self.table.column(self.name), np.unique(pairs.groups[known:])
-        starts, values = pairs.by_group(np.arange(len(distinct)), len(distinct))
-        sets = self._lists(starts, values).take(pa.array(grown))
+            sizes[there] = np.diff(sets.offsets.to_numpy())
+            groups = np.concatenate([np.repeat(there, sizes[there]), groups])
+            values = np.concatenate([self._numbers_of(sets.values), values])
+        starts, values = distinct_of_groups(groups, values, len(distinct))
+        grown = np.flatnonzero(np.diff(starts) > sizes)
+        sets = self._lists(starts, values)
+        sets = sets if len(grown) == len(distinct) else sets.take(pa.array(grown))
         column.scatter(distinct[grown], *column.from_arrow(sets))
+        return None
 
     def _lists(self, starts: IntArray, values: IntArray) -> pa.Array:
         """Make lists of values that are given by number; each list ends where the next begins."""

@@ -1,4 +1,8 @@
-"""Distinct pairs of a group and a value, found by a compiled hash table: the sets of many keys at once."""
+"""Distinct pairs of a group and a value, by compiled loops: the sets of many keys at once.
+
+Pairs are divided by group first. Then the hash table of a group at a time is as large as the group, so that most fit
+into the processor's caches.
+"""
 
 from typing import Any
 
@@ -10,93 +14,84 @@ from holdfast.state.compiled import kernel
 from holdfast.state.hashing import mix
 from holdfast.state.physical import Slots
 
-PAIRS_LEAST = 64
-"""Number of pairs for which a new set has room."""
+WAITING_LEAST = 1 << 16
+"""Pairs that wait at least until repeats are taken out. A higher value takes them out less often, and takes more
+memory."""
 
 
 class PairSet:
-    """Pairs in the order in which each came first."""
+    """Distinct pairs; those of a group stay in the order in which they came first.
+
+    Pairs wait, repeats among them, until as many wait as are known.
+    """
 
     def __init__(self) -> None:
-        self._groups, self._values = np.empty((2, PAIRS_LEAST), np.int64)
-        self._entries = np.zeros(2 * PAIRS_LEAST, np.int32)
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        self._waiting: list[tuple[IntArray, IntArray]] = []
+        """The pairs known so far, and pairs that came since."""
+        self._known = self._added = 0
 
     @property
     def memory_bytes(self) -> int:
-        return self._groups.nbytes + self._values.nbytes + self._entries.nbytes
-
-    @property
-    def groups(self) -> IntArray:
-        """The group of each pair."""
-        return self._groups[: self._count]
-
-    @property
-    def values(self) -> IntArray:
-        """The value of each pair."""
-        return self._values[: self._count]
+        return sum(groups.nbytes + values.nbytes for groups, values in self._waiting)
 
     def add(self, groups: IntArray | Slots, values: IntArray) -> None:
         """Add pairs; pairs that are known already change nothing."""
-        row = 0
-        while row < len(groups):
-            row, self._count = add_pairs(groups, values, row, self._entries, self._groups, self._values, self._count)
-            if row < len(groups):
-                self._grow()
+        self._waiting.append((groups.astype(np.int64), np.array(values)))
+        self._added += len(groups)
+        if self._added > max(WAITING_LEAST, self._known):
+            self._settle()
 
     def by_group(self, places: IntArray, count: int) -> tuple[IntArray, IntArray]:
-        """Return the positions at which each group's values begin, with the end; and the values by group, in order of
-        arrival.
+        """The values by group, in order of arrival: where each group's begin, with the end; the values.
 
         `places` has the number of each group, all below `count`.
         """
-        order, starts = order_of(places[self.groups], count)
-        return starts, self.values[order]
+        groups, values = self._settle()
+        order, starts = order_of(places[groups], count)
+        return starts, values[order]
 
-    def _grow(self) -> None:
-        room = 2 * len(self._groups)
-        self._groups, self._values = np.resize(self._groups, room), np.resize(self._values, room)
-        self._entries = np.zeros(2 * room, np.int32)
-        enter_pairs(self._entries, self.groups, self.values)
-
-
-@kernel
-def _place(group: Any, value: Any, entries: Any, groups: Any, values: Any) -> Any:
-    """Return the place of a pair among the entries, or the free place where the pair belongs."""
-    mask = entries.shape[0] - 1
-    place = np.int64(mix(np.int64(mix(group)) ^ value) & np.uint64(mask))
-    while entries[place] != 0:
-        known = entries[place] - 1
-        if values[known] == value and groups[known] == group:
-            break
-        place = (place + 1) & mask
-    return place
+    def _settle(self) -> tuple[IntArray, IntArray]:
+        groups = np.concatenate([np.empty(0, np.int64), *(groups for groups, _ in self._waiting)])
+        values = np.concatenate([np.empty(0, np.int64), *(values for _, values in self._waiting)])
+        starts, values = distinct_of_groups(groups, values, int(groups.max(initial=-1)) + 1)
+        groups = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        self._waiting, self._known, self._added = [(groups, values)], len(values), 0
+        return groups, values
 
 
 @kernel
-def add_pairs(
-    of_rows: Any, values_of_rows: Any, row: Any, entries: Any, groups: Any, values: Any, count: Any
-) -> tuple[int, int]:
-    """Add the pairs of rows from `row` on; returns the row where room ran out, or their number, and the count."""
-    while row < of_rows.shape[0]:
-        group, value = np.int64(of_rows[row]), values_of_rows[row]
-        place = _place(group, value, entries, groups, values)
-        if entries[place] == 0:
-            if count == groups.shape[0]:
-                return row, count
-            groups[count] = group
-            values[count] = value
-            count += 1
-            entries[place] = count
-        row += 1
-    return row, count
-
-
-@kernel
-def enter_pairs(entries: Any, groups: Any, values: Any) -> None:
-    """Enter distinct pairs into entries that are empty."""
-    for i in range(groups.shape[0]):
-        entries[_place(groups[i], values[i], entries, groups, values)] = i + 1
+def distinct_of_groups(groups: Any, values: Any, count: int) -> tuple[IntArray, IntArray]:
+    """The distinct values of each group, below `count`, in order of arrival: where each group's begin, with the end;
+    the values."""
+    starts = np.zeros(count + 1, np.int64)
+    for group in groups:
+        starts[group + 1] += 1
+    most = 0
+    for group in range(count):
+        most = max(most, starts[group + 1])
+        starts[group + 1] += starts[group]
+    cursors, found = starts[:count].copy(), np.empty(len(values), np.int64)
+    for i in range(len(groups)):
+        found[cursors[groups[i]]] = values[i]
+        cursors[groups[i]] += 1
+    room = 2
+    while room < 2 * most:
+        room *= 2
+    entries, kept = np.empty(room, np.int64), 0
+    for group in range(count):
+        begin, stop, room = starts[group], starts[group + 1], 2
+        while room < 2 * (stop - begin):
+            room *= 2
+        entries[:room] = 0
+        starts[group] = kept
+        for i in range(begin, stop):
+            value = found[i]
+            place = np.int64(mix(value) & np.uint64(room - 1))
+            while entries[place] != 0 and found[entries[place] - 1] != value:
+                place = (place + 1) & (room - 1)
+            if entries[place] == 0:
+                found[kept] = value
+                kept += 1
+                entries[place] = kept
+    starts[count] = kept
+    return starts, found[:kept]
