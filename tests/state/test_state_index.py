@@ -231,6 +231,7 @@ def test_removals_from_a_large_index_leave_the_other_keys_where_they_are(schema:
     index = new_index(schema)
     rows = rows_of(np.arange(60_000), schema)
     keys = encode_keys(rows, schema.names)
+    index.lookup(encode_keys(rows.slice(0, 45_000), schema.names), 1)
     slots, *_ = index.lookup(keys, 1)
     assert len(index._old)
     for stamp in range(2, 6):
@@ -242,6 +243,19 @@ def test_removals_from_a_large_index_leave_the_other_keys_where_they_are(schema:
         assert np.array_equal(np.sort(again[gone]), np.sort(slots[gone]))
         assert rows_in(index, again).equals(rows)
         slots = again
+
+
+@of_each_kind
+def test_an_index_grows_at_once_for_the_rows_that_a_look_up_still_has(schema: pa.Schema) -> None:
+    index, poured = new_index(schema), []
+    pour = index._pour
+    index._pour = lambda capacity: (poured.append(capacity), pour(capacity))  # type: ignore[assignment, func-returns-value, method-assign]
+    rows = rows_of(np.arange(60_000), schema)
+    slots, *_ = index.lookup(encode_keys(rows, schema.names), 1)
+    assert len(poured) == 1
+    assert np.array_equal(slots, np.arange(60_000))
+    index.lookup(encode_keys(rows, schema.names), 2)
+    assert len(poured) == 1
 
 
 @of_each_kind

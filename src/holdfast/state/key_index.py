@@ -225,8 +225,11 @@ class KeyIndex(ABC):
     def _make_room(self, keys: Keys, row: int, new: float) -> None:
         """Make room so that the key of `row` can be inserted; `new` is the share of the rows before it that were."""
         control = self._control
+        # Room for all rows that follow, if as many of them are new: each smaller step would be taken again.
+        more = int(new * (len(keys) - row))
         if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
-            capacity = min(next_capacity(len(self._tags), 8), len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
+            wanted = max(next_capacity(len(self._tags), 8), len(self._tags) + more)
+            capacity = min(wanted, len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
             if capacity == len(self._tags):
                 raise StateTooLarge(
                     f"a state table has {capacity} rows in memory and cannot have more in a subtask: raise the job's "
@@ -234,9 +237,7 @@ class KeyIndex(ABC):
                 )
             self._grow_slots(capacity)
         if control[COUNT] >= control[COUNT_MAX]:
-            # Entries for all rows that follow, if as many of them are new: each step on the way would be poured again.
-            expected = int(control[COUNT] + new * (len(keys) - row))
-            self._pour(_capacity_for(expected, next_capacity(len(self._entries) // 2)))
+            self._pour(_capacity_for(int(control[COUNT]) + more, next_capacity(len(self._entries) // 2)))
 
     def _pour(self, capacity: int) -> None:
         """Begin to pour the entries into a table of that capacity; later look-ups continue it."""
