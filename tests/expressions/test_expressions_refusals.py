@@ -92,3 +92,10 @@ def test_each_function_is_compared_with_spark() -> None:
     shown = {name for name, _ in cases()}
     assert set(function_names()) - shown == set()
     assert len(shown) >= 150
+
+
+def test_maps_of_some_rows_of_a_batch_are_read() -> None:
+    kind = pa.map_(pa.string(), pa.int64())
+    rows = pa.RecordBatch.from_pydict({"m": pa.array([[("a", 1)], None, [("b", 2), ("c", 3)], []], kind)})
+    bound = SqlExpression("map_values(map_filter(map_concat(m, map('z', 9L)), (k, v) -> v > 2))").bound(rows.schema)
+    assert bound(rows.slice(1)).to_pylist() == bound(rows).to_pylist()[1:] == [None, [3, 9], [9]]

@@ -62,6 +62,11 @@ WITHIN = "p.at BETWEEN b.at - INTERVAL 10 SECONDS AND b.at"
             [(10,), (30,), (50,)],
         ),
         ("SELECT t.price FROM (SELECT * FROM bids WHERE bidder = 8) AS t", [(30,)]),
+        (
+            "SELECT t.r.p AS a, T.r.q.b AS b FROM "
+            "(SELECT named_struct('p', price, 'q', named_struct('b', bidder)) AS r FROM bids) AS t WHERE t.r.q.b = 8",
+            [(30, 8)],
+        ),
         ("SELECT auction AS k FROM bids WHERE price < 10 UNION ALL SELECT id FROM people", [(2,), (7,), (9,)]),
         (
             "SELECT auction, count(*) AS n, sum(price) FILTER (WHERE price > 10) s, count(DISTINCT bidder) d, "

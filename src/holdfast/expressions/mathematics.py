@@ -250,8 +250,11 @@ def bit_get(_: Binding, node: Term, place: Term) -> Term:
     def kernel(values: pa.Array, places: pa.Array) -> pa.Array:
         outside = pc.or_(pc.less(places, 0), pc.greater_equal(places, bits))
         failed_where(pc.and_(values.is_valid(), outside), f"there is no bit {{}} among {bits}", places)
-        by = pc.if_else(outside, 0, places).cast(pa.int64())
-        return pc.bit_wise_and(pc.shift_right(values.cast(pa.int64()), by), 1).cast(pa.int8())
+        number, by = (
+            pc.fill_null(each, 0).to_numpy(zero_copy_only=False).astype(np.int64) for each in (values, places)
+        )
+        missing = pc.or_(values.is_null(), places.is_null()).to_numpy(zero_copy_only=False)
+        return pa.array(np.right_shift(number, by & 63) & 1, pa.int8(), mask=missing)
 
     return applied(pa.int8(), with_arrays(kernel), node, place, fails=True)
 

@@ -107,7 +107,7 @@ def entries_of(array: pa.Array) -> pa.Array:
         if len(array.keys)
         else pa.array([], pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
     )
-    offsets = array.offsets
+    offsets = pa.array(np.array(array.offsets))  # Those of a slice are not taken together with a mask.
     return pa.ListArray.from_arrays(offsets, items, mask=array.is_null() if len(array) else None)
 
 

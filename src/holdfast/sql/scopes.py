@@ -109,9 +109,13 @@ def without_alias(tree: Tree, alias: str) -> Tree:
     """Return a tree whose columns do not name the only table: `b.price` is `price`."""
 
     def change(node: Tree) -> Tree:
-        if isinstance(node, exp.Column) and node.table and not node.args.get("db") and qualifier(node) == alias:
-            return exp.Column(this=node.this.copy())
-        return node
+        if not isinstance(node, exp.Column) or len(node.parts) < 2 or node.parts[0].name.lower() != alias:
+            return node
+        first, *fields = [each.copy() for each in node.parts[1:]]
+        made: Tree = exp.Column(this=first)
+        for each in fields:
+            made = exp.Dot(this=made, expression=each)
+        return made
 
     return tree.copy().transform(change)
 
