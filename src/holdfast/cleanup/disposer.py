@@ -1,4 +1,4 @@
-"""Deletion of objects and staged files that nobody needs, as the coordinator orders.
+"""Deletion of objects and staged files that are no longer needed, as the coordinator orders.
 
 All calls are made on a single thread. Failures are reported, and the coordinator orders the deletion again.
 """
@@ -17,7 +17,7 @@ log = logger(__name__)
 
 
 class Disposer:
-    """Carries out deletions; `post` takes the outcome of each command."""
+    """Carries out deletions. `post` receives the outcome of each command."""
 
     def __init__(self, store: ObjectStore, targets: Mapping[str, Target], post: Callable[[Event], None]) -> None:
         self._store = store

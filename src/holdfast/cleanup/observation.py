@@ -2,12 +2,12 @@
 
     observe (I/O: journal, newest checkpoint, all it names) ──► plan (lists) ──► carry_out (plan.py)
 
-Two kinds of objects are kept. The first are the objects that the journal's newest checkpoint needs; later checkpoints
-name no other objects of older epochs, since a job only gives up objects that it restored from. The second are the
-objects that earlier checkpoints of the living epoch and retained checkpoints need, while their records exist; only the
-living JobMaster deletes those. An epoch that said at its end that it ended in order lives no more: it writes no record
-that could name further objects, and the next takeover has a higher number. Invariants: no object of the living epoch is
-deleted, and no object at all if something that the newest checkpoint names cannot be read.
+Two kinds of objects are kept. The first are the objects that the journal's newest checkpoint needs. Later checkpoints
+name no other objects of older epochs, since a job only drops objects from which it restored. The second are the objects
+that earlier checkpoints of the living epoch and retained checkpoints need, while their records exist. Only the living
+JobMaster deletes those. An epoch that ended normally, and said so, is no longer living: it writes no record that could
+name further objects, and the next takeover has a higher number. Invariants: no object of the living epoch is deleted,
+and no object at all if something that the newest checkpoint names cannot be read.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -39,7 +39,7 @@ class Observed(NamedTuple):
     needed: frozenset[str]
     committables: dict[str, list[bytes]]
     ended: bool = False
-    """True if the last epoch ended in order. `taken` then has the number after it, so that it counts as over."""
+    """True if the last epoch ended normally. `taken` then has the number after it, so that the epoch counts as over."""
 
 
 def observe(store: ObjectStore, epoch: Epoch | None = None, sinks: Collection[str] | None = None) -> Observed | None:
@@ -48,10 +48,10 @@ def observe(store: ObjectStore, epoch: Epoch | None = None, sinks: Collection[st
     Parameters
     ----------
     epoch
-        The caller's own epoch. Default: the epoch of the highest record; if that epoch ended in order, the next, so
-        that its objects count as those of an older epoch.
+        The caller's own epoch. Default: the epoch of the highest record, or the one after it if that epoch ended
+        normally, so that its objects count as those of an older epoch.
     sinks
-        The job's sinks: unpublished output of other sinks was given up. Default: output of all sinks is kept.
+        The job's sinks. Unpublished output of other sinks is not kept. Default: the output of all sinks is kept.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def observe(store: ObjectStore, epoch: Epoch | None = None, sinks: Collection[st
 
 
 def _list_and_ask(store: ObjectStore) -> Listed:
-    """List the journal, and ask by name for the records that follow: a listing may lag behind a job that goes on."""
+    """List the journal, and read the records that follow by name, since a listing may lag behind a running job."""
     listed = list_journal(store)
     numbers = list(listed.numbers)
     while numbers and exists(store, names.journal(following := JournalNumber(max(numbers) + 1))):
@@ -87,18 +87,18 @@ def _list_and_ask(store: ObjectStore) -> Listed:
 
 
 def plan(store: ObjectStore, observed: Observed) -> CleanupPlan:
-    """Plan the deletions. Lists the storage; writes nothing."""
+    """Plan the deletions. This lists the storage and writes nothing."""
     return plan_cleanup(survey(store, observed.taken, observed.needed))
 
 
 def manifest_objects(name: str, data: bytes) -> list[str]:
-    """Names of the objects that a manifest refers to. Raises `CorruptObject`."""
+    """Return the names of the objects to which a manifest refers. Raises `CorruptObject`."""
     return [obj for table in decode_manifest(name, data).tables for obj in table.objects()]
 
 
 def _observe(store: ObjectStore, listed: Listed, epoch: Epoch | None, sinks: Collection[str] | None) -> Observed:
     numbers = listed.numbers
-    # A takeover below other records never counted: only the highest number says which epoch lives.
+    # A takeover below other records never counted, so only the highest number says which epoch is living.
     newest = read_record(store, max(numbers)).epoch
     living = epoch if epoch is not None else Epoch(newest + 1) if has_ended(store, newest) else newest
     number, base = newest_checkpoint(numbers, lambda each: read_record(store, each))
@@ -121,7 +121,7 @@ def _observe(store: ObjectStore, listed: Listed, epoch: Epoch | None, sinks: Col
 def _kept(
     store: ObjectStore, numbers: Sequence[JournalNumber], living: int, retained: Collection[int]
 ) -> Iterator[CheckpointRecord]:
-    """Older checkpoints that the newest checkpoint retains, and those of the living epoch that are not deleted yet."""
+    """Yield older checkpoints that the newest one retains, and those of the living epoch that are not deleted yet."""
     for number in numbers:
         with suppress(ObjectNotFound, CorruptObject):
             record = read_record(store, number)

@@ -10,9 +10,9 @@ Invariants
   reported, as are savepoints and everything outside the folders of `names.EPOCH_FOLDERS`.
 - If anything that the base needs cannot be read, nothing is deleted.
 
-The base is the newest checkpoint, at the takeover or at any time later: objects of older epochs that a later record
-names are named by an earlier record too. Clean-up is therefore safe while the job runs, and also in a JobMaster that
-was fenced without knowing it. Objects of living epochs belong to the registry.
+The base is the newest checkpoint, at the takeover or at any later time: if a later record names an object of an older
+epoch, an earlier record names it too. So clean-up is safe while the job runs, and also in a JobMaster that does not
+know yet that it was fenced. The registry owns objects of living epochs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,29 +32,28 @@ DELETE_BATCH = 500
 READS_MAX = 8
 
 StagedFiles = Callable[[str, Sequence[bytes]], Iterable[str]]
-"""Function from a sink's name and committables to the names of the staged files, in the job's storage, that they refer
-to."""
+"""A function that maps a sink's name and committables to the names of their staged files in the job's storage."""
 
 ManifestObjects = Callable[[str, bytes], Iterable[str]]
-"""Function from a manifest's name and data to the names of the objects it refers to. Raises `CorruptObject`."""
+"""A function that maps a manifest's name and data to the names of its objects. Raises `CorruptObject`."""
 
 
 @dataclass(frozen=True)
 class StorageSurvey:
-    """Observed facts that a plan is made from. `older_records` lie below the base (below the epoch if there is no
-    base); the value None is a record that cannot be read."""
+    """Observed facts from which a plan is made. `older_records` have numbers below the base (below the epoch if there
+    is no base). The value None is a record that cannot be read."""
 
     epoch: Epoch
     needed: frozenset[str]
     older_records: Mapping[JournalNumber, Record | None]
     listing: Sequence[ObjectInfo]
     retained: frozenset[int] = frozenset()
-    """Numbers of the records that the base retains beside itself."""
+    """Numbers of the other records that the base retains."""
 
 
 @dataclass(frozen=True)
 class CleanupPlan:
-    """Objects and records to delete, in that order, and unknown names that are left alone."""
+    """Objects and records to delete, and unknown names that are not touched."""
 
     expired: list[JournalNumber] = field(default_factory=list)
     deleted: list[ObjectInfo] = field(default_factory=list)
@@ -62,7 +61,7 @@ class CleanupPlan:
     unknown: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """Lines for people: a line for each object, then the sums."""
+        """Return lines for people to read: a line for each object, then the sums."""
         lines = [f"delete {names.journal(number)}" for number in self.expired]
         lines += [f"delete {info.name} ({info.size} bytes)" for info in self.deleted]
         lines += [f"leave  {name} (unknown name)" for name in self.unknown]
@@ -75,7 +74,7 @@ class CleanupPlan:
 
 
 def plan_cleanup(survey: StorageSurvey) -> CleanupPlan:
-    """Divide all objects and records into kept, deleted and unknown; pure."""
+    """Divide all objects and records into kept, deleted and unknown ones. Pure."""
     expired: list[JournalNumber] = []
     unknown: list[str] = []
     for number, record in sorted(survey.older_records.items()):
@@ -98,7 +97,7 @@ def plan_cleanup(survey: StorageSurvey) -> CleanupPlan:
 
 
 def survey(store: ObjectStore, taken: TakenOver, needed: Iterable[str]) -> StorageSurvey:
-    """List records and objects; write nothing. `needed`: the names that `needed_objects` returned for the base."""
+    """List records and objects, and write nothing. `needed`: the names that `needed_objects` returned for the base."""
     below = taken.epoch if taken.base_number is None else taken.base_number
     listing = [info for folder in names.EPOCH_FOLDERS for info in store.list(folder)]
     retained = frozenset(taken.base.retains if taken.base is not None else ())
@@ -111,7 +110,7 @@ def needed_objects(
     """Collect the names of all objects that a restart from `base` reads: those in the record, in its manifests, and in
     its groups still to be published.
 
-    Once a later checkpoint is recorded, objects that only `base` needs may be gone (`ObjectNotFound`). Raises
+    After a later checkpoint is recorded, objects that only `base` needs may be missing (`ObjectNotFound`). Raises
     `StorageError` or `CorruptObject` if an object cannot be read.
     """
     if base is None:

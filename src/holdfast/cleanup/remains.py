@@ -7,8 +7,8 @@
     staging/          of runs that are over, and of batches that were committed: deleted here, unless a
                       committable names it that may still be published
 
-Correctness rests on a snapshot taken before the listing (`Outstanding`): names only lose users, so an object without
-users then has none now. `schedule` decides when this runs; `janitor` handles older epochs.
+This is correct because a snapshot is taken before the listing (`Outstanding`): names only lose users, so an object
+without users at that time has none now. `schedule` decides when this runs; `janitor` handles older epochs.
 """
 
 from collections.abc import Collection, Mapping
@@ -43,7 +43,7 @@ FOLDERS_MAX = 32
 
 
 class Remains:
-    """Leftovers of an epoch."""
+    """The leftovers of an epoch."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class Remains:
         self._targets = targets
 
     def stored(self, dead: Collection[Incarnation], resolved: int) -> frozenset[str]:
-        """Names of objects stored by `dead` incarnations, of objects stored for checkpoints up to `resolved`, and of
-        strays of sources. Some may still be in use. Acknowledgements may have died with their senders, and none
-        completes these checkpoints any more.
+        """Return the names of objects that `dead` incarnations stored, of objects stored for checkpoints up to
+        `resolved`, and of sources' unused objects. Some may still be in use. Acknowledgements may have been lost with
+        their senders, and none completes these checkpoints any more.
         """
         found = self._source_objects.strays()
         for folder in [*self._folders(dead), *names.checkpoint_folders(self._epoch)]:
@@ -77,7 +77,7 @@ class Remains:
         return frozenset(found)
 
     def drop_staged(self, outstanding: Outstanding) -> None:
-        """Delete staged files that nobody will publish, in the job's storage and at the targets of sinks."""
+        """Delete staged files that will never be published, in the job's storage and at the targets of sinks."""
         named = Named(self._store, self._job_id)
         for sink, committables in outstanding.committables.items():
             for each in committables:

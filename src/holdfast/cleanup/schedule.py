@@ -1,9 +1,8 @@
-"""Times of clean-up: right after the takeover and after each failover, and repeatedly later.
+"""The times of clean-up: directly after the takeover and each failover, and then repeatedly.
 
-A repeated put, or a put of a process that was given up, may land long after its folder was listed. Folders are
-therefore listed again a minute after a takeover or failover, and then every five minutes. Clean-up has a thread of its
-own: neither the start nor the job waits for it. `remains` finds objects of this epoch, `janitor` objects of older
-epochs.
+A repeated put, or a put of a process that counts as dead, may take effect long after its folder was listed. So folders
+are listed again a minute after a takeover or failover, and then every five minutes. Clean-up has its own thread:
+neither the start nor the job waits for it. `remains` finds objects of this epoch, `janitor` objects of older epochs.
 """
 
 from collections.abc import Callable, Collection
@@ -25,7 +24,7 @@ AGAIN_AFTER_S = (60.0, 300.0)
 """Seconds from a takeover or failover to the next sweep, and between two sweeps after that."""
 
 OLDER_EVERY = 12
-"""Sweeps between two clean-ups of older epochs, which list the whole storage; the first two sweeps include a
+"""Sweeps between two clean-ups of older epochs, which list the complete storage. The first two sweeps include a
 clean-up."""
 
 
@@ -58,7 +57,7 @@ class CleanupSchedule:
         self._next_s = self._clock.monotonic() + AGAIN_AFTER_S[0]
 
     def died(self, incarnations: Collection[Incarnation], outstanding: Outstanding) -> None:
-        """Note dead incarnations, after everything was deployed anew."""
+        """Note dead incarnations, after all TaskManagers were deployed again."""
         self._dead.update(incarnations)
         dead = sorted(self._dead)
         self._submit(lambda: self._living(dead, outstanding))
@@ -76,11 +75,11 @@ class CleanupSchedule:
             self._submit(self._older)
 
     def finish(self) -> None:
-        """Wait for clean-up in progress, so that a job that runs for a moment each hour cleans up, too."""
+        """Wait for a running clean-up, so that a job which runs only briefly each hour cleans up too."""
         wait_for(self._running)
 
     def close(self) -> None:
-        """Begin nothing more; wait for clean-up in progress, which ends early once `stopped`."""
+        """Begin no more clean-ups, and wait for a running one, which ends early when `stopped`."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _submit(self, work: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""The bytes of the journal's objects: a frame (`storage/framing.py`) around msgpack maps with the fields' names.
+"""The encoding of the journal's objects: a frame (`storage/framing.py`) around msgpack maps with the fields' names.
 
     magic  what                                  payload
     HFJB   job                                   StoredJob
@@ -8,8 +8,8 @@
            manifests/<epoch>/<checkpoint>/sink-… StoredCommittables
     HFSP   savepoint                             StoredSavepoint
 
-A reader refuses an unknown version, an unknown field, a damaged object, and an object that says that it is another
-than its name says, with `CorruptObject`, which names the object. Stored data is never unpickled.
+A reader refuses an unknown version, an unknown field, a damaged object, and an object whose content does not fit its
+name, with a `CorruptObject` that names the object. Stored data is never unpickled.
 """
 
 from typing import TypeVar
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class StoredJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Values fixed for the life of a job's storage. `layout_version` is the version of the storage as a whole."""
+    """Values that never change in a job's storage. `layout_version` is the version of the complete storage's layout."""
 
     job_id: JobId
     layout_version: int
@@ -45,7 +45,7 @@ class StoredJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 
 class StoredBegun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Mark that a checkpoint was recorded: a journal that has the mark but no checkpoint record has lost it.
+    """The mark that a checkpoint was recorded. A journal with the mark but without a checkpoint record has lost it.
 
     `record` is the number of a checkpoint record that was in the journal then. It is for people: readers look only at
     the mark's presence.
@@ -55,11 +55,10 @@ class StoredBegun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A group of a sink's committables, in the order of batches and units. Each committable has the sink's own
-    encoding.
+    """A group of a sink's committables, in the order of batches and units. Each committable is encoded by the sink.
 
-    `layout`: the settings by which the group is to be published, in the sink's own encoding. `watermark_us`: the
-    watermark of the group's last batch, for sinks whose rows come under one.
+    `layout`: the settings with which to publish the group, encoded by the sink. `watermark_us`: the watermark of the
+    group's last batch, for sinks whose rows have a watermark.
     """
 
     sink: str
@@ -67,13 +66,13 @@ class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     layout: bytes
     watermark_us: int | None = None
     job: JobId | None = None
-    """The job's id. This and the numbers of the checkpoint are None in objects from before they said so."""
+    """The job's id. The id and the numbers of the checkpoint are None in objects of older versions."""
     epoch: Epoch | None = None
     checkpoint: CheckpointId | None = None
 
 
 class StoredSavepoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A checkpoint that was copied with all objects that a restart reads, so that its folder can be moved.
+    """A checkpoint that was copied with all objects that a restart reads, so that the folder can be moved.
 
     `storage` is the URL from which it was copied, for people. `record` holds no groups of output.
     """

@@ -1,14 +1,13 @@
-"""Takeover of a job's storage: every older JobMaster then finds its next number taken.
+"""Takeover of a job's storage. Afterwards every older JobMaster finds the number of its next record taken.
 
     list ──► read the base ──► put own takeover at highest + 1 ──► list until it is shown ──► base there, nothing above:
       ▲            │ gone            │ taken                          │ else                        it counts
       └────────────┴─────────────────┴────────────────────────────────┘  start over, having done nothing else
 
-Listings may lag behind, reads by name may not. Records that follow those in a listing are asked for by name, since a
-JobMaster that lives keeps each of its records for a while after the next. A listing that shows the own takeover shows
-all that was put before it, and whether there is a record above, or the mark `journal/begun`, is asked by name.
-
-`journal.Journal` owns the records that follow.
+Listings may lag behind, but reads by name may not. Records that follow those in a listing are read by name, since a
+living JobMaster keeps each of its records for a while after the next one. A listing that shows the JobMaster's own
+takeover shows everything that was put before it. Whether there is a record above it, or the mark `journal/begun`, is
+found by name. `journal.Journal` owns the records that follow.
 """
 
 import itertools
@@ -35,12 +34,11 @@ to six seconds at 7) and mistake a change during a listing, or a listing that la
 
 
 FOLLOWED_MAX = 1_000
-"""Bound on the records above those of a listing that are asked for by name; beyond it, the put finds its number
-taken."""
+"""Most records above those of a listing that are read by name. If there are more, the put finds its number taken."""
 
 
 class TakenOver(NamedTuple):
-    """The new epoch, and the checkpoint that the job goes on from (None if there is none)."""
+    """The new epoch, and the checkpoint from which the job continues (None if there is none)."""
 
     epoch: Epoch
     base_number: JournalNumber | None
@@ -62,8 +60,8 @@ def take_over(
     CorruptObject
         A record cannot be read, or the newest is lost; nothing was written.
     StorageError
-        The store did not answer, or others kept taking over, `attempts_max` times. A takeover that was sent may still
-        be written: it stops the JobMaster before it, and the next JobMaster starts as usual.
+        The store did not answer `attempts_max` times, or other JobMasters took over as often. A takeover that was sent
+        may still be written: it stops the previous JobMaster, and the next JobMaster starts as usual.
     """
     patience = Patience(attempts_max, wait)
     while True:
@@ -80,10 +78,10 @@ def take_over(
 def take_over_from(
     store: ObjectStore, leader: Epoch, *, job: JobId | None = None, attempts_max: int = ATTEMPTS_MAX
 ) -> TakenOver | None:
-    """Fence the JobMaster of the epoch `leader` (0: there was none), in a single attempt.
+    """Fence the JobMaster of the epoch `leader` (0: there was none) in a single attempt.
 
-    None: another epoch is the newest, or a record came between; the caller looks again at who leads. Raises the errors
-    of `take_over`.
+    Returns None if another epoch is the newest, or if another record was written meanwhile. The caller then looks for
+    the leader again. Raises the errors of `take_over`.
     """
     try:
         return _attempt(store, job, Patience(attempts_max, back_off), leader)
@@ -92,7 +90,7 @@ def take_over_from(
 
 
 def newest_epoch(store: ObjectStore) -> Epoch:
-    """The epoch that took over last; 0 if none has. Raises `CorruptObject`, `StorageError`."""
+    """Return the epoch that took over last; 0 if none has. Raises `CorruptObject`, `StorageError`."""
 
     def read(number: JournalNumber) -> Record | None:
         try:
@@ -105,14 +103,14 @@ def newest_epoch(store: ObjectStore) -> Epoch:
 
 
 class Listed(NamedTuple):
-    """The records' numbers in a listing of the journal, and whether a checkpoint was ever recorded."""
+    """The numbers of the records in a listing of the journal, and whether a checkpoint was ever recorded."""
 
     numbers: list[JournalNumber]
     begun: bool
 
 
 def list_journal(store: ObjectStore) -> Listed:
-    """List the journal's records; unknown names in the folder are passed over."""
+    """List the journal's records. Unknown names in the folder are ignored."""
     parsed = [names.parse(info.name) for info in store.list(names.JOURNAL)]
     numbers = [name.number for name in parsed if isinstance(name, names.JournalName)]
     begun = any(isinstance(name, names.BegunName) for name in parsed) or exists(store, names.begun())
@@ -120,7 +118,7 @@ def list_journal(store: ObjectStore) -> Listed:
 
 
 def exists(store: ObjectStore, name: str) -> bool:
-    """Ask for an object by name, since a listing may lag behind. Raises `StorageError` if the store does not answer."""
+    """Return whether an object exists, by reading it, since a listing may lag behind. Raises `StorageError`."""
     try:
         store.get(name)
     except ObjectNotFound:
@@ -129,7 +127,7 @@ def exists(store: ObjectStore, name: str) -> bool:
 
 
 def journal_numbers(store: ObjectStore) -> list[JournalNumber]:
-    """Numbers of the records in a listing of the journal."""
+    """Return the numbers of the records in a listing of the journal."""
     return list_journal(store).numbers
 
 
@@ -140,7 +138,8 @@ def read_record(store: ObjectStore, number: JournalNumber) -> Record:
 
 
 def read_retained(store: ObjectStore, base: CheckpointRecord | None) -> dict[JournalNumber, CheckpointRecord]:
-    """Read the checkpoint records that a base retains beside itself, oldest first, without those that are gone."""
+    """Read the other checkpoint records that a base retains, oldest first. Records that no longer exist are left
+    out."""
     found: dict[JournalNumber, CheckpointRecord] = {}
     for number in map(JournalNumber, sorted(base.retains if base is not None else ())):
         with suppress(ObjectNotFound):
@@ -153,7 +152,7 @@ def read_retained(store: ObjectStore, base: CheckpointRecord | None) -> dict[Jou
 def newest_checkpoint(
     numbers: Collection[JournalNumber], read: Callable[[JournalNumber], Record | None]
 ) -> tuple[JournalNumber, CheckpointRecord] | tuple[None, None]:
-    """The newest checkpoint record among these numbers. `read` may return None for a record that is gone."""
+    """Return the newest checkpoint record among these numbers. `read` may return None for a missing record."""
     for number in rules.base_search_order(numbers, rules.number_for_put(numbers)):
         record = read(number)
         if isinstance(record, CheckpointRecord):
@@ -164,7 +163,7 @@ def newest_checkpoint(
 def find_base(
     list_: Callable[[], Listed], read: Callable[[JournalNumber], Record | None], url: str, wait: rules.Wait = back_off
 ) -> tuple[Listed, JournalNumber | None, CheckpointRecord | None]:
-    """List the journal, with the records that follow the listed ones, and find the newest checkpoint in it.
+    """List the journal, including the records that follow the listed ones, and find its newest checkpoint.
 
     A JobMaster that appends and expires records during a listing can make a record seem lost. A loss is therefore
     reported only after `LOST_SEEN` listings in a row show it.
@@ -210,7 +209,7 @@ def lost(missing: JournalNumber, listed: Listed, newest: JournalNumber | None) -
 
 
 def mark_begun(store: ObjectStore, number: JournalNumber, patience: Patience) -> None:
-    """Write the mark that a checkpoint was recorded, so that a lost record can be told from a job without checkpoints.
+    """Write the mark that a checkpoint was recorded. It distinguishes a lost record from a job without checkpoints.
 
     Raises `StorageError` if the outcome is not known; the caller may try again.
     """
@@ -259,8 +258,8 @@ def _read_back(store: ObjectStore, number: JournalNumber, own: Record) -> rules.
     except ObjectNotFound:
         return rules.outcome(own, None)
     except CorruptObject:
-        # Whole-object writes are atomic, so a record that cannot be read is not the caller's: a newer version or a
-        # foreign program wrote it.
+        # Objects are written atomically, so the caller did not write an unreadable record: a newer version or another
+        # program did.
         return rules.PutOutcome.TAKEN
 
 

@@ -1,4 +1,4 @@
-"""The object `<storage>/job`: created once by put-if-absent, read by every start."""
+"""The object `<storage>/job`, which is created once by put-if-absent, and read by every start."""
 
 from uuid import uuid4
 
@@ -27,14 +27,14 @@ def open_job(
 ) -> StoredJob:
     """Read the job that the storage belongs to, or create it with `max_parallelism` in a new storage.
 
-    If several JobMasters start at once, exactly one creates the job and all return the same. A stored `max_parallelism`
-    stays; with `explicit` (the user has set it) a different value is refused. A different `name` is refused too, if
-    both are set.
+    If several JobMasters start at once, exactly one creates the job, and all return the same job. A stored
+    `max_parallelism` never changes. With `explicit` (the user has set it) a different value is refused. A different
+    `name` is refused too, if both are set.
 
     Raises
     ------
     JobRefused
-        The storage holds something else, an unknown layout, a journal without a job, another job, or another
+        The storage contains something else, an unknown layout, a journal without a job, another job, or another
         max_parallelism; or the store ignores the condition of put-if-absent.
     StorageError
         The store did not answer `attempts_max` times.
@@ -56,7 +56,7 @@ def read_job(store: ObjectStore) -> StoredJob:
 
 
 def is_job(store: ObjectStore) -> bool:
-    """True if the storage holds a job's own object or a journal, damaged or not."""
+    """True if the storage contains the object `job` or a journal, damaged or not."""
     if journal_numbers(store):
         return True
     try:
@@ -67,7 +67,7 @@ def is_job(store: ObjectStore) -> bool:
 
 
 def check_job(url: str, job: StoredJob, record: CheckpointRecord | None) -> None:
-    """Check that a record of a storage's journal is the storage's own. Raises `CorruptObject`."""
+    """Check that a record in a storage's journal was written by the storage's own job. Raises `CorruptObject`."""
     if record is not None:
         number = "a record" if record.number is None else names.journal(record.number)
         names.check_writer(f"{url}: {number}", record.job, [job.job_id])

@@ -1,11 +1,12 @@
 """The journal's writer: appends and expires records.
 
 Invariants
-- A record that was sent is resolved before anything else is appended or deleted. The first record counts as resolved
-  only once the mark `journal/begun` is written, by which its loss can be told from a new journal.
-- `Fenced` is for good: every later call raises it, and nothing is deleted.
+- The outcome of a sent record is found out before anything else is appended or deleted. The first record's outcome
+  counts as known only when the mark `journal/begun` is written, since the mark distinguishes its loss from a new
+  journal.
+- `Fenced` is final: every later call raises it, and nothing is deleted.
 
-Not thread-safe: a single thread of the JobMaster calls it. The objects that records refer to belong to others.
+Not thread-safe: a single thread of the JobMaster calls it. Other parts own the objects to which records refer.
 """
 
 from collections.abc import Iterable
@@ -29,11 +30,11 @@ class Journal:
     Parameters
     ----------
     epoch, base_number
-        As `take_over` or `go_back` returned them.
+        The values that `take_over` or `go_back` returned.
     older
         Numbers of the checkpoint records below the base that are retained.
     attempts_max, wait
-        How often a record is put and read back before `append` gives up with its outcome unknown.
+        How often a record is put and read back before `append` fails with an unknown outcome.
     """
 
     def __init__(
@@ -53,19 +54,19 @@ class Journal:
         self._next = JournalNumber(max(int(epoch), int(base_number or 0)) + 1)
         self._checkpoints = {*older, *([] if base_number is None else [base_number])}
         self._begun = base_number is not None
-        """True once the mark `journal/begun` is known to be written. The takeover writes it if the journal has a
+        """True when the mark `journal/begun` is known to be written. The takeover writes it if the journal has a
         checkpoint."""
         self._sent: CheckpointRecord | None = None
         self._fenced: str | None = None
 
     @property
     def next_number(self) -> JournalNumber:
-        """Number of the next record, or of the record whose outcome is not known yet."""
+        """The number of the next record, or of the record whose outcome is not known yet."""
         return self._next
 
     @property
     def newest(self) -> JournalNumber | None:
-        """The newest checkpoint record known to be written, the base included."""
+        """The newest checkpoint record that is known to be written; it may be the base."""
         return max(self._checkpoints) if self._checkpoints else None
 
     @property
@@ -75,7 +76,7 @@ class Journal:
 
     @property
     def fenced(self) -> bool:
-        """True once another JobMaster was found to have taken over."""
+        """True when another JobMaster is known to have taken over."""
         return self._fenced is not None
 
     def append(self, record: CheckpointRecord) -> JournalNumber:
@@ -103,7 +104,7 @@ class Journal:
         return self.resolve()
 
     def resolve(self) -> JournalNumber:
-        """Go on with the record whose outcome is not known; raises as `append` does."""
+        """Put and read the record again whose outcome is not known. Raises the errors of `append`."""
         if self._sent is None:
             raise ValueError("there is no record to resolve")
         self._check_not_fenced()
@@ -120,7 +121,7 @@ class Journal:
         return written
 
     def expire(self, numbers: Iterable[JournalNumber]) -> None:
-        """Delete subsumed checkpoint records, oldest first. After a failure it may be called again.
+        """Delete subsumed checkpoint records, oldest first. The call may be repeated after a failure.
 
         Raises
         ------
@@ -142,8 +143,8 @@ class Journal:
         self._checkpoints.difference_update(wanted)
 
     def check(self) -> None:
-        """Check that no other JobMaster has taken over; call it before relying on objects that only this JobMaster may
-        delete.
+        """Check that no other JobMaster has taken over. Call this before relying on objects that only this JobMaster
+        may delete.
 
         Raises
         ------
@@ -152,8 +153,8 @@ class Journal:
         StorageError
             The store did not answer.
         """
-        # Above the newest record of this journal nothing is ever deleted, so a takeover that counts has the next number
-        # taken for good. A listing could lag behind it.
+        # Nothing above the newest record of this journal is ever deleted, so after a valid takeover the next number
+        # stays taken. A listing could lag behind.
         self._check_not_fenced()
         if not self.unresolved and exists(self._store, names.journal(self._next)):
             self._end()

@@ -1,8 +1,9 @@
-"""Checks of the objects that a record names; pure.
+"""Checks of the objects that a record names. Pure.
 
-What a record names is read by restarts, copied by savepoints, and deleted once no record names it. Whoever may write to
-a storage can write a record. So each name must be a name that the job's own code gives to an object of that kind, in
-that place and no later than the record: then a record leads to no other object of the storage.
+Restarts read the objects that a record names, savepoints copy them, and clean-up deletes them when no record names them
+any more. A user who may write to a storage can forge a record. So each name must be one that the job's own code gives
+to an object of that kind, in that field and no later than the record. Then a forged record leads to no other object of
+the storage.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,7 @@ COPIED = GatheredName | ManifestName | ChangelogName | SharedName | SourceName |
 
 
 def check_objects(name: str, record: CheckpointRecord, number: JournalNumber | None) -> None:
-    """Check all names of objects in a record that is stored as the object `name`, with that number. Raises
+    """Check all names of objects in the record with the number `number`, stored as the object `name`. Raises
     `CorruptObject`."""
     strange = [
         *_strange_manifests(record),
@@ -52,9 +53,9 @@ def check_copies(name: str, copies: Iterable[str], epoch: Epoch) -> None:
 
 
 def _strange_manifests(record: CheckpointRecord) -> list[str]:
-    """Return all manifests if they are not those of a single checkpoint, which may be older than the record.
+    """Return all manifests unless they belong to one single checkpoint, which may be older than the record.
 
-    Manifests that the record says to be of an older checkpoint are older than the others, and of other TaskManagers.
+    Manifests in `older_manifests` must be older than the others, and of other TaskManagers.
     """
     parsed = {each: names.meaning(each) for each in record.manifests}
     there = {each: name for each, name in parsed.items() if isinstance(name, ManifestName)}
@@ -77,7 +78,7 @@ def _strange(source: str, objects: Iterable[str], record: CheckpointRecord) -> I
 
 
 def _is_strange(sink: str, ref: GroupRef, record: CheckpointRecord, number: JournalNumber | None) -> bool:
-    """True if the object is not of the sink, or not of an epoch that could store it under the group's number."""
+    """True if the object does not belong to the sink, or to no epoch that could store it under the group's number."""
     parsed = names.meaning(ref.object)
     if not isinstance(parsed, CommittablesName) or parsed.sink != sink:
         return True

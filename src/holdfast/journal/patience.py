@@ -1,4 +1,4 @@
-"""Limits on how long the journal keeps asking a store that does not answer."""
+"""Limits on the journal's attempts at a store that does not answer."""
 
 import random
 import time
@@ -13,12 +13,13 @@ DELAY_S_MAX = 5.0
 
 
 def back_off(attempts: int) -> None:
-    """Sleep 0.1 s after the first attempt, then twice as long each time up to `DELAY_S_MAX`, less up to a half."""
+    """Sleep 0.1 s after the first attempt, then twice as long each time up to `DELAY_S_MAX`, minus a random part of up
+    to a half."""
     time.sleep(doubled_s(DELAY_S_MIN, attempts, DELAY_S_MAX) * random.uniform(0.5, 1.0))
 
 
 class Patience:
-    """Counts attempts at an operation and waits between them; gives up after `attempts_max`."""
+    """Counts attempts at an operation and waits between them. After `attempts_max` attempts it raises an error."""
 
     def __init__(self, attempts_max: int, wait: Wait) -> None:
         self._attempts_max = attempts_max

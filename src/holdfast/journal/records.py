@@ -1,4 +1,4 @@
-"""Data of the journal's records. `codec` turns them into bytes; `fence` and `journal` order them."""
+"""Data of the journal's records. `codec` encodes them; `fence` and `journal` write them in order."""
 
 import msgspec
 
@@ -10,8 +10,8 @@ from holdfast.watermarks import SourceTime
 
 
 class Takeover(msgspec.Struct, frozen=True, tag="takeover", tag_field="kind", forbid_unknown_fields=True):
-    """Record of a takeover by a JobMaster. `epoch` is the record's own number; `nonce` tells it from any other
-    JobMaster's, `job` is the id of the job."""
+    """The record of a takeover by a JobMaster. `epoch` is the record's own number, `nonce` distinguishes it from those
+    of other JobMasters, and `job` is the id of the job."""
 
     epoch: Epoch
     nonce: str
@@ -21,28 +21,29 @@ class Takeover(msgspec.Struct, frozen=True, tag="takeover", tag_field="kind", fo
 class GroupRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A group of a sink's committables that is not known to be published.
 
-    `number` is the number of the first record that held the group. The group is published under it, however many later
-    records carry the group. `object` names the stored committables.
+    `number` is the number of the first record that contained the group. The group is published under this number,
+    however many later records contain it. `object` names the stored committables.
     """
 
     number: int
     object: str
-    """Name, or reference in a gathered object (`holdfast.references`)."""
+    """A name, or a reference to a part of a gathered object (`holdfast.references`)."""
 
 
 class OperatorIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Operator's key columns and each table's Arrow schema (IPC bytes); a restart compares new code with them."""
+    """An operator's key columns and the Arrow schema of each of its tables (IPC bytes). A restart compares new code
+    with them."""
 
     key_columns: tuple[str, ...]
     tables: dict[str, bytes]
 
 
 class PartIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A source, operator or sink as a start declared it; a restart compares those that have no name of their own.
+    """A source, operator or sink as a start declared it. A restart compares those that the user did not name.
 
-    `kind` is empty if the user named it. `inputs` are names of the sources and operators that it reads. `digest` is of
-    its whole description (`graph/declared_parts.py`), for an operator with a second digest, of its settings, after a
-    hyphen; records of earlier releases lack it.
+    `kind` is empty if the user named the part. `inputs` are the names of the sources and operators that it reads.
+    `digest` is the digest of its complete description (`graph/declared_parts.py`); for an operator a digest of its
+    settings follows after a hyphen, which records of earlier releases lack.
     """
 
     role: str
@@ -75,23 +76,24 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     watermarks: dict[str, SourceTime] = {}
     """Progress of event time, by source and column."""
     settings: dict[str, str] = {}
-    """Checkpoint settings that may change while a query runs, as text; values at the time of the record."""
+    """Checkpoint settings that may change while a query runs, as text, with their values at the time of the record."""
     retains: list[int] = []
-    """Numbers of the older checkpoint records that are kept beside this record. If a number's record is gone, it has
+    """Numbers of the older checkpoint records that are kept besides this one. If such a record is missing, it has
     expired since."""
     started_from: int | str = 0
-    """Number of the record, or id of the savepoint, that a start last went back to (`start_from`); 0 if no start ever
+    """Number of the record, or id of the savepoint, to which a start last went back (`start_from`); 0 if no start ever
     did."""
     behind: Behind = {}
-    """Splits that failed and have not caught up since; each with the record since which it stands."""
+    """Splits that failed and have not caught up since, each with the record at which it got stuck."""
     parts: dict[str, PartIdentity] = {}
     """All sources, operators and sinks by name; empty in records before version 8."""
     given_up: list[str] = []
-    """Names whose stored state the start that wrote the record gave up (`drop_state`)."""
+    """Names whose stored state was dropped by the start that wrote the record (`drop_state`)."""
     job: JobId | None = None
     """The job's id. None: written before records had it."""
     origins: list[JobId] = []
-    """Ids of the jobs from whose savepoints this job began: objects that it names may be theirs."""
+    """Ids of the jobs from whose savepoints this job began. Those jobs may have written objects that the record
+    names."""
     number: JournalNumber | None = None
     """The record's own number. None: written before records had it."""
     clock: ClockReading | None = None
@@ -99,16 +101,16 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     kept: dict[str, str | int | float | None] = {}
     """Updates of checkpoint settings that later starts apply as well; a trigger as its text."""
     older_manifests: list[str] = []
-    """Manifests among `manifests` that are of an older checkpoint: their TaskManagers were missing at this one."""
+    """Manifests among `manifests` of an older checkpoint, since their TaskManagers were missing at this one."""
     losses: list[LostRows] = []
-    """Rows that the job has lost for good by this checkpoint, and not by an older checkpoint."""
+    """Rows that the job has finally lost between the previous checkpoint and this one."""
 
     def writers(self) -> frozenset[JobId]:
-        """The jobs that may have written the objects in this record; empty if it does not say so."""
+        """Return the jobs that may have written the objects in this record; empty if the record does not name any."""
         return frozenset() if self.job is None else frozenset([self.job, *self.origins])
 
     def objects(self) -> list[str]:
-        """Names of all objects in this record, without doubles, in order."""
+        """Return the names of all objects in this record, each once, in order."""
         found = list(self.manifests)
         for chunks in self.source_objects.values():
             found += chunks

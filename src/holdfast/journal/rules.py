@@ -1,5 +1,5 @@
-"""The rules of the journal, pure: observed facts in, a decision out. `fence` and `journal` carry them out,
-and the model in the tests explores them.
+"""The rules of the journal. They are pure functions from observed facts to a decision. `fence` and `journal` carry the
+decisions out, and the model in the tests explores them.
 
     number    1      2      3      4      5      6
             ┌──────┬──────┬──────┬──────┬──────┬──────┐
@@ -10,11 +10,11 @@ and the model in the tests explores them.
 
 Invariants
 - A record is put at the highest number + 1, if absent, and never changed.
-- Only the highest number counts; it is never deleted, and a takeover record never is.
+- Only the record with the highest number counts. It is never deleted, and neither is any takeover record.
 - A takeover counts only if a listing begun after its put shows it, nothing above it, and its base: a number that was
   freed can be created again by a candidate that was paused between its listing and its put. A listing that lags behind
   does not show the takeover; one that shows it shows all that was put before it.
-- The outcome of a put is known only by reading the number back.
+- Only reading the number back shows the outcome of a put.
 - Above the newest checkpoint there are only takeovers, without a gap: each was put at the highest number + 1, and
   nothing above the newest checkpoint is ever deleted. Once a checkpoint was recorded (the mark `journal/begun` says
   so), a checkpoint record always exists. If either does not hold, the newest record was lost.
@@ -32,19 +32,19 @@ class PutOutcome(Enum):
 
     WRITTEN = auto()
     TAKEN = auto()
-    """Another record has the number: a JobMaster is fenced, a candidate starts over."""
+    """Another record has the number. A JobMaster is then fenced; a candidate starts over."""
     ABSENT = auto()
-    """No record has the number yet. The put may still take effect: put the same bytes again, and do nothing else
-    meanwhile."""
+    """No record has the number yet. The put may still take effect, so put the same bytes again, and do nothing else
+    until then."""
 
 
 def number_for_put(numbers: Iterable[JournalNumber]) -> JournalNumber:
-    """Number for the next record, by a listing."""
+    """Return the number for the next record, given the numbers in a listing."""
     return JournalNumber(max(numbers, default=0) + 1)
 
 
 def outcome(own: Record, found: Record | None) -> PutOutcome:
-    """Outcome of the put of `own`, given the record `found` at its number (None: no record).
+    """Return the outcome of the put of `own`, given the record `found` at its number (None: no record).
 
     The nonce decides, not equality: a position may be NaN.
     """
@@ -56,36 +56,36 @@ def outcome(own: Record, found: Record | None) -> PutOutcome:
 def takeover_counts(
     number: JournalNumber, base: JournalNumber | None, listed: Collection[JournalNumber], begun: bool
 ) -> bool:
-    """Decide if a takeover at `number` counts, by a listing begun after its put and the mark in it.
+    """Decide if a takeover at `number` counts, given a listing that began after its put, and whether the mark exists.
 
-    The listing must show the takeover (otherwise it lags, and is repeated). No record may lie above it, and its base
-    must still be the newest checkpoint. A checkpoint recorded since the first listing lies above, unless it was lost;
-    then the base has expired or the mark has appeared.
+    The listing must show the takeover (otherwise it lags, and is repeated). There must be no record above it, and its
+    base must still be the newest checkpoint. A checkpoint recorded since the first listing is above it, unless it was
+    lost; in that case the base has expired or the mark has appeared.
     """
     base_stays = not begun if base is None else base in listed
     return max(listed, default=0) == number and base_stays
 
 
 def newest_epoch(numbers: Collection[JournalNumber], base: JournalNumber | None, base_epoch: Epoch | None) -> Epoch:
-    """The epoch that took over last; 0 if none has. Above the newest checkpoint lie only takeovers, each of which has
-    its number for an epoch."""
+    """Return the epoch that took over last; 0 if none has. Above the newest checkpoint there are only takeovers, and
+    the epoch of a takeover is its number."""
     highest = max(numbers, default=JournalNumber(0))
     return Epoch(highest) if base is None or base_epoch is None or highest > base else base_epoch
 
 
 def base_search_order(numbers: Iterable[JournalNumber], below: JournalNumber) -> list[JournalNumber]:
-    """Order in which to search for the base: the first checkpoint record in it is the newest."""
+    """Return the order in which to search for the base: the first checkpoint record in it is the newest."""
     return sorted((number for number in numbers if number < below), reverse=True)
 
 
 def missing_record(
     numbers: Collection[JournalNumber], begun: bool, newest: JournalNumber | None
 ) -> JournalNumber | None:
-    """Number of a record that was lost from the journal, by a complete listing; None if no loss is known.
+    """Return the number of a record that the journal has lost, given a complete listing; None if no loss is known.
 
     `newest` is the newest checkpoint among `numbers`; `begun` is true if a checkpoint was ever recorded. If all
-    checkpoints are lost and nothing lies above, the lost record has the number returned or a higher number. The loss of
-    a record cannot be seen if the checkpoint before it has not expired and nothing lies above.
+    checkpoints are lost and there is no record above them, the lost record has the returned number or a higher one. The
+    loss of a record cannot be detected if the previous checkpoint has not expired and no record follows.
     """
     lowest, stop = 1 if newest is None else newest + 1, number_for_put(numbers)
     gaps = [number for number in map(JournalNumber, range(lowest, stop)) if number not in numbers]
@@ -100,7 +100,7 @@ def refused_expiry(
     newest: JournalNumber | None,
     resolved: bool,
 ) -> str | None:
-    """Reason not to delete these records now; None if they may be deleted.
+    """Return the reason not to delete these records now; None if they may be deleted.
 
     `checkpoints` are the numbers known to be checkpoint records; `newest` is the highest of them.
     """
@@ -115,4 +115,4 @@ def refused_expiry(
 
 
 Wait = Callable[[int], None]
-"""Function called between two attempts with the number of attempts made so far, from 1."""
+"""A function that is called between two attempts with the number of attempts made so far, starting at 1."""

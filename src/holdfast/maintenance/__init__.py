@@ -1,4 +1,4 @@
-"""Maintenance: stored data read as a whole.
+"""Maintenance: checks of all stored data.
 
 Files in reading order: `verify`, `objects`, `report`.
 """

@@ -1,4 +1,4 @@
-"""Checks of stored data, read block by block as a restart would; nothing is kept.
+"""Checks of stored data. Objects are read block by block, as by a restart, and nothing is kept.
 
 Each check takes the bytes of an object and raises `Wrong` if they differ from the checkpoint's description.
 """
@@ -24,7 +24,7 @@ Key = tuple[object, ...]
 
 
 class Wrong(Exception):
-    """Difference between an object and its description: the finding, and the expectation."""
+    """A difference between an object and its description: what was found, and what was expected."""
 
     def __init__(self, found: str, expected: str) -> None:
         super().__init__(f"found {found}, expected {expected}")
@@ -40,7 +40,7 @@ class Check:
     name: str
     """Name of the object."""
     what: str
-    """Content of the object and the checkpoint that needs it, in words."""
+    """The object's content, and the checkpoint that needs it, in words."""
     length: int
     key: Key
     """Distinguishes this check from others of the same object."""
@@ -106,12 +106,12 @@ def copy_check(kind: str, copy: CopiedObject) -> Check:
                 f"{copy.size:,} bytes with checksum {copy.crc32:#010x}: {what}",
             )
 
-    # Of no length of its own: checks of the content say how much there is to read.
+    # This check has no length: the checks of the content say how much there is to read.
     return Check(kind, copy.name, what, 0, (copy.size, copy.crc32), _guarded(run, what))
 
 
 def _guarded(run: Callable[[memoryview], None], what: str) -> Callable[[memoryview], None]:
-    """Turn every error that a reader raises about the bytes into a finding."""
+    """Turn every error that a reader raises about the bytes into a `Wrong`."""
 
     def guarded(data: memoryview) -> None:
         try:

@@ -17,7 +17,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
-    """A problem in an object: its name, the finding, and the expectation with the checkpoint that needs it."""
+    """A problem in an object: its name, what was found, and what was expected, with the checkpoint that needs it."""
 
     object: str
     found: str
@@ -25,7 +25,7 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 
 
 class ObjectCount(msgspec.Struct):
-    """Number of objects and bytes read of a kind."""
+    """The number of objects and bytes of a kind that were read."""
 
     objects: int = 0
     bytes: int = 0
@@ -66,7 +66,7 @@ class Report(msgspec.Struct):
         self.read[kind].bytes += size_bytes
 
     def wrong(self, kind: str, name: str, found: str, expected: str) -> None:
-        """Note a problem of an object of that kind, by its name or a reference; an equal problem is noted once."""
+        """Note a problem of an object of that kind. `name` may be a reference. Equal problems are noted once."""
         problem = Problem(object_of(name), found, expected)
         if problem not in self.problems:
             self.problems.append(problem)

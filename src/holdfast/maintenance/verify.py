@@ -1,12 +1,12 @@
-"""`verify`: reads every object that the retained checkpoints refer to and reports problems. Writes nothing.
+"""`verify` reads every object to which the retained checkpoints refer, and reports problems. It writes nothing.
 
     job, journal ──► records ──► manifests, committables, source chunks ──► log pieces, parts, staged files
                                                                                  each object once
 
-Invariants: bytes are released at once, so that terabytes fit; an object without a problem is not read again. A running
-job subsumes checkpoints meanwhile: after a problem the journal is read again, so that only real losses are reported.
-Files at sinks' own targets are not read. Of a savepoint, the list of copies is checked as well: each object's size and
-checksum.
+Invariants: bytes are released at once, so that terabytes can be checked. An object without a problem is not read again.
+A running job may subsume checkpoints meanwhile, so the journal is read again after a problem, and only real losses are
+reported. Files at sinks' own targets are not read. For a savepoint, the list of copies is checked as well: each
+object's size and checksum.
 """
 
 import itertools
@@ -68,7 +68,7 @@ def _unreadable(store: ObjectStore, error: CorruptObject) -> Report:
 
 
 class _Verification:
-    """A round of verification. `verified`: checks of earlier rounds that found nothing wrong."""
+    """One round of verification. `verified`: the checks of earlier rounds that found no problem."""
 
     def __init__(self, store: ObjectStore, verified: set[Key], progress: OnProgress) -> None:
         self._store = store
@@ -79,7 +79,7 @@ class _Verification:
         self._copies: dict[str, CopiedObject] = {}
         """Copies that a savepoint lists."""
         self._unread: dict[str, tuple[str, str, list[str]]] = {}
-        """Objects that cannot be read: the kind, the finding, and everything that they were to hold."""
+        """Objects that cannot be read: the kind, what was found, and everything that they should contain."""
 
     def run(self, listed: Listed) -> Report:
         self._read_job()
@@ -93,7 +93,7 @@ class _Verification:
         return self._finished()
 
     def run_savepoint(self, savepoint: StoredSavepoint) -> Report:
-        """Check a savepoint's checkpoint, and that each object is as it was when it was copied."""
+        """Check a savepoint's checkpoint, and that no object has changed since it was copied."""
         report, record = self._report, savepoint.record
         report.job, report.job_id, report.epoch = savepoint.job.name, savepoint.job.job_id, record.epoch
         report.count(kinds.JOB, 0)
@@ -332,7 +332,7 @@ class _Verification:
         self._report.count(next(iter(checks)).kind, length if size_bytes is None else size_bytes)
         return length
 
-    # --- in common ----------------------------------------------------------------------------------------------------
+    # --- shared -------------------------------------------------------------------------------------------------------
 
     def _get(self, kind: str, name: str, expected: str, *, missing_is_wrong: bool = True) -> bytes | None:
         try:

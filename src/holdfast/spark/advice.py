@@ -1,4 +1,4 @@
-"""Advises on settings of a cluster manager that would end or starve a job that itself survives losses. Pure."""
+"""Advice on cluster manager settings that would end or starve a job, although the job itself survives losses. Pure."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,8 @@ FAILURES_COUNTED = ("spark.executor.maxNumFailures", "spark.executor.failuresVal
 
 
 def advice(master: str, setting: SparkSetting, processes: int, senders: int) -> list[str]:
-    """Return a line for each setting to think about; `processes`: slots of TaskManagers, `senders`: of senders."""
+    """Return a line for each setting to reconsider. `processes`: slots for TaskManagers, `senders`: slots for
+    senders."""
     return [
         *_executor_failures(master, setting),
         *_driver_attempts(master, setting),
@@ -19,7 +20,7 @@ def advice(master: str, setting: SparkSetting, processes: int, senders: int) -> 
 
 
 def _executor_failures(master: str, setting: SparkSetting) -> list[str]:
-    """Spark ends an application that has lost so many executors, which is the sum over its whole life by default."""
+    """Spark ends an application after so many lost executors, by default counted over its complete life."""
     if not master.startswith(("yarn", "k8s")) or any(setting(name) is not None for name in FAILURES_COUNTED):
         return []
     return [
@@ -30,7 +31,7 @@ def _executor_failures(master: str, setting: SparkSetting) -> list[str]:
 
 
 def _driver_attempts(master: str, setting: SparkSetting) -> list[str]:
-    """YARN starts a lost driver again in cluster mode, by default once in the application's whole life."""
+    """YARN restarts a lost driver in cluster mode, by default only once in the application's life."""
     if not master.startswith("yarn") or setting("spark.submit.deployMode") != "cluster":
         return []
     if setting("spark.yarn.am.attemptFailuresValidityInterval") is not None:
@@ -43,7 +44,7 @@ def _driver_attempts(master: str, setting: SparkSetting) -> list[str]:
 
 
 def _decommission(master: str, setting: SparkSetting) -> list[str]:
-    """Spark tells of machines that are to go only if it is allowed to decommission executors."""
+    """Spark reports machines that are about to be removed only if decommissioning is enabled."""
     is_cluster = master.startswith(("yarn", "k8s", "spark://"))
     if not is_cluster or str(setting("spark.decommission.enabled")).lower() == "true":
         return []
@@ -54,7 +55,7 @@ def _decommission(master: str, setting: SparkSetting) -> list[str]:
 
 
 def _idle(setting: SparkSetting, processes: int, senders: int) -> list[str]:
-    """Executors come when tasks wait under dynamic allocation: a job that has lost some waits for new ones."""
+    """Executors start only when tasks wait under dynamic allocation, so a job that has lost some waits for new ones."""
     if str(setting("spark.dynamicAllocation.enabled")).lower() != "true":
         return []
     least = int(setting("spark.dynamicAllocation.minExecutors") or 0)

@@ -1,10 +1,10 @@
-"""Slots that the queries of a Spark application hold for as long as they run, so that several fit beside each other.
+"""Slots that the queries of a Spark application hold while they run, so that several queries fit into it.
 
     TaskManagers and senders that a user asked for: firm      senders by default: given up for a later query, and taken
                                                               again when a query ends
     a slot that nobody holds: for the short Spark jobs of all queries
 
-Pure, apart from the lock. Only queries of this driver are known; other Spark jobs come and go.
+Pure except for the lock. Only the queries of this driver are known; other Spark jobs are not counted.
 """
 
 import threading
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from holdfast.errors import JobRefused
 
 SHARED = 1
-"""Slots that are left for short Spark jobs of all queries. With more, fewer senders stay."""
+"""Slots that are left for the short Spark jobs of all queries. A higher value leaves fewer slots for senders."""
 
 
 @dataclass
 class Claim:
-    """The slots of a query. `senders`: senders that stay now; `wished`: as many as it would have alone."""
+    """The slots of a query. `senders`: its long-running senders now. `wished`: the number it would have alone."""
 
     name: str
     processes: int
@@ -29,12 +29,12 @@ class Claim:
 
     @property
     def firm(self) -> int:
-        """Slots that are not given up."""
+        """The slots that the query does not yield to other queries."""
         return self.processes + (self.senders if self.is_firm else 0)
 
     @property
     def total(self) -> int:
-        """Slots that the query holds."""
+        """The slots that the query holds."""
         return self.processes + self.senders
 
     def __str__(self) -> str:
@@ -50,22 +50,22 @@ class SlotClaims:
         self._claims: list[Claim] = []
 
     def firm(self) -> int:
-        """Slots that other queries do not give up."""
+        """Return the slots that queries do not yield."""
         with self._lock:
             return sum(each.firm for each in self._claims)
 
     def held(self) -> int:
-        """Slots that queries hold now."""
+        """Return the slots that queries hold now."""
         with self._lock:
             return sum(each.total for each in self._claims)
 
     def claim(
         self, name: str, slots: int, processes: int, explicit: int | None, senders_of: Callable[[int], int]
     ) -> Claim:
-        """Claim slots of the `slots` that there are: first for TaskManagers, then for senders in those that are left.
+        """Claim some of all `slots`: first for TaskManagers, then for senders in the remaining ones.
 
-        `explicit`: senders that the user asked for; None: by default. `senders_of`: how many senders stay in so many
-        slots. Raises `JobRefused`, which names the queries that hold the others.
+        `explicit`: the number of senders that the user set; None: the default. `senders_of`: gives the number of
+        senders for a number of slots. Raises `JobRefused`, which names the queries that hold the other slots.
         """
         with self._lock:
             free = slots - sum(each.total for each in self._claims)
@@ -82,10 +82,10 @@ class SlotClaims:
             return claim
 
     def resize(self, claim: Claim, slots: int, processes: int, senders: int | None = None) -> None:
-        """Hold slots for another number of TaskManagers; senders by default give some up, or come back.
+        """Hold slots for another number of TaskManagers. Default senders yield slots, or get slots back.
 
-        `senders`: so many are asked for from now on; None: as before. Raises `JobRefused` with the numbers where there
-        are too few slots, and changes nothing then, nor if the claim was released.
+        `senders`: the number of senders from now on; None: no change. If there are too few slots, this raises
+        `JobRefused` with the numbers and changes nothing. It also changes nothing if the claim was released.
         """
         with self._lock:
             if not any(each is claim for each in self._claims):
@@ -114,7 +114,7 @@ class SlotClaims:
                 self._give_back(-more)
 
     def release(self, claim: Claim) -> None:
-        """Give all slots of a query back, to those that gave senders up. May be called more than once."""
+        """Return all slots of a query, to queries that yielded senders. May be called more than once."""
         with self._lock:
             if not any(each is claim for each in self._claims):
                 return
@@ -122,14 +122,14 @@ class SlotClaims:
             self._give_back(claim.total)
 
     def _give_back(self, free: int) -> None:
-        """Let senders that were given up come back in so many slots."""
+        """Give queries that yielded senders up to `free` slots back."""
         for each in self._claims:
             more = min(each.wished - each.senders, free)
             each.senders += more
             free -= more
 
     def _make_free(self, missing: int) -> None:
-        """Take senders by default from the queries that have most of them, until so many slots are free."""
+        """Take default senders from the queries that have most of them, until `missing` slots are free."""
         for _ in range(missing):
             most = max((each for each in self._claims if not each.is_firm), key=lambda each: each.senders)
             most.senders -= 1

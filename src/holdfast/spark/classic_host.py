@@ -43,7 +43,7 @@ class ClassicHost:
         return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
 
     def executors(self) -> frozenset[str] | None:
-        """Return host and port of each executor's block manager: another start of an executor has another port."""
+        """Return the host and port of each executor's block manager. A restarted executor has another port."""
         return frozenset(self._context._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ").split())
 
     def ship(self, data: bytes) -> Shipped:
@@ -54,7 +54,7 @@ class ClassicHost:
         return of_session.described(self.session, job)
 
     def run(self, tasks: Sequence[bytes], body: TaskBody) -> list[bytes]:
-        def each(given: Iterable[bytes]) -> Iterator[bytes]:  # travels by value: the probe runs without Holdfast
+        def each(given: Iterable[bytes]) -> Iterator[bytes]:  # sent by value, since the probe runs without Holdfast
             for task in given:
                 yield from body(task)
 
@@ -71,7 +71,7 @@ class ClassicHost:
         return of_session.failed_attempt(self.session, group)
 
     def leaving(self) -> dict[str, str]:
-        """Return Spark's message about each executor that is to go, by its id."""
+        """Return Spark's message about each executor that is about to be removed, by the executor's id."""
         return {} if self._is_local else of_session.leaving_executors(self.session)
 
     def executors_of(self, group: str) -> frozenset[str]:
@@ -82,8 +82,8 @@ class ClassicHost:
         of_session.cancel_group(self.session, group)
 
     def lanes(self, count: int) -> DataFrame:
-        """Spark does not know the size of the DataFrame and takes it for huge: a join broadcasts the other side, never
-        the stream."""
+        """Spark does not know the size of this DataFrame and assumes that it is huge, so a join broadcasts the other
+        side, and never the stream."""
         rows = self.session.range(0, count, 1, count)
         frame = self.session._jsparkSession.createDataFrame(rows._jdf.toDF().javaRDD(), rows._jdf.schema())
         return DataFrame(frame, self.session)
@@ -95,4 +95,4 @@ class ClassicHost:
         check_plans(name, stream, rows)
 
     def close(self) -> None:
-        """Leave the session as it is: it holds nothing of its own in Spark."""
+        """Do nothing: the session has no resources of its own in Spark."""

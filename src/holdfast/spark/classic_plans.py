@@ -1,4 +1,4 @@
-"""Plans of transforms on a classic session: read node by node in the JVM, and refused if they cannot be repeated."""
+"""Checks of transforms' plans on a classic session: plans are read from the JVM, and refused if not repeatable."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ def check_plans(name: str, stream: DataFrame, rows: DataFrame) -> None:
 
 
 def _identity(node: Any) -> int:
-    """Identify the stream's own leaf among others: Spark numbers every column anew."""
+    """Return a number that identifies the stream's own leaf among others: Spark numbers the columns of each leaf."""
     output = node.output()
     return int(output.apply(0).exprId().id()) if output.size() else -1
 
@@ -75,7 +75,7 @@ def _nondeterministic(expression: Any) -> str | None:
 
 
 def _nodes(plan: Any, below_broadcasts: bool = True, subqueries: bool = False) -> Iterator[Any]:
-    """Yield the nodes of a plan. Broadcast tables are computed by jobs of their own, before the stage."""
+    """Yield the nodes of a plan. Separate jobs compute broadcast tables before the stage."""
     yield plan
     if not below_broadcasts and "BroadcastExchange" in plan.getClass().getSimpleName():
         return

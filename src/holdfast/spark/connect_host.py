@@ -1,9 +1,9 @@
 """Spark Connect as the host: a client of a Spark application that runs elsewhere, without a SparkContext.
 
-A task is a row of `range(n, numPartitions=n).mapInArrow(…)`, a group of jobs is a tag. Connect tells neither executors
-nor failed tasks: slots are counted by tasks that wait (`connect_slots`), processes say themselves why they end
-(`staying`), and each start probes the executors. Invariant: a process that registers is asked to end before its tag is
-interrupted, because an interrupt may reach the daemon of all Python workers of an executor.
+A task is a row of `range(n, numPartitions=n).mapInArrow(…)`, and a group of jobs is a tag. Connect reports neither
+executors nor failed tasks. So slots are counted by waiting tasks (`connect_slots`), processes report themselves why
+they end (`staying`), and each start probes the executors. Invariant: a registered process is asked to end before its
+tag is interrupted, because an interrupt may reach the daemon of all Python workers of an executor.
 """
 
 import re
@@ -31,17 +31,19 @@ from holdfast.spark.host import Shipped, SparkJob, TaskBody
 log = logger(__name__)
 
 INLINE_BYTES_MAX = 1 << 20
-"""Bound in bytes on what travels inside each task's function; more becomes a file of the session (an artifact)."""
+"""Most bytes that are sent inside each task's function. More bytes become a file of the session (an artifact)."""
 INTERRUPT_S = 5.0
-"""Seconds that a cancelled task has for its own end. A higher value holds slots longer."""
+"""Seconds that a cancelled task has to end on its own. A higher value blocks slots longer."""
 LOOK_S = 2.0
 """Seconds between two looks at the session, which also keep the server from closing it."""
 RETRIES_MAX, BACK_OFF_MS_MAX = 8, 5_000
-"""Bounds on the tries of a call to a server that does not answer, some 25 s in all; then the session has ended."""
+"""Bounds on the attempts at a call while the server does not answer, some 25 s in all. Then the session counts as
+ended."""
 STREAM = 7_203_115_000_000
-"""The first number of the rows that a transform's stream stands on; a user's own range begins elsewhere."""
+"""The first number of the range from which a transform's stream is made. A user's own range begins at another one."""
 STREAM_ROWS = 1 << 16
-"""Their number, which nobody reads. It gives the stream its size, which decides the table that a join broadcasts."""
+"""The number of rows in that range, which are never read. It gives the stream a size, by which Spark chooses the table
+that a join broadcasts."""
 RESULT = StructType([StructField("result", BinaryType())])
 
 
@@ -55,7 +57,8 @@ class ConnectHost:
 
         self.session = spark
         self._own = _cloned(spark)
-        """The session in which everything runs. DataFrames are declared in the user's: Connect joins none of others."""
+        """The session in which everything runs. DataFrames are declared in the user's session, since Connect cannot
+        join DataFrames of different sessions."""
         self._own.client.set_retry_policies([DefaultPolicy(RETRIES_MAX, max_backoff=BACK_OFF_MS_MAX)])
         self._own.conf.set("spark.sql.adaptive.enabled", "false")
         self._own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "262144")
@@ -64,7 +67,7 @@ class ConnectHost:
         self.master = self.setting("spark.master") or ""
         self._begun: set[str] = set()
         self._running: Counter[str] = Counter()
-        """Threads whose operations bear a tag now."""
+        """The threads whose operations have a tag now."""
         self._this = threading.local()
         self._closed, self._lost = threading.Event(), threading.Event()
         """Set by `close`; set once the server does not know the session, or does not answer."""
@@ -148,7 +151,7 @@ class ConnectHost:
         def each(batches: Iterator[Any]) -> Iterator[Any]:  # travels by value: the probe runs without Holdfast
             import pyarrow as pa
 
-            # Spark ends a worker that left input unread, so all of it is read first.
+            # Spark ends a worker that leaves input unread, so all input is read first.
             for number in [number for batch in batches for number in batch.column(0).to_pylist()]:
                 task = given[number] if large is None else nth(large.value, number)
                 for made in body(task):
@@ -167,11 +170,11 @@ class ConnectHost:
         return None
 
     def cancel(self, group: str) -> None:
-        """Interrupt the group's tasks in a while, if they have not ended by themselves until then.
+        """Interrupt the group's tasks after `INTERRUPT_S` seconds, if they have not ended on their own.
 
-        Connect interrupts the threads of tasks. A task whose Python worker is just being made then has the executor
-        start the daemon of all its workers anew: that was so in 3 of 51 tries, and ends processes that stay there. A
-        cancelled run is refused by all TaskManagers, and a process that is to end is asked to, so most end before.
+        Connect interrupts the threads of tasks. If the Python worker of a task is just being started, the executor then
+        restarts the daemon of all its workers, which ends the long-running processes there (in 3 of 51 trials). All
+        TaskManagers refuse a cancelled run, and processes are asked to end, so most tasks end before the interrupt.
         """
         if self._running[_tag(group)]:
             timer = threading.Timer(INTERRUPT_S, self._interrupt, (_tag(group),))
@@ -187,8 +190,8 @@ class ConnectHost:
             log.warning("the Spark jobs with the tag %s could not be interrupted: %s", tag, error)
 
     def lanes(self, count: int) -> Any:
-        """Spark knows the size of this DataFrame, half a megabyte for any number of lanes: an inner join with a larger
-        table needs `broadcast(…)`."""
+        """Spark knows the size of this DataFrame, half a megabyte for any number of lanes. So an inner join with a
+        larger table needs `broadcast(…)`."""
         return self.session.range(STREAM, STREAM + STREAM_ROWS, 1, count)
 
     def own(self, rows: Any) -> Any:
@@ -201,7 +204,7 @@ class ConnectHost:
         check_uncached(name, rows, STREAM)
 
     def close(self) -> None:
-        """End the job's session on the server, with all that still runs in it."""
+        """End the job's session on the server, and everything that still runs in it."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -218,7 +221,7 @@ def _tag(group: str) -> str:
 
 
 def _cloned(spark: Any) -> Any:
-    spark.conf.get("spark.app.id", None)  # the server knows a new session from its first call on
+    spark.conf.get("spark.app.id", None)  # the server creates a new session at its first call
     try:
         return spark.cloneSession()
     except Exception as error:

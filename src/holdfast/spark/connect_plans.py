@@ -1,8 +1,8 @@
-"""Plans of transforms on Spark Connect: read from the text of `explain`, and refused if they cannot be repeated.
+"""Checks of transforms' plans on Spark Connect: plans are read from `explain`'s text, and refused if not repeatable.
 
-The text shows each node and expression, but not if a function of Python gives the same value again; the declared plan
-says that of functions which the program made itself. A batch whose partitions changed is refused while it runs, as on
-a classic session (`tasks.DeliverUnit`).
+The text shows each node and expression, but not whether a Python function is deterministic. The declared plan says so
+for functions that the program made itself. A batch whose partitions changed is refused while it runs, as on a classic
+session (`tasks.DeliverUnit`).
 """
 
 import re
@@ -16,7 +16,7 @@ CHANGING = (
     "current_date|current_time|current_timestamp|localtimestamp|now|rand|random|randn|randstr|uniform|uuid|shuffle|"
     "monotonically_increasing_id|spark_partition_id|input_file_name|input_file_block_start|input_file_block_length"
 )
-"""Functions of Spark that give another value when a batch is repeated."""
+"""Spark's functions whose value changes when a batch is repeated."""
 _CHANGING = re.compile(rf"(?<![\w.`#])({CHANGING})\((?:[^()]|\([^()]*\))*\)(?!#)", re.IGNORECASE)
 _SECTION = re.compile(r"^== (.+) ==$", re.MULTILINE)
 _NODE = re.compile(r"^(?P<gap>[\s:|+-]*)(?:\*\(\d+\) )?(?P<text>\S.*)$")
@@ -25,11 +25,11 @@ SAME_PARTITIONS = re.compile(
     "SerializeFromObject|DeserializeToObject|(Python)?Map(InPandas|InArrow|Elements|Partitions)|"
     "(Batch|Arrow)EvalPython(UDTF)?"
 )
-"""Nodes that leave rows in their partitions. A node that is not here is refused."""
+"""Nodes that keep rows in their partitions. All other nodes are refused."""
 
 
 TABLES = frozenset({"BroadcastExchange", "ReusedExchange", "Subquery", "ReusedSubquery", "SubqueryBroadcast"})
-"""Nodes whose rows are computed by jobs of their own, before the stage: broadcast tables and subqueries."""
+"""Nodes whose rows separate jobs compute before the stage: broadcast tables and subqueries."""
 
 
 class PlanNode(NamedTuple):
@@ -44,7 +44,7 @@ class PlanNode(NamedTuple):
 
 
 def check_texts(name: str, rows: Any, stream: int) -> None:
-    """Check the plans of a transform into `rows`; the stream is the range that begins with `stream`. Raises
+    """Check the plans of a transform with the result `rows`. The stream is the range that begins with `stream`. Raises
     `JobRefused` naming the parts that cannot run."""
     sections = _sections(rows._explain_string(extended=True))
     _refuse_nondeterminism(name, sections["Analyzed Logical Plan"], rows)
@@ -52,7 +52,7 @@ def check_texts(name: str, rows: Any, stream: int) -> None:
 
 
 def check_uncached(name: str, rows: Any, stream: int) -> None:
-    """Refuse a transform that caches the stream; `rows` are of the session that knows the cache."""
+    """Refuse a transform that caches the stream. `rows` must belong to the session that has the cache."""
     nodes = nodes_of(_sections(rows._explain_string(extended=True))["Physical Plan"])
     for place, node in enumerate(nodes):
         below = takewhile(lambda each, depth=node.depth: each.depth > depth, nodes[place + 1 :])  # type: ignore[misc]
@@ -66,13 +66,13 @@ def _sections(text: str) -> dict[str, str]:
 
 
 def nodes_of(plan: str) -> list[PlanNode]:
-    """Return the nodes of a plan's text from above, with their depths."""
+    """Return the nodes of a plan's text from top to bottom, with their depths."""
     found = [_NODE.match(line) for line in plan.strip().splitlines()]
     return [PlanNode(len(each["gap"]), each["text"]) for each in found if each is not None]
 
 
 def _above_tables(nodes: list[PlanNode]) -> Iterator[PlanNode]:
-    """Leave out all below tables that are computed before the stage."""
+    """Leave out the nodes below tables that are computed before the stage."""
     below: int | None = None
     for node in nodes:
         if below is not None and node.depth > below:
@@ -133,7 +133,7 @@ def _refuse_nondeterminism(name: str, analyzed: str, rows: Any) -> None:
 
 
 def _changing_functions(message: Any) -> Iterator[str]:
-    """Yield the names of Python functions in a declared plan that the program says are not deterministic."""
+    """Yield the names of the Python functions in a declared plan that are declared nondeterministic."""
     if message.DESCRIPTOR.name == "CommonInlineUserDefinedFunction" and not message.deterministic:
         yield message.function_name
     for field, value in message.ListFields():

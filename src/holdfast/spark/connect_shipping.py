@@ -1,4 +1,4 @@
-"""Bytes that travel to the tasks of a Spark Connect session: inside a function, or as a file of the session."""
+"""Sending bytes to the tasks of a Spark Connect session: inside a function, or as a file of the session."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -7,17 +7,17 @@ import msgspec
 from pyspark import SparkFiles
 
 FILES_HELD_MAX = 2
-"""Files whose bytes a worker holds, so that it does not read them for each task."""
+"""Files whose bytes a worker keeps, so that it does not read them for each task."""
 
 
 class Inline:
-    """Implements `host.Shipped` for a few bytes: they are a part of each function."""
+    """Implements `host.Shipped` for few bytes, which become part of each function."""
 
     def __init__(self, value: bytes) -> None:
         self.value = value
 
     def unpersist(self) -> None:
-        """Do nothing: each function is forgotten with its job."""
+        """Do nothing: each function ends with its job."""
 
 
 class SessionFile:
@@ -31,7 +31,7 @@ class SessionFile:
         return _read(SparkFiles.get(self._name))
 
     def unpersist(self) -> None:
-        """Do nothing: the file goes with the session."""
+        """Do nothing: the file is deleted with the session."""
 
 
 @lru_cache(maxsize=FILES_HELD_MAX)
@@ -40,5 +40,5 @@ def _read(path: str) -> bytes:
 
 
 def nth(encoded: bytes, number: int) -> bytes:
-    """Return a task's part of the encoded parts of all tasks."""
+    """Return the part of one task from the encoded parts of all tasks."""
     return msgspec.msgpack.decode(encoded, type=list[bytes])[number]

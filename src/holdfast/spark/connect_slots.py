@@ -1,10 +1,11 @@
-"""Slots of a Spark Connect server's application, which tells none: tasks that wait are counted.
+"""Slots of a Spark Connect server's application. Connect does not report them, so waiting tasks are counted.
 
     program: listens ◄── a word ── task ── task ── task      tasks that have no slot wait in Spark's queue
              closes  ────────────► all end by themselves; tasks that come later find nobody, and end at once
 
-No task that runs is interrupted. The count also shows that executors reach the program, as all processes must. While
-processes stay, it is repeated in the background; a process that waits long for its slot means that all are taken.
+No running task is interrupted. The count also shows that executors reach the program, as all processes must. While
+processes are running, the count is repeated in the background. If a process waits long for its slot, all slots are
+taken.
 """
 
 import socket
@@ -24,18 +25,18 @@ from holdfast.spark.host import SparkHost, SparkJob, TaskBody
 log = logger(__name__)
 
 TASKS_FIRST, TASKS_MAX = 16, 1024
-"""Tasks of the first count, and the most slots that are counted. If all run, four times as many are tried."""
+"""Tasks of the first count, and the most slots that are counted. If all tasks run, four times as many are tried."""
 FIRST_S_MAX = 60.0
 """Bound in seconds on the wait for the first task. Executors may have to be started for it."""
 SETTLE_S = 1.5
-"""Least seconds without another task after which a count ends. A higher value finds executors that start slowly."""
+"""Seconds without another task after which a count ends. A higher value finds executors that start slowly."""
 CONNECT_S_MAX = 5.0
 HELD_S_MAX = 300.0
-"""Bound in seconds on a task that waits, if the program is gone without closing its connections."""
+"""Bound in seconds on the time of a waiting task, if the program died without closing its connections."""
 AGE_S_MAX, AGE_STAYING_S_MAX = 5.0, 30.0
-"""Seconds for which a count holds: while nothing stays, and while processes do."""
+"""Seconds for which a count is valid: while no process is running, and while some are."""
 WAITING_S_MAX = 10.0
-"""Seconds after which a process that has not registered is taken to wait for a slot."""
+"""Seconds after which a process that has not registered counts as waiting for a slot."""
 
 
 class Staying:
@@ -63,7 +64,8 @@ class Staying:
                 self._registered.add(group)
 
     def counts(self) -> tuple[int, int, bool]:
-        """Return the numbers of processes and of registered ones, and if one of the others waits for a slot."""
+        """Return the numbers of processes and of registered processes, and whether one of the others waits for a
+        slot."""
         with self._lock:
             late_s = time.monotonic() - WAITING_S_MAX
             waits = any(at_s < late_s for group, at_s in self._asked_s.items() if group not in self._registered)
@@ -74,7 +76,7 @@ _APPLICATIONS: defaultdict[str, Staying] = defaultdict(Staying)
 
 
 def staying_in(application: str) -> Staying:
-    """Return the processes that stay in a Spark application, by its id."""
+    """Return the long-running processes in a Spark application, by its id."""
     return _APPLICATIONS[application]
 
 
@@ -128,7 +130,7 @@ class CountedSlots:
 
 
 def _at_once(host: SparkHost, ports: PortRange, tasks: int) -> int:
-    """Return the number of so many waiting tasks that run at once."""
+    """Start `tasks` waiting tasks, and return how many of them run at once."""
     with WaitingTasks(host.address(), ports) as listener:
         job = SparkJob(f"holdfast-slots-{listener.word.hex()[:8]}", "holdfast: counts slots")
         answers = _run_beside(host, job, tasks, waiting(listener.address, listener.word))
@@ -169,7 +171,7 @@ def _run_beside(host: SparkHost, job: SparkJob, tasks: int, body: TaskBody) -> "
 
 
 def waiting(address: tuple[str, int], word: bytes) -> TaskBody:
-    """Make the body of a task that waits until the program closes its connection. It travels by value."""
+    """Make the body of a task that waits until the program closes its connection. The body is sent by value."""
     connect_s_max, held_s_max = CONNECT_S_MAX, HELD_S_MAX
 
     def wait(_: bytes) -> list[bytes]:
@@ -185,14 +187,14 @@ def waiting(address: tuple[str, int], word: bytes) -> TaskBody:
                 connection.sendall(word)
                 connection.recv(1)
             except OSError:
-                pass  # the program has counted enough, or has ended: the task may end, too
+                pass  # the program has finished counting, or has ended, so the task may end too
         return []
 
     return wait
 
 
 class WaitingTasks:
-    """Holds the connections of tasks that said the word, until it is closed."""
+    """Holds the connections of tasks that sent the word, until it is closed."""
 
     def __init__(self, host: str, ports: PortRange = ANY) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -220,7 +222,7 @@ class WaitingTasks:
                 return True
             connection.close()
         except OSError:
-            pass  # nobody came in time, or a stranger who went again: no slot was counted
+            pass  # no task connected in time, or a stranger did: no slot is counted
         return False
 
     def __enter__(self) -> "WaitingTasks":

@@ -1,14 +1,15 @@
-"""The process that Spark forks its Python workers from, with everything loaded that each new worker would load.
+"""The process from which Spark forks its Python workers. It loads everything that each new worker would load.
 
-Spark's own daemon imports next to nothing before it forks, so each TaskManager and sender spends its first one to two
+Spark's own daemon imports almost nothing before it forks, so each TaskManager and sender spends its first one to two
 seconds of processor time on imports and compiled kernels. With `spark.python.daemon.module` "holdfast.spark.daemon",
-which `start()` sets itself on `local[…]`, each executor does that once, and its workers begin with it.
+which `start()` sets by itself on `local[…]`, each executor does that once, and its workers start with everything
+loaded.
 
     daemon: imports, kernels ──fork──► TaskManager, sender, worker of a short job: the program, a connection, a port
 
 A program's own sources and sinks load with the program, in some 10 ms.
 
-Invariant: nothing loaded here starts a thread of Python, or the runtime of a store, since neither outlives a fork.
+Invariant: nothing loaded here starts a Python thread or a store's runtime, since neither survives a fork.
 """
 
 import gc
@@ -33,10 +34,10 @@ ARCHIVES = (".zip", ".jar")
 def load() -> None:
     """Load modules, and the kernels that this machine has.
 
-    No kernel is compiled here: a worker can ask the JobMaster for it, and say what it waits for.
+    No kernel is compiled here: a worker can ask the JobMaster for it, and report why it waits.
 
-    The garbage collector rests meanwhile: modules are no garbage, and its search took a fifth of the time. Afterwards
-    it leaves alone, and so does not copy, the memory that workers share.
+    The garbage collector is off meanwhile: modules are not garbage, and its search took a fifth of the time. Afterwards
+    it ignores the memory that workers share, and so does not copy it.
     """
     gc.disable()
     sys.path[:] = without_archives(sys.path)
@@ -59,11 +60,11 @@ def load() -> None:
 
 
 def without_archives(path: list[str]) -> list[str]:
-    """Leave out of the path of modules the archives that an installed PySpark has inside.
+    """Return the module path without the archives inside an installed PySpark.
 
-    Spark puts them first. They hold the modules that are installed, without compiled code: each daemon compiled a
-    hundred of them, for a third of a second, and each worker read their 13,000 names again, for a twentieth. The
-    archives of a Spark that is not installed stay.
+    Spark puts them first. They contain the same modules as the installation, but without compiled code: each daemon
+    spent a third of a second on compiling a hundred of them, and each worker a twentieth on reading their 13,000 names
+    again. The archives of a Spark that is not installed stay.
     """
     inside = {
         entry

@@ -28,13 +28,13 @@ _EXECUTOR_LOST = re.compile(r"ExecutorLostFailure \(executor (\S+) exited.*?\) R
 _EXIT_CODE = re.compile(r"exited with code (\d+)")
 _CRASH = re.compile(r"Fatal Python error: (.*)")
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
-"""Java's words for a full disk. Spark passes on the errors of its tasks as texts alone."""
+"""Java's messages for a full disk. Spark passes the errors of its tasks on only as texts."""
 _GIST_CHARACTERS_MAX = 500
 
 
 def step_failure(leg: Leg, error: Exception) -> Exception:
-    """Translate the error of a leg's Spark job: `UserFunctionError` if a user's step is to blame, `StorageError` if a
-    store or a disk is away, else the same error."""
+    """Translate the error of a leg's Spark job: `UserFunctionError` if a user's step caused it, `StorageError` if a
+    store or a disk fails, else the same error."""
     text = str(error)
     if away := _away(text):
         return StorageError(away)
@@ -58,7 +58,7 @@ def step_failure(leg: Leg, error: Exception) -> Exception:
 
 
 def _away(text: str) -> str | None:
-    """Extract the outage that a task of Spark failed with, if it was an outage."""
+    """Extract the outage from the error of a Spark task, if an outage caused it."""
     own = next((each for each in _OWN.finditer(text) if each[1] == StorageError.__name__), None)
     if own is not None:
         return own[2]

@@ -1,6 +1,6 @@
 """The host of a job's processes and tasks: a classic session (`classic_host`) or Spark Connect (`connect_host`).
 
-Everything above knows this interface alone. A task's body is called with the task's bytes and gives bytes. It travels
+Everything above knows only this interface. A task's body is called with the task's bytes and yields bytes. It is sent
 by cloudpickle, and must not need Holdfast on the executor unless it is one of Holdfast's own.
 """
 
@@ -19,13 +19,13 @@ class SparkJob:
     group: str
     description: str
     stays: bool = False
-    """True for the job of a process that stays. Its threads are not interrupted where Spark lets itself be told: a
-    thread that is interrupted while its Python worker connects makes Spark restart the daemon of all Python workers,
-    and that kills every process that stays there."""
+    """True for the job of a long-running process. Its threads are not interrupted if Spark allows that choice: if a
+    thread is interrupted while its Python worker connects, Spark restarts the daemon of all Python workers, which kills
+    every long-running process there."""
 
 
 class Shipped(Protocol):
-    """Bytes that travel to executors once, and not with each task."""
+    """Bytes that are sent to executors once, and not with each task."""
 
     @property
     def value(self) -> bytes:
@@ -33,15 +33,15 @@ class Shipped(Protocol):
         ...
 
     def unpersist(self) -> None:
-        """Let the executors forget the bytes."""
+        """Free the bytes on the executors."""
         ...
 
 
 class SparkHost(Protocol):
-    """A Spark application, through a session of the job's own. All calls may be made from any thread."""
+    """A Spark application, used through the job's own session. All calls may be made from any thread."""
 
     leads_spark: bool
-    """True if this process is Spark's driver, so that Spark can call functions of the program in it."""
+    """True if this process is Spark's driver, so that Spark can call the program's functions in it."""
     session: Any
     """The session for DataFrames that users declare."""
     application: str
@@ -69,7 +69,8 @@ class SparkHost(Protocol):
         ...
 
     def executors(self) -> frozenset[str] | None:
-        """Return a name for each executor, which another start of it does not have; None if Spark does not tell."""
+        """Return a name for each executor, which changes when the executor restarts; None if Spark does not report
+        them."""
         ...
 
     def ship(self, data: bytes) -> Shipped:
@@ -77,25 +78,25 @@ class SparkHost(Protocol):
         ...
 
     def described(self, job: SparkJob) -> AbstractContextManager[None]:
-        """Name the Spark jobs of this thread inside the context; the thread's names before come back afterwards."""
+        """Name the Spark jobs of this thread inside the context. Afterwards the thread has its previous names again."""
         ...
 
     def run(self, tasks: Sequence[bytes], body: TaskBody) -> list[bytes]:
-        """Run a task for each of `tasks`, and return all that `body` gave, in the order of tasks. Blocks for as long
-        as they run. Raises Spark's errors."""
+        """Run a task for each of `tasks`, and return everything that `body` yielded, in the order of tasks. Blocks
+        while they run. Raises Spark's errors."""
         ...
 
     def has_begun(self, group: str) -> bool:
-        """True if Spark has got a job of that group."""
+        """True if a job of that group has reached Spark."""
         ...
 
     def registered(self, group: str) -> None:
-        """Take note that the process of that group, which stays, has registered, so that its task runs."""
+        """Note that the long-running process of that group has registered, so its task runs."""
         ...
 
     def failure(self, group: str) -> str | None:
         """Return Spark's message about a failed task of that group, even if Spark tries the task again; None if there
-        is none, or Spark does not tell."""
+        is none, or if Spark does not report it."""
         ...
 
     def cancel(self, group: str) -> None:
@@ -116,5 +117,5 @@ class SparkHost(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the job's session back."""
+        """Release the job's session."""
         ...

@@ -1,4 +1,4 @@
-"""The choice of a host for a user's session, and what is asked of the session itself."""
+"""The choice of a host for a user's session, and questions to the session itself."""
 
 from typing import Any
 

@@ -1,5 +1,4 @@
-"""The Spark session of a job: a clone of the user's session with Holdfast's settings. The user's session is never
-stopped.
+"""A job's Spark session: a clone of the user's session with Holdfast's settings. The user's session is never stopped.
 
 A clone keeps settings, temporary views and functions, so that transforms see the user's names. Adaptive execution is
 off in the clone, because a stage must run as planned.
@@ -32,7 +31,7 @@ _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.inte
 
 
 def is_connect(spark: Any) -> bool:
-    """True for a session of Spark Connect, whose modules need packages that a classic session does without."""
+    """True for a session of Spark Connect. Connect's modules need packages that a classic session does not need."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 

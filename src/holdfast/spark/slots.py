@@ -19,7 +19,7 @@ log = logger(__name__)
 
 WAIT_S_MAX = 60.0
 MORE_S_MAX = 20.0
-"""Seconds for which slots are awaited that the job can do without."""
+"""Most seconds to wait for slots that the job does not strictly need."""
 _POLL_S = 0.1
 _PROGRESS_EVERY_S = 5.0
 _GROUP = "holdfast-slots"
