@@ -54,14 +54,6 @@ class Subtask:
         self.keyed.commit(self.batch)
         return self.batch
 
-    def touch(self, key: int) -> None:
-        """A batch that looks a key's row up and leaves it as it is."""
-        self.batch += 1
-        self.table.begin(self.batch)
-        self.table.lookup(pa.record_batch({"k": pa.array([key], pa.int64())}))
-        self.expected[self.batch] = self.expected[self.batch - 1]
-        self.keyed.commit(self.batch)
-
     def checkpoint(self, checkpoint_id: int, batch: int | None = None) -> TableHandle:
         cut = self.batch if batch is None else batch
         handle = self.keyed.checkpoint(checkpoint_id, cut).result(60)
@@ -96,7 +88,7 @@ class Subtask:
 
 
 def make(**policy: float) -> Subtask:
-    settings = {"log_handles_max": 1000, "merged_handles_min": 1001, "interval_s": 600.0, "retry_delay_s": 0.0} | policy
+    settings = {"log_handles_max": 1000, "interval_s": 600.0, "retry_delay_s": 0.0} | policy
     return Subtask(MaterializationPolicy(**settings))  # type: ignore[arg-type]
 
 
@@ -110,53 +102,5 @@ def cut_before_a_materialization() -> dict[int, int]:
     subtask.run(1)
     subtask.materialized(1)
     restored = subtask.restored(subtask.keyed.checkpoint(3, 1).result(60))
-    subtask.uploader.close()
-    return restored
-
-
-def complete_many(subtask: Subtask, checkpoints: range) -> list[TableHandle]:
-    """Complete a checkpoint for each of these numbers, and wait for the merge that follows it."""
-    handles = []
-    for number in checkpoints:
-        subtask.run(number % 8, (number * 3) % 8)
-        handles.append(complete(subtask, number))
-    return handles
-
-
-def complete(subtask: Subtask, number: int) -> TableHandle:
-    """Complete a checkpoint of what was run, and wait for the merge that follows it."""
-    handle = subtask.checkpoint(number)
-    subtask.keyed.completed(number)
-    until(lambda: not subtask.keyed._merger.running)
-    return handle
-
-
-def name_what_is_merged_meanwhile() -> bool:
-    """Return whether a checkpoint still holds all that it names, after its pieces were merged before it completed."""
-    subtask = make(log_handles_max=16, merged_handles_min=8)
-    complete_many(subtask, range(11))
-    for number in (11, 12):
-        subtask.run(number)
-    handles = [subtask.keyed.checkpoint(number, number).result(60) for number in (11, 12)]
-    subtask.keyed.completed(11)
-    until(lambda: not subtask.keyed._merger.running)
-    held = set(handles[1].objects()) <= set(subtask.keyed.held())
-    subtask.uploader.close()
-    return held
-
-
-def go_back_after_a_merge() -> dict[int, int]:
-    """Return the counts of a checkpoint after a rewind to the completed cut, while later pieces were stored."""
-    subtask = make(log_handles_max=16, merged_handles_min=8)
-    complete_many(subtask, range(10))
-    for number in range(10, 15):
-        subtask.run(number)
-        subtask.keyed.checkpoint(number, number).result(60)
-    subtask.keyed.completed(11)
-    until(lambda: not subtask.keyed._merger.running)
-    subtask.keyed.rewind(11)
-    subtask.expected[subtask.batch] = subtask.expected[11]
-    subtask.run(5)
-    restored = subtask.restored(subtask.keyed.checkpoint(20, subtask.batch).result(60))
     subtask.uploader.close()
     return restored

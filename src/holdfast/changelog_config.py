@@ -124,12 +124,10 @@ class ChangelogConfig:
         the tables themselves (with RocksDB, only the new files), and a batch is not committed before they are captured.
         The settings of uploads apply in both cases.
     log_handles_max, log_ratio_max, materialization_interval
-        A table is materialized when its log will be larger than so many times the stored table once that is done
-        (None: 0.09 in RocksDB, of which only new files are stored, 1.5 in memory); but, unless the log grows fast, not
-        before a fifth of the time has passed that the last materialization took. Small pieces of a log are merged
-        before there are `log_handles_max` of them, and when the interval is over. A table is materialized in their
-        place where that is not possible or costs less: with fewer than 8 handles, where an earlier start left the
-        log, at the first interval, and by the interval in RocksDB.
+        A table is materialized when its log has `log_handles_max` pieces, when its log will be larger than
+        `log_ratio_max` times the stored table by the end of the materialization (None: 0.09 with RocksDB, which stores
+        only new files, and 1 in memory), or when `materialization_interval` has passed. Unless the log grows fast, the
+        next materialization starts no earlier than a fifth of the last one's duration after it.
     persist_delay, persist_size_threshold
         A request to persist waits for other requests, to share an object with them, until this time is over or this
         size is reached. Higher values give fewer objects and later acknowledgements.

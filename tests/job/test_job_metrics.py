@@ -147,8 +147,7 @@ def test_every_metric_is_a_known_one_and_all_that_can_be_there_are(running: Runn
     # No sink has a megabyte of committables, no source stores objects, and TaskManagers store their logs themselves.
     lanes, kinds = ("gathered", "committables", "source"), ("Sizes", "LatenciesNanos", "Attempts", "Errors")
     elsewhere = {f"{lane}Upload{kind}" for lane in lanes for kind in kinds}
-    after_merging = {"mergedPieces", "failedMerges", *(f"mergeUpload{kind}" for kind in kinds)}
-    assert set(KNOWN) - names <= after_materializing | after_merging | local | cache | of_many_keys | elsewhere
+    assert set(KNOWN) - names <= after_materializing | local | cache | of_many_keys | elsewhere
 
 
 def test_progress_has_state_by_operator_and_subtask(running: Running) -> None:

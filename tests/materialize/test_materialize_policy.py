@@ -32,11 +32,6 @@ def test_it_is_due_by_the_number_of_handles():
     assert due(pieces=4)
 
 
-def test_while_pieces_are_merged_there_is_room_for_as_many_again():
-    assert not POLICY.due(LogSize(7, 0, 0), 0, False, 0.0, 60.0, 0.0, False, merging=True)
-    assert POLICY.due(LogSize(8, 0, 0), 0, False, 0.0, 60.0, 0.0, False, merging=True)
-
-
 def test_it_is_due_by_the_ratio_of_log_to_table_but_not_for_a_small_log():
     assert not due(stored_bytes=100)
     assert due(stored_bytes=101)
@@ -72,8 +67,8 @@ def test_the_first_materialization_hurries():
 
 def test_a_table_of_which_only_new_files_are_stored_is_due_earlier_than_one_that_is_stored_whole():
     policy = MaterializationPolicy(log_bytes_min=10)
-    assert not due(stored_bytes=1500, table_bytes=1000, policy=policy)
-    assert due(stored_bytes=1501, table_bytes=1000, policy=policy)
+    assert not due(stored_bytes=1000, table_bytes=1000, policy=policy)
+    assert due(stored_bytes=1001, table_bytes=1000, policy=policy)
     assert not due(stored_bytes=90, table_bytes=1000, policy=policy, incremental=True)
     assert due(stored_bytes=91, table_bytes=1000, policy=policy, incremental=True)
 

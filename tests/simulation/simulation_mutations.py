@@ -41,7 +41,6 @@ from holdfast.journal import rules
 from holdfast.materialize.base import Base, Bases
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.logged_table import LoggedTable
-from holdfast.materialize.merging import Merger
 from holdfast.materialize.replica import Replica
 from holdfast.sinks.base import PublishContext
 from holdfast.state.table import StateTable
@@ -291,21 +290,6 @@ def _joins_gaps_across_a_cut() -> AbstractContextManager[Any]:
     return mock.patch.object(writer, "_with_gaps", lambda entries, skipped, cuts: before(entries, skipped, ()))
 
 
-def _lets_merged_pieces_go_at_once() -> AbstractContextManager[Any]:
-    before = Merger.put
-
-    def put(self: Merger, merged: Any, last_cut: Any) -> Any:
-        unused = before(self, merged, last_cut)
-        return unused or self.close()
-
-    return mock.patch.object(Merger, "put", put)
-
-
-def _merges_past_the_completed_cut() -> AbstractContextManager[Any]:
-    before = ChangelogWriter.stored
-    return mock.patch.object(ChangelogWriter, "stored", lambda self, sqn, batch: before(self, sqn, batch + 1000))
-
-
 def _overlooks_single_rows() -> AbstractContextManager[Any]:
     def looked_for(kept: KeptRows, heads: Any) -> Any:
         counts = kept._heads.column(kept._head_names[2]).values[heads]
@@ -467,6 +451,4 @@ MUTATIONS: dict[str, Mutation] = {
     "outages of the store add up": _adds_up_outages,
     "a query waits for its store for ever": _waits_for_ever,
     "a log forgets that a rewind may go into a gap": _joins_gaps_across_a_cut,
-    "pieces go as soon as they are merged": _lets_merged_pieces_go_at_once,
-    "changes past the completed cut are merged": _merges_past_the_completed_cut,
 }

@@ -407,7 +407,7 @@ def _life(rng: random.Random, rows: int, fate: str | None, strike: str | None, l
         checkpoint_every_s=rng.choice([0.2, 0.5, 2.0]),
         checkpoint_timeout_s=rng.choice([0.5, 3.0, 600.0]),
         max_concurrent=rng.choice([1, 1, 2, 3]),
-        log_handles_max=rng.choice([1, 10, 64]),
+        log_handles_max=rng.choice([1, 2, 64]),
         materialization_interval_s=rng.choice([0.5, 3.0, 600.0]),
         object_bytes_max=rng.choice([400, 8_000_000]),
         preempt_bytes_max=rng.choice([200, 5_000_000]),

@@ -15,7 +15,7 @@ from simulation_windows import LATE
 
 from changelog_kit import go_back_into_a_gap
 from holdfast.errors import HoldfastError
-from logged_kit import cut_before_a_materialization, go_back_after_a_merge, name_what_is_merged_meanwhile
+from logged_kit import cut_before_a_materialization
 from parts_kit import Driver, acknowledge_before_the_news
 
 SEEDS = 500
@@ -89,8 +89,6 @@ MATTERS: dict[str, Callable[[Settings], bool]] = {
 SCENARIOS: dict[str, Callable[[], object]] = {
     "a log forgets that a rewind may go into a gap": go_back_into_a_gap,
     "a checkpoint uses a materialization past its cut": cut_before_a_materialization,
-    "pieces go as soon as they are merged": name_what_is_merged_meanwhile,
-    "changes past the completed cut are merged": go_back_after_a_merge,
     "an object goes before the logs in it know where they lie": lambda: acknowledge_before_the_news(Driver()),
 }
 """Mutations that show in no seed: an event that seldom happens has to come at one moment. Each with a scenario of its

@@ -5,7 +5,7 @@ import pytest
 from holdfast.errors import CheckpointFailed
 from holdfast.formats.handles import HERE
 from holdfast.storage import names
-from holdfast.uploads.carried import KEPT_RATIO, Carried
+from holdfast.uploads.carried import Carried
 
 GATHERED = names.gathered_object(1, 3)
 
@@ -92,19 +92,3 @@ def test_logs_that_their_process_stores_with_the_manifest_have_their_place_once_
     [placed] = carried.completed(1)
     assert (placed.object, placed.offset, placed.data) == (GATHERED, 97, b"log")
     assert carried.compose(3, [name]).log == b""
-
-
-def test_the_newest_objects_are_kept_for_readers_once_they_have_a_place() -> None:
-    carried = Carried(10)
-    kept: list[str] = []
-    for checkpoint in range(1, 2 * KEPT_RATIO + 3):
-        kept.append(added(carried, b"12345"))
-        assert carried.found(kept[-1]) == b"12345"
-        carried.compose(checkpoint, kept[-1:])
-        carried.completed(checkpoint, names.manifest_part(GATHERED, 100 * checkpoint, 50, 0))
-    assert [carried.found(name) for name in kept[:3]] == [(GATHERED, 95), (GATHERED, 195), b"12345"]
-    assert carried.found("dstl/1") == ("dstl/1", 0)
-    carried.forget(kept)
-    with pytest.raises(CheckpointFailed, match="no object of the store"):
-        carried.found(kept[2])
-    assert carried.compose(1000, []).places == {}

@@ -1,4 +1,4 @@
 """The changelog: the log of a table.
 
-Files in reading order: `writer`, `ranges` (its entries), `log_size`.
+Files in reading order: `writer`, `ranges` (its entries).
 """

@@ -4,8 +4,6 @@
     other range    uploaded ahead of a cut: its change sets stay separate, so that a cut or a rewind may divide it
     gap            change sets that were dropped, because no checkpoint can need them any more
 
-Stored ranges that follow each other may be stored once more as a single range: `merges` counts how often.
-
 This module has only data and its arithmetic. `writer` owns the order of entries, the locks and the uploads.
 """
 
@@ -93,27 +91,11 @@ class Range:
     """True if the log no longer needs the range: its objects are released as soon as they are stored."""
     undone: bool = False
     """True if the range was dropped because a rewind undid its batches."""
-    merges: int = 0
-    """How often its changes were stored once more, together with those of their neighbours."""
     done: Persisting[list[LogPiece]] = field(default_factory=Persisting)
 
     @classmethod
     def of(cls, first: Pending, merged: bool) -> "Range":
         return cls(merged, [first], [Extent.of(first, first)])
-
-    @classmethod
-    def merged_of(cls, ranges: Sequence["Range"], pieces: list[LogPiece]) -> "Range":
-        """The range that stands for stored ranges which follow each other, all of whose changes are in these pieces."""
-        first, last = ranges[0].extents[0], ranges[-1].extents[-1]
-        extent = Extent(first.sqn_start, last.sqn_stop, first.batch_start, last.batch_stop)
-        made = cls(True, [], [extent], pieces, asked=True, merges=1 + max(each.merges for each in ranges))
-        made.done.set_result(pieces)
-        return made
-
-    @property
-    def stored_bytes(self) -> int:
-        """The size of its pieces; 0 until they are stored."""
-        return sum(piece.length for piece in self.pieces or ())
 
     @property
     def sqn_start(self) -> int:

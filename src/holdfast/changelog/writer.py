@@ -5,8 +5,6 @@
                 │ └──────────────── reset ◄── failed ◄───────┘               │
                 └──────────────────────── rewind ◄───────────────────────────┘
 
-    stored, stored, stored ──replace──► stored: a single range that was stored in their place
-
 Invariants: entries are in order, disjoint, and never uploaded twice unless the upload failed. A range that a cut asked
 for holds the changes of whole batches, merged per key when it is encoded. Changes that are uploaded ahead of a cut are
 never merged across batches. No SQN is used twice, also after a rewind: it leaves a gap. Only `rewind` and `skip` drop
@@ -22,7 +20,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from holdfast.changelog.log_size import LogSize, small_pieces
 from holdfast.changelog.ranges import Deferred, DeferredChanges, Entry, Range, RangePart, Skipped, divides, wanted
 from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.formats.blocks import Merge
@@ -34,6 +31,14 @@ from holdfast.uploads.persisting import Persisting
 from holdfast.uploads.uploader import Uploader
 
 __all__ = ["ChangelogWriter", "DeferredChanges", "LogSize", "NeededLog"]
+
+
+class LogSize(NamedTuple):
+    """The size of a log from an SQN on: the pieces that a handle would name, and the pending change sets."""
+
+    pieces: int
+    stored_bytes: int
+    pending_sets: int
 
 
 class NeededLog(NamedTuple):
@@ -187,7 +192,7 @@ class ChangelogWriter:
                 if isinstance(entry, Range) and entry.batch_stop > to_batch + 1:
                     entry.narrow(to_batch)
             self._count_pending()
-        self.release(dropped)
+        self._release(dropped)
 
     def truncate(self, to_sqn: int) -> None:
         """Drop the changes below `to_sqn`: no checkpoint will need them again. A range across `to_sqn` is kept in full.
@@ -199,7 +204,7 @@ class ChangelogWriter:
                 raise ValueError(f"log {self._log}: cannot truncate to SQN {to_sqn}, the next SQN is {self._next_sqn}")
             self._truncated_to = max(self._truncated_to, to_sqn)
             dropped = self._drop([entry for entry in self._entries if entry.sqn_stop <= to_sqn])
-        self.release(dropped)
+        self._release(dropped)
 
     def skip(self, needed: Collection[NeededLog], from_sqn: int) -> None:
         """Drop the changes below `from_sqn` that are not `needed`. A range across `from_sqn` is kept in full.
@@ -218,7 +223,7 @@ class ChangelogWriter:
             dropped = self._drop([entry for entry in unneeded if not isinstance(entry, Skipped)])
             self._measured = None
             self._entries = _with_gaps(before, {id(entry) for entry in unneeded}, {part.batch for part in needed})
-        self.release(dropped)
+        self._release(dropped)
 
     def size(self, from_sqn: int) -> LogSize:
         """Return the size of the log that a checkpoint starting at `from_sqn` would name."""
@@ -227,42 +232,8 @@ class ChangelogWriter:
                 pieces = [p for each in self._ranges() if each.sqn_stop > from_sqn for p in each.pieces or ()]
                 pending = [each for each in self._entries if isinstance(each, ChangeSet | Deferred)]
                 sets = sum(each.sqn_stop > from_sqn for each in pending)
-                stored = sum(piece.length for piece in pieces)
-                self._measured = from_sqn, LogSize(small_pieces(pieces), stored, sets)
+                self._measured = from_sqn, LogSize(len(pieces), sum(piece.length for piece in pieces), sets)
             return self._measured[1]
-
-    def stored(self, from_sqn: int, up_to_batch: BatchNumber) -> list[Range]:
-        """List the newest stored ranges from `from_sqn` up to that batch that follow each other without a gap."""
-        with self._lock:
-            found: list[Range] = []
-            for entry in self._entries:
-                if entry.batch_stop > up_to_batch + 1:
-                    break
-                if isinstance(entry, Range) and entry.pieces is not None and entry.sqn_start >= from_sqn:
-                    found.append(entry)
-                else:
-                    found.clear()
-            return found
-
-    def replace(self, ranges: Sequence[Range], merged: Range) -> bool:
-        """Put a stored range in the place of ranges that follow each other and hold the same changes together.
-
-        The caller goes on holding the objects of the old ranges, and gives them to `release` in the end: checkpoints
-        that were cut before name them. Returns False, and changes nothing, where the log does not have them any more.
-        """
-        with self._lock:
-            start = next((at for at, entry in enumerate(self._entries) if entry is ranges[0]), len(self._entries))
-            found = self._entries[start : start + len(ranges)]
-            if len(found) < len(ranges) or any(a is not b for a, b in zip(found, ranges, strict=True)):
-                return False
-            self._entries[start : start + len(ranges)] = [merged]
-            self._measured = None
-            return True
-
-    def release(self, ranges: Sequence[Range]) -> None:
-        """Let go of the objects of ranges that are not in the log any more."""
-        for each in ranges:
-            self._uploader.release(dict.fromkeys(piece.object for piece in each.pieces or ()))
 
     def held(self) -> list[str]:
         """Return the names of all objects that stored ranges of this log use."""
@@ -277,7 +248,7 @@ class ChangelogWriter:
             self._closed = True
             dropped = self._drop(self._entries)
         self._uploader.unregister(self._log)
-        self.release(dropped)
+        self._release(dropped)
 
     def _check(self, up_to_batch: BatchNumber, from_sqn: int | None) -> int:
         self._check_open()
@@ -373,7 +344,7 @@ class ChangelogWriter:
             each.change_sets = []
             self._measured = None
             unwanted = [each] if each.dropped else []
-        self.release(unwanted)
+        self._release(unwanted)
         each.done.set_result(each.pieces)
 
     def _failed(self, each: Range, error: BaseException) -> None:
@@ -406,6 +377,10 @@ class ChangelogWriter:
             each.dropped = True
             each.undone = undone
         return [each for each in dropped if each.pieces is not None]
+
+    def _release(self, ranges: Sequence[Range]) -> None:
+        for each in ranges:
+            self._uploader.release(dict.fromkeys(piece.object for piece in each.pieces or ()))
 
 
 def _with_gaps(entries: Sequence[Entry], skipped: Collection[int], cuts: Collection[int]) -> list[Entry]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from holdfast.changelog.log_size import LogSize, small_pieces
+from holdfast.changelog.writer import LogSize
 from holdfast.formats.handles import LogPiece, MaterializedPart
 from holdfast.ids import NO_BATCH, BatchNumber
 
@@ -40,7 +40,7 @@ class Base:
     def size(self, log: LogSize) -> LogSize:
         """Return the size of the log on this base, including the restored pieces."""
         return LogSize(
-            log.pieces + small_pieces(self.restored_log),
+            log.pieces + len(self.restored_log),
             log.stored_bytes + sum(piece.length for piece in self.restored_log),
             log.pending_sets,
         )

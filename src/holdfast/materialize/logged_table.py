@@ -5,7 +5,6 @@
     checkpoint(cut) = newest base with boundary ≤ cut, and the log from the lead, or that boundary, to the cut
     completed       = the base it used becomes the current base, and the log is truncated to its boundary
     aborted         = the log between the completed cut and the base that the next cut starts from is skipped
-    many pieces     = the small pieces up to the completed cut are merged (`merging`)
 
 The *lead* is the last change set of the last completed cut. The next cut names it even if its base contains it already,
 so that a follower with the completed checkpoint's state needs only the log to continue. Applying the lead to a newer
@@ -22,25 +21,21 @@ runs.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 
-from holdfast.changelog.ranges import Range, RangePart
+from holdfast.changelog.ranges import RangePart
 from holdfast.changelog.writer import ChangelogWriter, NeededLog
 from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.failpoints import hit
 from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
-from holdfast.ids import NO_BATCH, BatchNumber, CheckpointId
+from holdfast.ids import NO_BATCH, BatchNumber
 from holdfast.materialize.base import Base
 from holdfast.materialize.keyed_state import KeyedState, PendingCut
 from holdfast.materialize.materializer import Materialization
-from holdfast.materialize.merging import Merger
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.materialize.schedule import Schedule
-from holdfast.printable import logger
 from holdfast.state.table import StateTable, merge_changes
 from holdfast.uploads.uploader import Uploader
-
-_log = logger(__name__)
 
 GIVEN_UP_MAX = 3
 """Failed checkpoints in a row after which the table drops the log that continues the completed one. With a higher value
@@ -68,9 +63,7 @@ class LoggedTable(KeyedState):
         self._awaits_lead = False
         """True while cuts must start from the base from which the table was restored."""
         self._log = ChangelogWriter(log, uploader, merge_changes)
-        policy = policy or MaterializationPolicy()
-        self._merger = Merger(log, self._log, uploader, policy.log_handles_max)
-        self._schedule = Schedule(policy, log, self._clock.monotonic())
+        self._schedule = Schedule(policy or MaterializationPolicy(), log, self._clock.monotonic())
         self._completed_cut = self._last_cut = NO_BATCH
         """The batches of the last completed checkpoint, and of the last requested checkpoint."""
         self._failed: BaseException | None = None
@@ -96,55 +89,17 @@ class LoggedTable(KeyedState):
         if pace is not None:
             self._materialize(self._log.next_sqn(), batch, pace, now_s)
 
-    def completed(self, checkpoint_id: CheckpointId) -> None:
-        super().completed(checkpoint_id)
-        with self._lock:
-            unused = self._merger.completed(self._completed_cut)
-            merges = self._may_merge()
-        self._log.release(unused)
-        if merges:
-            self._merger.start(self._merged)
-
     def held(self) -> list[str]:
-        with self._lock:
-            merging = self._merger.held()
-        return list(dict.fromkeys(super().held() + self._log.held() + merging))
-
-    def _may_merge(self) -> bool:
-        now_s = self._clock.monotonic()
-        if self._closed or self._materializing or not self._schedule.may_merge(now_s):
-            return False
-        newest = self._bases.newest
-        return self._merger.choose(newest.sqn, self._completed_cut, self._schedule.late(newest, now_s))
-
-    def _merged(self, made: Future[Range]) -> None:
-        error = made.exception()
-        with self._lock:
-            now_s = self._clock.monotonic()
-            if error is None:
-                self._schedule.merged(self._bases.newest, now_s)
-            else:
-                self._schedule.not_merged(now_s)
-            unused = self._merger.put(None if error is not None else made.result(), self._last_cut)
-            # A table that is closed meanwhile lets go of the pieces that are being read.
-            failed = error is not None and not self._closed and not isinstance(error, CheckpointFailed)
-        self._log.release(unused)
-        if failed:
-            self._uploader.count(failedMerges=1)
-            _log.warning("the log of %s: its pieces could not be merged: %s", self._id, error)
-
-    @property
-    def _materializing(self) -> bool:
-        return self._running is not None and not self._running.base.done()
+        return list(dict.fromkeys(super().held() + self._log.held()))
 
     def _due(self, now_s: float) -> bool:
-        if self._closed or self._materializing:
+        if self._closed or (self._running is not None and not self._running.base.done()):
             return False
         newest = self._bases.newest
         log = self._log.size(newest.sqn)
         if self._awaits_lead and not (log.pieces or log.pending_sets):
             return False  # no cut could use the base
-        return self._schedule.due(log, newest, self._table.settled, now_s, self._merger.running)
+        return self._schedule.due(log, newest, self._table.settled, now_s)
 
     def _materialization_ended(self, made: Materialization, began_s: float, error: BaseException | None) -> None:
         now_s = self._clock.monotonic()
@@ -215,6 +170,3 @@ class LoggedTable(KeyedState):
 
     def _ended(self) -> None:
         self._log.close()
-        with self._lock:  # a merge that ended before the log did puts its old pieces there before
-            unused = self._merger.close()
-        self._log.release(unused)

@@ -1,13 +1,12 @@
 """The rule by which tables are materialized, over observed sizes and times.
 
-    log ─► due by its size beside the table's, by its pieces, or by time ─► at which pace ─► then a pause
+    log ─► due by its pieces, by its size beside the table's, or by time ─► at which pace ─► then a pause
 
-Materializing bounds the size of the log beside the table (`log_ratio_max`). If a materialization stores only new files,
-it costs a few times the log that it replaces, so it may come often. If it stores the whole table, it comes seldom: the
-number of pieces in a handle (`log_handles_max`) and the age of the log (`interval_s`) are then bounded by merging
-(`merging`), and a materialization is due by them only where merging cannot do it. Unless a log grows fast, a
-materialization leaves the store and the processors to others, even if the log then passes a bound (`Pace`). A log
-without news is never materialized.
+Materializing bounds the number of pieces in a handle (`log_handles_max`), the size of the log relative to the table
+(`log_ratio_max`) and the age of the log (`interval_s`). If a materialization stores only new files, it costs a few
+times the log that it replaces, so it may happen often. If it stores the complete table, it happens rarely. Unless a log
+grows fast, a materialization yields the store and the processors to other work, even if the log then exceeds a bound
+(`Pace`). A log without new changes is never materialized.
 """
 
 import zlib
@@ -18,8 +17,8 @@ from holdfast.changelog_config import DEFAULTS
 from holdfast.formats.log_objects import LogId
 
 LOG_RATIO_INCREMENTAL = 0.09
-LOG_RATIO_WHOLE = 1.5
-"""`log_ratio_max` if the settings have none: for tables of which only new files are stored, and for other tables."""
+LOG_RATIO_WHOLE = 1.0
+"""The defaults of `log_ratio_max`: for tables whose materialization stores only new files, and for other tables."""
 SETTLED_RATIO = 0.75
 """The share of `log_ratio_max` above which a table is materialized as soon as its base store has merged its files.
 Directly before a merge the files contain the most overwritten rows, which would be stored and restored too."""
@@ -63,15 +62,13 @@ class MaterializationPolicy:
     Parameters
     ----------
     log_handles_max
-        Small pieces of the log that a handle names at most. A higher value merges less often and restores more slowly.
+        Most pieces of the log that a handle names. A higher value materializes less often and restores more slowly.
     log_ratio_max, log_bytes_min
-        Size of the stored log at most, as a multiple of the stored table and in bytes; the larger bound holds, since
-        a table that is small beside a request to the store is not worth more requests. Higher values materialize less
-        often and replay more. A ratio of None is chosen by the cost of a materialization.
-    merged_handles_min
-        The value of `log_handles_max` from which logs are merged: fewer pieces than that are not worth it.
+        Bounds on the size of the stored log, as a multiple of the stored table and in bytes. The larger bound applies,
+        since a small table is not worth additional requests. Higher values materialize less often and replay more. None
+        as the ratio: it is chosen by the cost of a materialization.
     interval_s
-        Seconds between two materializations, or merges, if nothing else asks for them.
+        Seconds between two materializations if there is no other reason for one.
     failures_max
         Failures in a row that end the subtask. A success resets the count.
     retry_delay_s
@@ -81,7 +78,6 @@ class MaterializationPolicy:
     log_handles_max: int = DEFAULTS.log_handles_max
     log_ratio_max: float | None = DEFAULTS.log_ratio_max
     log_bytes_min: int = 8 * 1024 * 1024
-    merged_handles_min: int = 8
     interval_s: float = DEFAULTS.materialization_interval_s
     failures_max: int = 3
     retry_delay_s: float = 1.0
@@ -95,16 +91,12 @@ class MaterializationPolicy:
         next_s: float,
         growth: float,
         settled: bool,
-        by_time: bool = True,
-        merging: bool = False,
     ) -> bool:
         """Return whether to materialize at this boundary. The pause must be over.
 
         `log` is the log since the last boundary. `table_bytes` is the stored size of the last materialization.
         `incremental` is true if a materialization stores only new files, `settled` if the files have just been merged.
-        The log is needed until the materialization ends: until then it grows by about `growth` times its present size.
-        `by_time` is true if the time `next_s` alone makes it due. `merging`: pieces of the log are being merged, and
-        there is room for as many pieces again meanwhile.
+        The log is needed until the materialization ends. Until then it grows by about `growth` times its present size.
         """
         if not log.pieces and not log.pending_sets:
             return False
@@ -114,15 +106,10 @@ class MaterializationPolicy:
         if settled:
             ratio *= SETTLED_RATIO
         return (
-            (by_time and now_s >= next_s)
-            or log.pieces >= self.log_handles_max * (1 + merging)
+            now_s >= next_s
+            or log.pieces >= self.log_handles_max
             or log.stored_bytes * (1.0 + growth) > max(self.log_bytes_min, ratio * table_bytes)
         )
-
-    @property
-    def merges(self) -> bool:
-        """True if pieces of logs are merged."""
-        return self.log_handles_max >= self.merged_handles_min
 
     def pace(self, growth: float, last: Pace | None) -> Pace:
         """Return the pace of the next materialization; `growth` as for `due`, `last` the pace of its predecessor.

@@ -2,7 +2,6 @@
 
     due ──► pace ──► stored ──► a pause, then due by the policy
                 └──► failed ──► due after a delay; after `failures_max` in a row the table fails
-    merged ──► the interval begins anew        not merged ──► tried again after a delay
 
 Pure: the caller passes times in, and no clock is read. `policy` has the bounds.
 """
@@ -19,7 +18,7 @@ class Schedule:
     def __init__(self, policy: MaterializationPolicy, log: LogId, now_s: float) -> None:
         self._policy = policy
         self._next_s = policy.first_s(log, now_s)
-        self._pause_ends_s = self._merge_from_s = now_s
+        self._pause_ends_s = now_s
         self._began_s = now_s
         """The time when the last stored materialization began, or when the schedule began."""
         self._took_s = 0.0
@@ -27,43 +26,18 @@ class Schedule:
         """The pace of the last materialization that was stored; None before the first."""
         self._failures = 0
 
-    def due(self, log: LogSize, base: Base, settled: bool, now_s: float, merging: bool = False) -> bool:
-        """Return whether a materialization is to begin at this boundary.
+    def due(self, log: LogSize, base: Base, settled: bool, now_s: float) -> bool:
+        """Return whether a materialization should begin at this boundary.
 
-        `log` is the size of the log since `base`, the newest; `settled` says that the table's files were just merged,
-        `merging` that pieces of the log are being merged.
+        `log` is the size of the log since `base`, the newest base. `settled` says that the table's files were just
+        merged.
         """
         if now_s < self._pause_ends_s:
             return False
         growth = self._growth(now_s)
         return self._policy.due(
-            base.size(log),
-            base.stored_bytes,
-            bool(base.files),
-            now_s,
-            self._next_s,
-            growth,
-            settled,
-            self._by_time(base),
-            merging,
+            base.size(log), base.stored_bytes, bool(base.files), now_s, self._next_s, growth, settled
         )
-
-    def may_merge(self, now_s: float) -> bool:
-        """Return whether pieces of the log may be merged now, if there are enough of them."""
-        return self._policy.merges and now_s >= self._merge_from_s
-
-    def late(self, base: Base, now_s: float) -> bool:
-        """Return whether the log's pieces have been apart for so long that few of them are to be merged."""
-        return not self._by_time(base) and now_s >= self._next_s
-
-    def merged(self, base: Base, now_s: float) -> None:
-        """Pieces of the log upon `base` were merged."""
-        if not self._by_time(base):
-            self._next_s = now_s + self._policy.interval_s
-
-    def not_merged(self, now_s: float) -> None:
-        """Pieces of the log could not be merged."""
-        self._merge_from_s = now_s + self._policy.retry_delay_s
 
     def pace(self, now_s: float) -> Pace:
         """The pace of a materialization that begins now."""
@@ -86,12 +60,6 @@ class Schedule:
         self.cancelled(now_s)
         self._failures += 1
         return self._failures >= self._policy.failures_max
-
-    def _by_time(self, base: Base) -> bool:
-        """Return whether the interval asks for a materialization: the first one, since nothing was stored as a whole or
-        since an earlier start left log that is never merged, and any that stores only new files. Otherwise it asks for
-        a merge."""
-        return bool(not base.materialized or base.restored_log or base.files) or not self._policy.merges
 
     def _growth(self, now_s: float) -> float:
         """The log's growth during a materialization that begins now, as a share of the log's present size.

@@ -127,7 +127,6 @@ OF_TASK_MANAGERS = (
     ),
     *_of_lane("", "objects of logs"),
     *_of_lane("materialization", "objects of materialized tables"),
-    *_of_lane("merge", "objects of merged logs"),
     *_of_lane("manifest", "manifests that are too large to travel"),
     *_of_lane("gathered", "gathered objects of checkpoints"),
     *_of_lane("committables", "objects of committables alone"),
@@ -156,10 +155,6 @@ OF_TASK_MANAGERS = (
     KnownMetric("startedMaterialization", "counter", "holdfast_materializations_started_total", "Begun"),
     KnownMetric("completedMaterialization", "counter", "holdfast_materializations_completed_total", "Completed"),
     KnownMetric("failedMaterialization", "counter", "holdfast_materializations_failed_total", "Failed"),
-    KnownMetric(
-        "mergedPieces", "counter", "holdfast_log_merged_pieces_total", "Stored pieces of logs that were merged"
-    ),
-    KnownMetric("failedMerges", "counter", "holdfast_log_merges_failed_total", "Merges that failed"),
     KnownMetric(
         "lastDurationOfMaterialization",
         "gauge",

@@ -23,9 +23,6 @@ from holdfast.storage import names
 
 CARRIED = "carried/"
 """Prefix of the names of carried objects; no object of a store has it."""
-KEPT_RATIO = 64
-"""How many times `bytes_max` of objects are kept once they have a place, for merges of a log's pieces. A higher value
-takes more memory, and asks the store less."""
 SENT_MAX = 100
 """Number of uncompleted checkpoints whose sent objects are remembered; objects of further ones are sent again."""
 
@@ -57,9 +54,6 @@ class Carried:
         self._waiting: dict[str, bytes] = {}
         self._bytes = 0
         self._places: dict[str, tuple[str, int]] = {}
-        self._kept: dict[str, bytes] = {}
-        """The newest of the objects that have a place."""
-        self._kept_bytes = 0
         self._sent: dict[CheckpointId, dict[str, int]] = {}
         """The objects sent with each checkpoint, each with its begin relative to the checkpoint's manifest."""
         self._stored: dict[CheckpointId, str] = {}
@@ -127,24 +121,9 @@ class Carried:
                 if name.startswith(CARRIED):
                     self._places.pop(name, None)
                     self._bytes -= len(self._waiting.pop(name, b""))
-                    self._kept_bytes -= len(self._kept.pop(name, b""))
                 else:
                     others.append(name)
         return others
-
-    def found(self, name: str) -> bytes | tuple[str, int]:
-        """The bytes of an object if they are kept; otherwise the object of the store in which it lies, and its offset
-        there: its name and 0 if it did not travel.
-
-        Raises `CheckpointFailed` if it was forgotten.
-        """
-        with self._lock:
-            kept = self._kept.get(name) or self._waiting.get(name)
-            if kept is not None:
-                return kept
-            if name.startswith(CARRIED) and name not in self._places:
-                raise CheckpointFailed(f"{name}: lies in no object of the store", soft=True)
-            return self._places.get(name, (name, 0))
 
     def in_store(self, objects: Iterable[str]) -> list[str]:
         """Return the names of these objects in the store, without duplicates; objects without a place are left out."""
@@ -162,12 +141,5 @@ class Carried:
             if data is not None:
                 self._bytes -= len(data)
                 self._places[name] = part.object, part.offset + at
-                self._keep(name, data)
                 found.append(PlacedLog(part.object, part.offset + at, data))
         return found
-
-    def _keep(self, name: str, data: bytes) -> None:
-        self._kept[name] = data
-        self._kept_bytes += len(data)
-        while self._kept_bytes > KEPT_RATIO * self.bytes_max:
-            self._kept_bytes -= len(self._kept.pop(next(iter(self._kept))))

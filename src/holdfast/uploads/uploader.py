@@ -24,7 +24,6 @@ from typing import Any, Protocol, TypeVar
 from holdfast import failpoints
 from holdfast.changelog_config import DEFAULTS, RetryPolicy
 from holdfast.errors import CheckpointFailed
-from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import OBJECT_HEADER, LogId
 from holdfast.ids import CheckpointId, Epoch, Incarnation
 from holdfast.metrics import Histogram
@@ -46,8 +45,8 @@ T = TypeVar("T")
 LOGS, SHARED, MATERIALIZING, MANIFESTS = "upload", "shared", "materialize", "manifest"
 """Lanes: attempts to store objects of logs, attempts to store materialized objects, materializations, and attempts to
 store manifests."""
-MATERIALIZATIONS, MERGES = "materialization", "merge"
-"""Prefixes of the metrics that measure the objects of materialized tables, and those of merged logs."""
+MATERIALIZATIONS = "materialization"
+"""Prefix of the metrics that measure the objects of materialized tables."""
 OF_MANIFESTS = "manifest"
 """Prefix of the metrics that measure manifests too large to be carried."""
 UPLOADS_MAX = 12
@@ -201,28 +200,13 @@ class Uploader:
         CheckpointFailed
             The TaskManager is closing.
         """
-        return self._put_beside(self._new_shared_object, MATERIALIZATIONS, data, file)
-
-    def put_merged(self, data: bytes) -> str:
-        """Store an object with changes of a log that are stored already, as `put_shared` does; returns its name."""
-        return self._put_beside(self._new_log_object, MERGES, data, None)
-
-    def read(self, piece: LogPiece) -> memoryview:
-        """Read a stored piece of a log of this uploader. Raises `StorageError`, or `CheckpointFailed` if it is gone."""
-        found = self.carried.found(piece.object)
-        if isinstance(found, bytes):
-            return memoryview(found)[piece.offset : piece.offset + piece.length]
-        name, offset = found
-        return memoryview(self._store.get_range(name, offset + piece.offset, piece.length))
-
-    def _put_beside(self, new_name: Callable[[], str], of: str, data: bytes | memoryview, file: Path | None) -> str:
         self.wait_until_available()
         with self._lock:
             if self._closed:
                 raise CheckpointFailed("a materialized part is not stored: its TaskManager is closing")
         failpoints.hit("materialize.upload.before")
         write = partial(self._store.put, data=data)
-        stored = self._puts.put(write, new_name, len(data), SHARED, of)
+        stored = self._puts.put(write, self._new_shared_object, len(data), SHARED, MATERIALIZATIONS)
         name = self._scheduler.result(stored)
         self._ownership.hold(name)
         if self._copies is not None:
