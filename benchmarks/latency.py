@@ -100,7 +100,7 @@ def measure(spark: Any, folder: Path, s3: Mapping[str, str] | None, options: arg
     sink = WatchedDelta(
         "s3://bucket/table" if table_on_s3 else f"file://{folder}/table",
         mode="upsert",
-        storage_options=dict(s3) if s3 is not None and table_on_s3 else {},
+        storage_options=dict(s3) if s3 is not None and table_on_s3 else None,
     )
     job = hf.Job(
         spark,
