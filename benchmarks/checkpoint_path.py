@@ -51,7 +51,6 @@ from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.retrying import RetryingStore
 from holdfast.taskmanager.checkpoints import Answers, CheckpointWork, LocalCheckpoint
 from holdfast.uploads.hedged_store import RECORDS, DriverUploads
-from holdfast.uploads.persisting import Persisting
 from holdfast.uploads.uploader import Uploader
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "simulation"))
@@ -134,16 +133,15 @@ class Member:
         self._log.append(batch, self._rows)
 
     def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: int) -> None:
-        handle: Persisting[TableHandle] = Persisting()
+        handle: Future[TableHandle] = Future()
         begun_s = monotonic()
         pieces = self._log.persist(batch)
         self._ends.append(self._log.next_sqn())
 
-        def handle_of(found: Future[Any]) -> TableHandle:
-            return TableHandle("benchmark", self._table, 0, 1, b"", [], found.result())
+        def persisted(stored: Future[Any]) -> None:
+            handle.set_result(TableHandle("benchmark", self._table, 0, 1, b"", [], stored.result()))
 
-        pieces.named.add_done_callback(lambda named: handle.name(handle_of(named)))
-        pieces.add_done_callback(lambda stored: handle.set_result(handle_of(stored)))
+        pieces.add_done_callback(persisted)
         self._work.start(LocalCheckpoint(checkpoint_id, batch, [handle], self._log.held, begun_s, 0.0))
 
     def complete(self, run: RunNumber, checkpoint_id: CheckpointId, part: str) -> None:

@@ -31,7 +31,6 @@ from holdfast.ids import ProcessId, Role
 from holdfast.protocol.streams import SentStream, SentUnit, Streams, by_task_manager
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
-    Announcement,
     Decline,
     Deployment,
     ExchangeRoute,
@@ -69,7 +68,6 @@ class NotingJobMaster:
         self.calls = 0
         self.acknowledgements: list[Acknowledgement] = []
         self.declines: list[Decline] = []
-        self.announcements: list[Announcement] = []
         self.registered: list[Registration] = []
         self.unanswered = 0
         """Number of registrations that are left without an answer."""
@@ -86,10 +84,6 @@ class NotingJobMaster:
     def heartbeat(self, process: ProcessId) -> bool:
         self.heartbeats += 1
         return self.wanted
-
-    def announce(self, announcement: Announcement) -> bool:
-        self.announcements.append(announcement)
-        return True
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return self._answer(self.acknowledgements, acknowledgement)

@@ -2,7 +2,6 @@
 
     manifests/…/tm-…                                        a complete object
     gathered/…@<offset>+<length>=tm-<task manager>          a TaskManager's manifest in a gathered object
-    gathered/…@<offset>+<length>=tm-…;<uuid>><uuid>         the same; an object that it names has another name by now
     gathered/…@<offset>+<length>=sink-<sink>                a sink's committables in a gathered object
 
 This module imports no other, so that pure rules can find the object that a reference needs. `storage.names` builds and
@@ -11,8 +10,6 @@ parses references.
 
 RANGE, LENGTH, MEANING = "@", "+", "="
 """Characters before a part's offset, its length, and its meaning. Names of objects never contain the first two."""
-MOVED, TO = ";", ">"
-"""Characters before each object that a manifest names by its first attempt, and between that name and the real one."""
 
 
 def object_of(reference: str) -> str:

@@ -16,7 +16,7 @@ from holdfast.graph.plan import Unit
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.ports import Endpoint
-from holdfast.protocol.taskmanager import Acknowledgement, Announcement, Decline, ExchangeRoutes, Registration
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, ExchangeRoutes, Registration
 from holdfast.sources.base import SplitRead
 from holdfast.storage.store import open_store
 from holdfast.taskmanager.security import new_secret
@@ -43,9 +43,6 @@ class Noting:
     def heartbeat(self, process: ProcessId) -> bool:
         self.heartbeats += 1
         return self.wanted
-
-    def announce(self, announcement: Announcement) -> bool:
-        raise AssertionError("senders have no state")
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         raise AssertionError("senders have no state")

@@ -117,18 +117,6 @@ def test_a_manifest_in_a_gathered_object_says_where_the_logs_beside_it_lie():
     assert [(each.object, each.offset) for each in handle.log] == [("dstl/" + PLACE, 16), (gathered, 660)]
 
 
-def test_a_reference_says_which_log_is_stored_under_the_name_of_another_attempt():
-    gathered, real = names.gathered_object(1, 4), names.changelog_object(1, 7)
-    manifest_of = travelling()
-    named = next(each.object for table in manifest_of.tables for each in table.log if each.object)
-    place = names.manifest_part(gathered, 900, 50, 2, {named: real})
-    [handle] = decode_manifest(place, encode_manifest(manifest_of)).tables
-    assert [(each.object, each.offset) for each in handle.log] == [
-        (named.rpartition("/")[0] + "/" + real[-32:], 16),
-        (gathered, 660),
-    ]
-
-
 @pytest.mark.parametrize("place", [(names.gathered_object(1, 5), 900), (names.gathered_object(1, 4), 200)])
 def test_a_manifest_in_another_checkpoints_object_or_with_a_log_before_its_start_is_refused(place):
     name, offset = place

@@ -48,22 +48,6 @@ def test_parts_and_committables_lie_in_one_object_and_references_lead_to_them() 
     assert store.get_range(info.name, place.offset - 5, 5) == b"log-2", "logs end where their manifest begins"
 
 
-def test_references_to_parts_stored_ahead_say_which_logs_have_another_name_by_now() -> None:
-    store = inner()
-    objects = gathered(store)
-    begun = objects.begin(3, PARTS, {"a": b"of a"})
-    old, new = names.changelog_object(1, 7), names.changelog_object(1, 7)
-    later = PARTS | {2: PARTS[2]._replace(moved={old: new})}
-    assert begun.holds(3, later, {"a": b"of a"}), "the bytes are the same"
-    assert not begun.holds(4, later, {"a": b"of a"}) and not begun.holds(3, later, {"a": b"of b"})
-    assert not begun.holds(3, {2: PARTS[2]}, {"a": b"of a"})
-    stored = objects.end(begun, later)
-    place = names.part(stored.manifests[2])
-    assert place is not None and place.moved == ((old[-32:], new[-32:]),)
-    assert read(store, stored.manifests[2]) == b"manifest-2"
-    assert len(store.list("")) == 1
-
-
 def test_a_checkpoint_without_parts_and_committables_stores_nothing() -> None:
     store = inner()
     stored = gathered(store).store(3, {}, {})

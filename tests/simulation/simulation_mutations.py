@@ -16,14 +16,12 @@ from holdfast.checkpoint import events
 from holdfast.checkpoint.coordination import Coordination
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.ledger import Ledger
-from holdfast.checkpoint.missing import CheckpointPart
-from holdfast.checkpoint.pending import PendingCheckpoint
 from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
 from holdfast.errors import StorageError
 from holdfast.execution import events as ev
 from holdfast.execution.units import Units
-from holdfast.formats import handles, manifests
+from holdfast.formats import handles
 from holdfast.functions.joins import asof_operator
 from holdfast.functions.joins.bounds import Within
 from holdfast.functions.joins.kept_rows import KeptRows
@@ -388,24 +386,7 @@ def _lets_go_of_parts_that_logs_do_not_know() -> AbstractContextManager[Any]:
     return mock.patch.object(ObjectRegistry, "hold_part", lambda *_: None)
 
 
-def _takes_announcements_for_acknowledgements() -> AbstractContextManager[Any]:
-    before = PendingCheckpoint.announce
-
-    def announce(self: PendingCheckpoint, event: Any) -> None:
-        before(self, event)
-        if event.carried and event.task_manager in self.announced:
-            self.parts[event.task_manager] = CheckpointPart(event.incarnation, "", frozenset(), event.batch)
-
-    return mock.patch.object(PendingCheckpoint, "announce", announce)
-
-
-def _forgets_which_attempt_has_won() -> AbstractContextManager[Any]:
-    return mock.patch.object(manifests, "_moved", lambda manifest, part: {})
-
-
 MUTATIONS: dict[str, Mutation] = {
-    "a checkpoint is recorded once its logs have names": _takes_announcements_for_acknowledgements,
-    "a reference forgets which attempt at a log has won": _forgets_which_attempt_has_won,
     "an object goes before the logs in it know where they lie": _lets_go_of_parts_that_logs_do_not_know,
     "reports about a level that was left count for the next": _lets_senders_go_on,
     "replicas of broadcast state do not go back": _leaves_replicas_as_they_are,

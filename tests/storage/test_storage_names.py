@@ -49,14 +49,6 @@ def test_a_part_of_a_gathered_object_has_a_reference_that_says_what_it_stands_fo
     assert object_of(manifest) == object_of(name) == name
     assert names.parse(manifest) is None, "a reference is no object's name: nothing deletes it"
     assert names.meaning(manifest) == names.meaning(names.manifest(3, 4, 5)) == names.ManifestName(3, 4, 5)
-    old, new = names.changelog_object(3, 7), names.changelog_object(3, 7)
-    moved = names.manifest_part(name, 16, 300, 5, {old: new})
-    assert names.part(moved) == names.GatheredPart(
-        name, 16, 300, names.ManifestName(3, 4, 5), ((old[-32:], new[-32:]),)
-    )
-    assert names.meaning(moved) == names.ManifestName(3, 4, 5)
-    for wrong in (moved[:-1], moved + ";", moved.replace(">", "-"), moved.replace("=tm-000000000005", "=sink-a")):
-        assert names.part(wrong) is None, wrong
     for wrong in (name, manifest + "0", manifest.replace("gathered/", "dstl/"), manifest.replace("@16", "@-16")):
         assert names.part(wrong) is None, wrong
 

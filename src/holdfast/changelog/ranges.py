@@ -8,6 +8,7 @@ This module has only data and its arithmetic. `writer` owns the order of entries
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -18,7 +19,6 @@ from holdfast.formats.blocks import Merge, SortedRows
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import ChangeSet
 from holdfast.ids import BatchNumber
-from holdfast.uploads.persisting import Persisting
 
 
 class DeferredChanges(Protocol):
@@ -91,7 +91,7 @@ class Range:
     """True if the log no longer needs the range: its objects are released as soon as they are stored."""
     undone: bool = False
     """True if the range was dropped because a rewind undid its batches."""
-    done: Persisting[list[LogPiece]] = field(default_factory=Persisting)
+    done: Future[list[LogPiece]] = field(default_factory=Future)
 
     @classmethod
     def of(cls, first: Pending, merged: bool) -> "Range":
@@ -187,9 +187,9 @@ class RangePart(NamedTuple):
         """True if a rewind undid some of the part."""
         return self.range.undone or self.sqn_stop > self.range.sqn_stop
 
-    def pieces(self, of: Sequence[LogPiece]) -> Iterator[LogPiece]:
-        """Yield the pieces `of` the range, narrowed to the part that the cut needs."""
-        for piece in of:
+    def pieces(self) -> Iterator[LogPiece]:
+        """Yield the stored pieces of the range, narrowed to the part that the cut needs."""
+        for piece in self.range.done.result():
             start, stop = max(piece.sqn_start, self.sqn_start), min(piece.sqn_stop, self.sqn_stop)
             as_it_is = (start, stop) == (piece.sqn_start, piece.sqn_stop)
             yield piece if as_it_is else msgspec.structs.replace(piece, sqn_start=start, sqn_stop=stop)

@@ -27,7 +27,6 @@ from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import ChangeSet, LogId
 from holdfast.ids import BatchNumber
 from holdfast.uploads.packing import PersistRequest
-from holdfast.uploads.persisting import Persisting
 from holdfast.uploads.uploader import Uploader
 
 __all__ = ["ChangelogWriter", "DeferredChanges", "LogSize", "NeededLog"]
@@ -123,7 +122,7 @@ class ChangelogWriter:
         for each in ahead:
             self._upload(each)
 
-    def persist(self, up_to_batch: BatchNumber, from_sqn: int | None = None) -> Persisting[list[LogPiece]]:
+    def persist(self, up_to_batch: BatchNumber, from_sqn: int | None = None) -> Future[list[LogPiece]]:
         """Store all changes of batches up to and including `up_to_batch` that are not stored yet.
 
         The future's result is the pieces from `from_sqn` (the truncation point if it is None) up to that batch, in
@@ -156,7 +155,7 @@ class ChangelogWriter:
                 each.range.asked = True
             return needed
 
-    def store(self, cut: Sequence[RangePart]) -> Persisting[list[LogPiece]]:
+    def store(self, cut: Sequence[RangePart]) -> Future[list[LogPiece]]:
         """Do the second half of `persist`: collect deferred changes, while batches are appended, and upload
         everything."""
         collected = self._collect()
@@ -330,7 +329,6 @@ class ChangelogWriter:
 
     def _upload(self, each: Range) -> None:
         request = PersistRequest(self._log, each.collect(self._merge), self._merge if each.merged else None)
-        request.future.named.add_done_callback(lambda future: _name(each, future))
         request.future.add_done_callback(lambda future: self._uploaded(each, future))
         self._uploader.persist(self._log, request)
 
@@ -403,34 +401,27 @@ def _with_gaps(entries: Sequence[Entry], skipped: Collection[int], cuts: Collect
 
 
 class _Combination:
-    """Waits until all ranges of a cut are stored, or have names, and then passes on their pieces, or the first error.
+    """Waits until all ranges of a cut are stored, and then completes `future` with their pieces, or with the first
+    error.
 
-    With that it drops its references to the ranges and to the receivers. A finished range keeps its callbacks,
-    including this object. Otherwise ranges and checkpoints would keep each other alive in cycles until a garbage
-    collection finds them.
+    With that it drops its references to the ranges and the future. A finished range keeps its callbacks, including this
+    object. Otherwise ranges and checkpoints would keep each other alive in cycles until a garbage collection finds
+    them.
     """
 
-    def __init__(
-        self,
-        log: LogId,
-        needed: Sequence[RangePart],
-        of: Callable[[RangePart], Future[list[LogPiece]]],
-        answer: Callable[[list[LogPiece]], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, log: LogId, needed: Sequence[RangePart], future: Future[list[LogPiece]]) -> None:
         self._log = log
-        self._of = of
         self._lock = threading.Lock()
-        self._open: _Open | None = _Open(needed, answer, failed)
+        self._open: tuple[Sequence[RangePart], Future[list[LogPiece]]] | None = (needed, future)
         awaited = [each for each in needed if not each.stored]
         self._missing = len(awaited)
         for each in awaited:
-            of(each).add_done_callback(self._one_done)
+            each.range.done.add_done_callback(self._one_done)
         if not awaited:
             self._answer(None)
 
-    def _one_done(self, pieces: Future[list[LogPiece]]) -> None:
-        error = pieces.exception()
+    def _one_done(self, stored: Future[list[LogPiece]]) -> None:
+        error = stored.exception()
         with self._lock:
             self._missing -= 1
             waits = self._missing > 0 and error is None
@@ -442,34 +433,17 @@ class _Combination:
             found, self._open = self._open, None
         if found is None:
             return
+        needed, future = found
         if error is not None:
-            found.failed(error)
-        elif any(each.undone for each in found.needed):
-            found.failed(CheckpointFailed(f"log {self._log}: it was rewound to before the cut"))
+            future.set_exception(error)
+        elif any(each.undone for each in needed):
+            future.set_exception(CheckpointFailed(f"log {self._log}: it was rewound to before the cut"))
         else:
-            found.answer([piece for each in found.needed for piece in each.pieces(self._of(each).result())])
+            future.set_result([piece for each in needed for piece in each.pieces()])
 
 
-class _Open(NamedTuple):
-    """A cut whose pieces are awaited, and the receivers of the pieces or the error."""
-
-    needed: Sequence[RangePart]
-    answer: Callable[[list[LogPiece]], None]
-    failed: Callable[[BaseException], None]
-
-
-def _combined(log: LogId, needed: Sequence[RangePart]) -> Persisting[list[LogPiece]]:
+def _combined(log: LogId, needed: Sequence[RangePart]) -> Future[list[LogPiece]]:
     """Return a future of the pieces of all ranges, in order, or of the first error."""
-    combined: Persisting[list[LogPiece]] = Persisting()
-    _Combination(log, needed, lambda each: each.range.done, combined.set_result, combined.set_exception)
-    _Combination(log, needed, _named, combined.name, lambda error: None)
+    combined: Future[list[LogPiece]] = Future()
+    _Combination(log, needed, combined)
     return combined
-
-
-def _named(part: RangePart) -> Future[list[LogPiece]]:
-    return part.range.done if part.stored else part.range.done.named
-
-
-def _name(each: Range, named: Future[list[LogPiece]]) -> None:
-    if named.exception() is None:
-        each.done.name(named.result())

@@ -33,7 +33,6 @@ from typing import Any
 
 from holdfast.availability import Refusal
 from holdfast.checkpoint import events as ev
-from holdfast.checkpoint.ahead import Announced
 from holdfast.checkpoint.coordination import Coordination, CoordinatorPhase
 from holdfast.checkpoint.cutting import Cutting
 from holdfast.checkpoint.found import take_in
@@ -69,7 +68,6 @@ class Coordinator:
             ev.CloseRequested: lambda event: self._recording.close_requests.append(event.request_id),
             ev.CommitBegan: self._on_commit_began,
             ev.CommitAcknowledged: self._on_batch_committed,
-            Announced: self._on_announced,
             ev.Acknowledged: self._on_acknowledged,
             ev.Declined: self._on_declined,
             ev.FailoverBegan: self._on_failover_began,
@@ -227,11 +225,6 @@ class Coordinator:
 
     # --- answers of TaskManagers --------------------------------------------------------------------------------------
 
-    def _on_announced(self, event: Announced) -> None:
-        pending = self._shared.pending.get(event.checkpoint_id)
-        if pending is not None:
-            pending.announce(event)
-
     def _on_acknowledged(self, event: ev.Acknowledged) -> None:
         pending = self._shared.pending.get(event.checkpoint_id)
         lost = self._shared.registry.being_deleted(event.objects)
@@ -335,14 +328,12 @@ class Coordinator:
     # --- commands that follow an event --------------------------------------------------------------------------------
 
     def _makes_more_possible(self, event: ev.Event) -> bool:
-        """False for an answer to a cut that frees no object, while the checkpoint still waits for other
+        """False for an acknowledgement that frees no object, while the checkpoint still waits for other
         TaskManagers."""
-        if not isinstance(event, Announced | ev.Acknowledged):
-            return True
-        if self._shared.commands or self._shared.registry.has_deletable:
+        if not isinstance(event, ev.Acknowledged) or self._shared.commands or self._shared.registry.has_deletable:
             return True
         pending = self._shared.pending.get(event.checkpoint_id)
-        return pending is None or pending.state is not PendingState.COLLECTING or pending.may_go_ahead
+        return pending is None or pending.state is not PendingState.COLLECTING
 
     def _advance(self) -> None:
         """Add every command that has become possible, in the order that `events.py` gives."""
@@ -362,7 +353,6 @@ class Coordinator:
             self._recording.serve_hold_requests()
             self._recording.record()
         if self._recording.quiet:
-            self._recording.store_ahead()
             self._recording.serve_settings()
         if self._recording.quiet:
             self._recording.delete()

@@ -14,7 +14,7 @@ of the command before it, unless a line below says so (if order matters for safe
  3. Publish                at most 1 at a time for each sink, in order of numbers
  4. Cut, NotifyRefused     everybody has committed the batch that a Cut names; NotifyRefused: nothing was cut
  5. StoreAndRecord,        at most 1 unanswered at a time; until its answer, no 2, 5, 6, 7 is given
-    RecordAgain, StoreAhead
+    RecordAgain
  6. Discard                groups that are published and that no record names any more
  7. DeleteObjects          only names that no record, pending checkpoint, unpublished group and live log holds
  8. Gather                 at most 1 unanswered for each sink
@@ -22,7 +22,7 @@ of the command before it, unless a line below says so (if order matters for safe
 
 Which event answers which command
 ---------------------------------
-    Cut              Acknowledged | Declined from every TaskManager it names (silence is a time-out); Announced before
+    Cut              Acknowledged | Declined from every TaskManager it names (silence is a time-out)
     StoreAndRecord   RecordWritten | RecordFailed | Superseded; no answer while that is unknown
     RecordAgain      RecordWritten | Superseded; no answer while that is unknown
     ExpireRecords    RecordsExpired | ExpireFailed
@@ -34,14 +34,14 @@ Which event answers which command
     AskFailover      FailoverBegan, later TaskManagersChanged
     RestoreFrom      TaskManagersChanged, once everything is deployed again
 
-Every event may also come late, twice or unasked, and raises nothing; only the JobMaster's mistakes do (`handle`).
+Every event may also come late, twice or unasked; none of these raises. Only mistakes of the JobMaster raise: see
+`Coordinator.handle`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.availability import Refusal
-from holdfast.checkpoint.ahead import Announced, StoreAhead
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.gathering import Gather, GatherEvent
 from holdfast.checkpoint.gathering import PausePlanning as PausePlanning
@@ -84,7 +84,8 @@ class CoordinatorTick:
 class TriggerRequested:
     """A request for a checkpoint of everything committed so far; a `Resolve` answers it.
 
-    The minimum pause does not hold it back; it waits while `max_concurrent` are pending or the job is being deployed.
+    The minimum pause does not delay it. It waits while `max_concurrent` checkpoints are pending or the job is being
+    deployed. This event also requests the final checkpoint of a job.
     """
 
     request_id: str
@@ -286,7 +287,6 @@ Event = (
     | CloseRequested
     | CommitBegan
     | CommitAcknowledged
-    | Announced
     | Acknowledged
     | Declined
     | FailoverBegan
@@ -314,7 +314,8 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class NotifyCompleted:
-    """Tell all TaskManagers, and sources, that the checkpoint was recorded. `parts`: see `RecordWritten`."""
+    """Tell all TaskManagers, and sources (`position`), that the checkpoint was recorded. `parts`: see
+    `RecordWritten`."""
 
     checkpoint_id: CheckpointId
     number: JournalNumber
@@ -489,7 +490,6 @@ Command = (
     | ExpireRecords
     | Publish
     | Cut
-    | StoreAhead
     | StoreAndRecord
     | RecordAgain
     | Discard

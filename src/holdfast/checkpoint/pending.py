@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.checkpoint.ahead import Announced
 from holdfast.checkpoint.events import Acknowledged, Position
 from holdfast.checkpoint.missing import CheckpointPart, TaskManagersMissing
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, RunNumber
@@ -38,10 +37,6 @@ class PendingCheckpoint:
     absence: TaskManagersMissing | None = None
     """The TaskManagers that were missing at the cut."""
     sent: bool = False
-    announced: dict[int, bool] = field(default_factory=dict)
-    """TaskManagers that announced their part, each with whether it came along."""
-    is_ahead: bool = False
-    """True once its objects were ordered ahead of its record."""
 
     @property
     def state(self) -> PendingState:
@@ -52,23 +47,6 @@ class PendingCheckpoint:
     def missing(self) -> list[int]:
         """TaskManagers that have not acknowledged, in order."""
         return sorted(self.expected.keys() - self.parts.keys())
-
-    def announce(self, event: Announced) -> None:
-        """Note that a part is here while logs in it are still being stored."""
-        if event.batch == self.batch and self.expects(event.task_manager, event.incarnation):
-            self.announced[event.task_manager] = event.carried
-
-    @property
-    def may_go_ahead(self) -> bool:
-        """True if every part is here, and some log is still being stored."""
-        missing = self.missing()
-        return bool(missing) and not self.is_ahead and self.announced.keys() >= set(missing)
-
-    def carried(self) -> tuple[tuple[int, Incarnation], ...]:
-        """TaskManagers whose parts came along, with announcements or acknowledgements, in order."""
-        came = {each: not part.manifest for each, part in self.parts.items()}
-        found = {each: came.get(each, self.announced.get(each, False)) for each in self.expected}
-        return tuple((each, self.expected[each]) for each in sorted(found) if found[each])
 
     def expects(self, task_manager: int, incarnation: Incarnation) -> bool:
         """True if that incarnation's answer counts, and is still open."""

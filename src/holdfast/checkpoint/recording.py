@@ -1,6 +1,5 @@
 """Records: their content, the meaning of the journal's answers, and the deletions that a new record allows.
 
-    announced by all ──StoreAhead──► being stored
     acknowledged by all ──StoreAndRecord──► sent ──RecordWritten──► completed
                                              └──RecordFailed──► aborted
     newest record ──RecordAgain──► sent ──RecordWritten──► the same checkpoint under a new number: before the job ends,
@@ -15,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.checkpoint import events as ev
-from holdfast.checkpoint.ahead import StoreAhead
 from holdfast.checkpoint.coordination import Coordination, CoordinatorPhase
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.pending import PendingCheckpoint
@@ -54,6 +52,9 @@ class Recording:
             return
         pending.sent = True
         count, since_s = self._shared.config.retention(self._shared.job_s)
+        finishing: dict[str, list[bytes]] = {
+            sink: [] for sink in self._shared.finishing.due(pending.position.finishing)
+        }
         older = {} if pending.absence is None else self._shared.parts.of(pending.absence.missing)
         parts = pending.parts = pending.parts | older
         for part in older.values():
@@ -65,7 +66,7 @@ class Recording:
             pending.position,
             [parts[task_manager].manifest for task_manager in sorted(parts)],
             self._shared.publication.unpublished(),
-            self._committables(pending),
+            finishing | self._shared.ledger.committables(pending.batch),
             self._shared.config,
             tuple(self._shared.records.retained(count - 1, since_s)),
             self.kept,
@@ -74,22 +75,6 @@ class Recording:
             tuple((each, parts[each].incarnation) for each in sorted(parts) if not parts[each].manifest),
         )
         self._shared.commands.append(self.sent)
-
-    def store_ahead(self) -> None:
-        """Have the newest checkpoint's parts and committables stored while logs that it waits for still are."""
-        pending = next((each for each in reversed(list(self._shared.pending)) if each.may_go_ahead), None)
-        if pending is None:
-            return
-        pending.is_ahead = True
-        committables, parts = self._committables(pending), pending.carried()
-        if committables or parts:
-            self._shared.commands.append(StoreAhead(pending.checkpoint_id, pending.position, committables, parts))
-
-    def _committables(self, pending: PendingCheckpoint) -> dict[str, list[bytes]]:
-        finishing: dict[str, list[bytes]] = {
-            sink: [] for sink in self._shared.finishing.due(pending.position.finishing)
-        }
-        return finishing | self._shared.ledger.committables(pending.batch)
 
     def serve_close_requests(self) -> None:
         """Record the newest checkpoint again if all groups of its record are published, or if the record lacks kept

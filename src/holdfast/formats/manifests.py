@@ -40,8 +40,8 @@ def decode_manifest(name: str, data: bytes) -> Manifest:
     manifest = decode(name, payload, _MANIFEST, _PROBLEM)
     part = names.part(name)
     if part is not None:
-        places = {HERE: (part.object, part.offset)} | _moved(manifest, part)
-        manifest = msgspec.structs.replace(manifest, tables=[placed(each, places) for each in manifest.tables])
+        here = {HERE: (part.object, part.offset)}
+        manifest = msgspec.structs.replace(manifest, tables=[placed(each, here) for each in manifest.tables])
     for table in manifest.tables:
         check_handle(name, table)
     if isinstance(names.meaning(name), names.ManifestName):
@@ -112,16 +112,6 @@ def without_dropped(manifests: Sequence[Manifest], drop_state: Collection[str], 
         for table in manifest.tables
         if table.operator not in drop_state or manifest.epoch == epoch
     ]
-
-
-def _moved(manifest: Manifest, part: names.GatheredPart) -> dict[str, tuple[str, int]]:
-    """The real places of objects that were still being stored when the manifest was written."""
-    moved, places = dict(part.moved), dict[str, tuple[str, int]]()
-    for name in {each for table in manifest.tables for each in table.objects()} if moved else ():
-        folder, _, uuid = name.rpartition("/")
-        if uuid in moved:
-            places[name] = f"{folder}/{moved[uuid]}", 0
-    return places
 
 
 def _lost(store: ObjectStore, missing: Sequence[str], wanted: int) -> str:

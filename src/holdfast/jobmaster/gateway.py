@@ -8,7 +8,7 @@ from holdfast.jobmaster.processes.processes import Processes
 from holdfast.jobmaster.processes.senders import Senders
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.printable import logger
-from holdfast.protocol.taskmanager import Acknowledgement, Announcement, Decline, Registration, RestoreProgress
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration, RestoreProgress
 
 log = logger(__name__)
 
@@ -32,9 +32,6 @@ class MasterGateway:
 
     def heartbeat(self, process: ProcessId) -> bool:
         return self.processes(process).heartbeat(process)
-
-    def announce(self, announcement: Announcement) -> bool:
-        return self._control.announce(announcement)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return self._control.acknowledge(acknowledgement)

@@ -11,14 +11,7 @@ import msgspec
 from holdfast.ids import ProcessId
 from holdfast.kernels.shelf import SHELF, KernelName
 from holdfast.ports import Endpoint
-from holdfast.protocol.taskmanager import (
-    Acknowledgement,
-    Announcement,
-    Decline,
-    JobMasterGateway,
-    Registration,
-    RestoreProgress,
-)
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, JobMasterGateway, Registration, RestoreProgress
 from holdfast.taskmanager.actions import ActionServer, Handler
 from holdfast.taskmanager.remote import address, bind, shut_down
 
@@ -45,7 +38,6 @@ def _actions(gateway: JobMasterGateway) -> dict[str, Handler]:
     return {
         "register": lambda body: gateway.register(_decode(body, type=Registration)),
         "heartbeat": lambda body: gateway.heartbeat(_decode(body, type=ProcessId)),
-        "announce": lambda body: gateway.announce(_decode(body, type=Announcement)),
         "acknowledge": lambda body: gateway.acknowledge(_decode(body, type=Acknowledgement)),
         "decline": lambda body: gateway.decline(_decode(body, type=Decline)),
         "restoring": lambda body: gateway.restoring(_decode(body, type=RestoreProgress)),

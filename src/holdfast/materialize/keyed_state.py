@@ -15,6 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,7 +29,6 @@ from holdfast.materialize.materializer import Materialization, Materializer
 from holdfast.materialize.policy import Pace
 from holdfast.materialize.sizes import Sizes
 from holdfast.state.table import StateTable
-from holdfast.uploads.persisting import Persisting
 from holdfast.uploads.uploader import Uploader
 
 ROW_COUNTS_MAX = 1000
@@ -48,7 +48,7 @@ class PendingCut:
     """The SQN of the last change set in its log; None until the log is stored."""
     rows: int | None = None
     """The table's number of rows at the cut, if it is known."""
-    handle: Persisting[TableHandle] = field(default_factory=Persisting)
+    handle: Future[TableHandle] = field(default_factory=Future)
 
 
 class KeyedState(ABC):
@@ -109,7 +109,7 @@ class KeyedState(ABC):
             Materializations failed too often in a row, or in a way that retries cannot help: the subtask fails.
         """
 
-    def checkpoint(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> Persisting[TableHandle]:
+    def checkpoint(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> Future[TableHandle]:
         """Store the state at the cut after `batch`. A repeated call returns the same future. The call may take a while.
 
         This TaskManager may delete the objects until an acknowledgement names them: if another table fails, there is no
@@ -306,13 +306,6 @@ class KeyedState(ABC):
         else:
             ended = f"checkpoint {pending.checkpoint_id}: ended before the state of {self._id} was stored"
             pending.handle.set_exception(error or CheckpointFailed(ended))
-
-    def _name(self, pending: PendingCut, pieces: Sequence[LogPiece]) -> None:
-        """Give the checkpoint's handle with the names of pieces that are not stored yet."""
-        with self._lock:
-            base = pending.base if self._pending.get(pending.checkpoint_id) is pending else None
-        if base is not None:
-            pending.handle.name(self._handle(base, pieces, pending.rows))
 
     def _handle(self, base: Base, pieces: Sequence[LogPiece], rows: int | None) -> TableHandle:
         return TableHandle(

@@ -118,13 +118,7 @@ class LoggedTable(KeyedState):
         return lambda: self._store(pending, cut)
 
     def _store(self, pending: PendingCut, cut: Sequence[RangePart]) -> None:
-        persisting = self._log.store(cut)
-        persisting.named.add_done_callback(lambda pieces: self._pieces_named(pending, pieces))
-        persisting.add_done_callback(lambda pieces: self._persisted(pending, pieces))
-
-    def _pieces_named(self, pending: PendingCut, pieces: Future[list[LogPiece]]) -> None:
-        if pieces.exception() is None:
-            self._name(pending, pieces.result())
+        self._log.store(cut).add_done_callback(lambda pieces: self._persisted(pending, pieces))
 
     def _persisted(self, pending: PendingCut, pieces: Future[list[LogPiece]]) -> None:
         error = pieces.exception()

@@ -221,8 +221,8 @@ class CommitAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, gc=False):
-    """A message that a TaskManager's part of a checkpoint is stored, or was announced, or is sent along as `part`.
-    Repeated until answered.
+    """A message that a TaskManager's part of a checkpoint is stored, or is sent along as `part`. Repeated until
+    answered.
 
     `objects`: the names to which the manifest refers, and the manifest's own object. With `since`, `objects` has only
     the names that are new since the acknowledgement of that checkpoint, and `gone` has the names that only that one had
@@ -257,23 +257,6 @@ class Acknowledgement(msgspec.Struct, frozen=True, gc=False):
     """The offset of the manifest in `part`."""
     informed: CheckpointId = NO_CHECKPOINT
     """The newest checkpoint for which the TaskManager knew where the JobMaster stored its part."""
-    moved: dict[str, str] = {}
-    """Objects that the manifest in `part` names by a first attempt, and the attempts that stored them."""
-
-
-class Announcement(msgspec.Struct, frozen=True, gc=False):
-    """A TaskManager's part of a checkpoint while large logs are still being stored, so that it is stored beside them.
-
-    Told once; an acknowledgement follows, which leaves `part` out if this was answered. Nothing in it is durable.
-    `part`, `manifest_start`: as in `Acknowledgement`; `part` is empty if the TaskManager stores it itself.
-    """
-
-    checkpoint_id: CheckpointId
-    task_manager: int
-    incarnation: Incarnation
-    batch: BatchNumber
-    part: bytes = b""
-    manifest_start: int = 0
 
 
 class Decline(msgspec.Struct, frozen=True):
@@ -401,13 +384,7 @@ class Reception(Protocol):
 class JobMasterGateway(Reception, Protocol):
     """The calls of a TaskManager to the JobMaster. After False or an exception the caller repeats them."""
 
-    def announce(self, announcement: Announcement) -> bool:
-        """Announce a part; not repeated."""
-        ...
-
-    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
-        """False also if its part was left out and is not there."""
-        ...
+    def acknowledge(self, acknowledgement: Acknowledgement) -> bool: ...
 
     def decline(self, decline: Decline) -> bool: ...
 

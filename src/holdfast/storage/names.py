@@ -29,13 +29,13 @@ parses.
 
 import re
 import string
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 from uuid import uuid4
 
 from holdfast.errors import CorruptObject, SettingsError
 from holdfast.ids import Epoch, Incarnation, JournalNumber, RunNumber
-from holdfast.references import LENGTH, MEANING, MOVED, RANGE, TO
+from holdfast.references import LENGTH, MEANING, RANGE
 
 DIGITS = 12
 NAME_BYTES_MAX = 200
@@ -124,8 +124,6 @@ class GatheredPart(NamedTuple):
     offset: int
     length: int
     stands_for: ManifestName | CommittablesName
-    moved: tuple[tuple[str, str], ...] = ()
-    """Objects that a manifest names otherwise than they are stored: their uuids there, and the real ones."""
 
 
 class ChangelogName(NamedTuple):
@@ -236,15 +234,9 @@ def gathered_object(epoch: Epoch, checkpoint: int) -> str:
     return f"{GATHERED}{_number(epoch)}/{_number(checkpoint)}/{uuid4().hex}"
 
 
-def manifest_part(
-    name: str, offset: int, length: int, task_manager: int, moved: Mapping[str, str] | None = None
-) -> str:
-    """Return the reference to a TaskManager's manifest in a gathered object.
-
-    `moved`: the real names of changelog objects that the manifest names by another attempt at storing them.
-    """
-    others = "".join(f"{MOVED}{old[-32:]}{TO}{new[-32:]}" for old, new in (moved or {}).items())
-    return f"{name}{RANGE}{offset}{LENGTH}{length}{MEANING}tm-{_number(task_manager)}{others}"
+def manifest_part(name: str, offset: int, length: int, task_manager: int) -> str:
+    """Return the reference to a TaskManager's manifest in a gathered object."""
+    return f"{name}{RANGE}{offset}{LENGTH}{length}{MEANING}tm-{_number(task_manager)}"
 
 
 def committables_part(name: str, offset: int, length: int, sink: str) -> str:
@@ -384,10 +376,7 @@ def part(reference: str) -> GatheredPart | None:
     stands_for = parse(f"{MANIFESTS}{_number(gathered.epoch)}/{_number(gathered.checkpoint)}/{found['meaning']}")
     if not isinstance(stands_for, ManifestName | CommittablesName):
         return None
-    moved = tuple((each[:32], each[33:]) for each in found["moved"].split(MOVED)[1:])
-    if moved and not isinstance(stands_for, ManifestName):
-        return None
-    return GatheredPart(found["object"], int(found["offset"]), int(found["length"]), stands_for, moved)
+    return GatheredPart(found["object"], int(found["offset"]), int(found["length"]), stands_for)
 
 
 def meaning(reference: str) -> Name | None:
@@ -450,7 +439,7 @@ _PARSERS = {
 }
 _PART = re.compile(
     rf"(?P<object>[^{RANGE}]+){RANGE}(?P<offset>\d{{1,{DIGITS}}})\{LENGTH}(?P<length>\d{{1,{DIGITS}}}){MEANING}"
-    rf"(?P<meaning>[^{MOVED}]+)(?P<moved>(?:{MOVED}[0-9a-f]{{32}}{TO}[0-9a-f]{{32}})*)",
+    r"(?P<meaning>.+)",
     re.ASCII | re.DOTALL,
 )
 

@@ -1,11 +1,8 @@
 """A TaskManager's work for a checkpoint after the cut: wait for the uploads, store the manifest, acknowledge.
 
-    cut ──► all tables named ──► manifest and small logs: announced, or stored if large ─┐
-                    └──────────► all tables stored, large logs too ──────────────────────┴─► acknowledged until answered
-                                          └── failed ──► declined until answered
-
-Where nothing is left to store once all is named, the part travels with the acknowledgement itself. A large log whose
-first attempt was overtaken has another name than the manifest says: the reference to the manifest tells it.
+    cut ──► handles of all tables ──► small: they travel with the acknowledgement ──► acknowledged until answered
+                     │           └──► manifest stored, with small logs ───────────────────┘
+                     └──────────────────────┴── failed ──► declined until answered
 
 Runs on threads of its own and never holds up a batch. Nothing here deletes: the JobMaster's registry decides who may
 delete acknowledged objects. An acknowledgement is repeated until it is answered or the TaskManager ends, even after a
@@ -19,9 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
-
-from msgspec.structs import replace
 
 from holdfast.back_off import doubled_s
 from holdfast.errors import CheckpointFailed, HoldfastError, described, is_outage
@@ -33,10 +27,9 @@ from holdfast.formats.manifests import encode_manifest
 from holdfast.ids import BatchNumber, CheckpointId
 from holdfast.printable import logger
 from holdfast.protocol.named import AnsweredNames
-from holdfast.protocol.taskmanager import Acknowledgement, Announcement, Decline, Deployment, JobMasterGateway
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, Deployment, JobMasterGateway
+from holdfast.references import object_of
 from holdfast.storage import names
-from holdfast.uploads.carried import Composed
-from holdfast.uploads.persisting import Persisting
 from holdfast.uploads.puts import Repeats
 from holdfast.uploads.uploader import Uploader
 
@@ -54,22 +47,10 @@ class LocalCheckpoint:
 
     checkpoint_id: CheckpointId
     batch: BatchNumber
-    handles: Sequence[Persisting[TableHandle]]
+    handles: list[Future[TableHandle]]
     held: Callable[[], list[str]]
     begun_s: float
     sync_ms: float
-
-
-class ComposedPart(NamedTuple):
-    """A part of a checkpoint: small logs, then the manifest. It travels, or lies in `object`."""
-
-    composed: Composed
-    tables: list[TableHandle]
-    """The handles in the manifest."""
-    data: bytes
-    object: str = ""
-    announced: bool = False
-    """True if the JobMaster has it, or knows that it lies in `object`."""
 
 
 class Answers:
@@ -138,7 +119,7 @@ class CheckpointWork:
 
     def _run(self, cut: LocalCheckpoint) -> None:
         try:
-            acknowledgement, announced = self._persist(cut)
+            acknowledgement = self._persist(cut)
         except CheckpointFailed as error:
             # The checkpoint or this TaskManager has ended for another reason: nothing went wrong here.
             _log.info("checkpoint %d: TaskManager %d declines: %s", cut.checkpoint_id, self._task_manager, error)
@@ -149,43 +130,33 @@ class CheckpointWork:
             self._decline(cut.checkpoint_id, error)
             return
         hit("taskmanager.acknowledge.before")
-        self._acknowledge(acknowledgement, announced)
+        self._acknowledge(acknowledgement)
         hit("taskmanager.acknowledge.after")
 
-    def _acknowledge(self, acknowledgement: Acknowledgement, announced: bool) -> None:
-        """Send an acknowledgement as a difference, without the part if that was announced; a repetition is whole, as
-        the JobMaster may lack those before."""
-        first = self._answers.names.shortened(acknowledgement)
-        if announced:
-            first = replace(first, part=b"")
-        attempts = itertools.chain([first], itertools.repeat(acknowledgement))
+    def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
+        """Send an acknowledgement as a difference to the one before; a repetition is complete, since the JobMaster may
+        lack that one."""
+        attempts = itertools.chain([self._answers.names.shortened(acknowledgement)], itertools.repeat(acknowledgement))
         self._until_answered(lambda: self._job_master.acknowledge(next(attempts)))
         self._answers.names.answered(acknowledgement)
 
-    def _persist(self, cut: LocalCheckpoint) -> tuple[Acknowledgement, bool]:
-        """Return what to acknowledge once all is stored, and whether its part was announced."""
-        part = self._ahead(cut)
-        try:
-            tables = [handle.result() for handle in cut.handles]
-            hit("taskmanager.cut.uploaded")
-            moved = None if part is None else _moved(part.tables, tables)
-            if part is None or moved is None:
-                self._give_up(part)
-                part, moved = self._stored(cut, self._compose(cut, tables)), {}
-            name = self._reference(cut, part, moved) if part.object else ""
-        except BaseException:
-            self._give_up(part)
-            raise
-        stored = [placed(each, part.composed.places) for each in tables]
+    def _persist(self, cut: LocalCheckpoint) -> Acknowledgement:
+        tables = [handle.result() for handle in cut.handles]
+        hit("taskmanager.cut.uploaded")
+        composed = self._uploader.carried.compose(cut.checkpoint_id, (n for table in tables for n in table.objects()))
+        stored = [placed(each, composed.places) for each in tables]
+        data = composed.log + self._manifest(cut, stored)
+        travels = len(data) <= self._uploader.carried.bytes_max
+        name = "" if travels else self._store_manifest(cut, data, len(composed.log))
         others = (each for table in stored for each in table.objects() if each != HERE)
-        objects = list(dict.fromkeys([*([part.object] if name else []), *others]))
+        objects = list(dict.fromkeys([*([object_of(name)] if name else []), *others]))
         # From here on only the JobMaster may delete them.
         self._uploader.acknowledge(objects)
         repeats = self._uploader.take_repeats(objects)
         of_subtasks = self._parts(tables, repeats)
         sequence, held = self._held(cut)
         already = set(objects)
-        acknowledgement = Acknowledgement(
+        return Acknowledgement(
             checkpoint_id=cut.checkpoint_id,
             task_manager=self._task_manager,
             incarnation=self._incarnation,
@@ -202,49 +173,10 @@ class CheckpointWork:
             retries=sum(each.retries for each in repeats.values()),
             hedges=sum(each.hedges for each in repeats.values()),
             subtasks=of_subtasks,
-            part=b"" if name else part.data,
-            manifest_start=len(part.composed.log),
-            informed=part.composed.informed,
-            moved={} if name else moved,
+            part=data if travels else b"",
+            manifest_start=len(composed.log),
+            informed=composed.informed,
         )
-        return acknowledgement, part.announced
-
-    def _ahead(self, cut: LocalCheckpoint) -> ComposedPart | None:
-        """Announce the part as soon as all in it has a name, and store it if it is too large to travel; None where
-        everything that it names is stored by then."""
-        tables = [handle.named.result() for handle in cut.handles]
-        if all(handle.done() for handle in cut.handles):
-            return None
-        part = self._compose(cut, tables)
-        return self._stored(cut, part._replace(announced=self._announce(cut, part)))
-
-    def _announce(self, cut: LocalCheckpoint, part: ComposedPart) -> bool:
-        data, start = (part.data, len(part.composed.log)) if self._travels(part) else (b"", 0)
-        announcement = Announcement(cut.checkpoint_id, self._task_manager, self._incarnation, cut.batch, data, start)
-        try:
-            return self._job_master.announce(announcement)
-        except (HoldfastError, OSError) as error:
-            _log.info("TaskManager %d acknowledges a part that it could not announce: %s", self._task_manager, error)
-            return False
-
-    def _compose(self, cut: LocalCheckpoint, tables: list[TableHandle]) -> ComposedPart:
-        composed = self._uploader.carried.compose(cut.checkpoint_id, (n for table in tables for n in table.objects()))
-        data = composed.log + self._manifest(cut, [placed(each, composed.places) for each in tables])
-        return ComposedPart(composed, tables, data)
-
-    def _travels(self, part: ComposedPart) -> bool:
-        return len(part.data) <= self._uploader.carried.bytes_max
-
-    def _stored(self, cut: LocalCheckpoint, part: ComposedPart) -> ComposedPart:
-        """Store a part that is too large to travel."""
-        if self._travels(part):
-            return part
-        return part._replace(object=self._uploader.put_manifest(cut.checkpoint_id, OBJECT_HEADER + part.data))
-
-    def _give_up(self, part: ComposedPart | None) -> None:
-        """Delete the object of a part that nobody else knows of."""
-        if part is not None and part.object:
-            self._uploader.discard([part.object])
 
     def _manifest(self, cut: LocalCheckpoint, tables: list[TableHandle]) -> bytes:
         return encode_manifest(
@@ -253,13 +185,17 @@ class CheckpointWork:
             )
         )
 
-    def _reference(self, cut: LocalCheckpoint, part: ComposedPart, moved: Mapping[str, str]) -> str:
-        """Return the reference to a manifest that lies in an object of its own; the logs before it are placed then."""
-        hit("taskmanager.cut.manifest")
-        start = len(part.composed.log)
-        place = len(OBJECT_HEADER) + start, len(part.data) - start
-        reference = names.manifest_part(part.object, *place, self._task_manager, moved)
-        self._uploader.stored(cut.checkpoint_id, reference)
+    def _store_manifest(self, cut: LocalCheckpoint, data: bytes, start: int) -> str:
+        """Store a manifest, and the small logs before its `start`; return the reference to it."""
+        name = self._uploader.put_manifest(cut.checkpoint_id, OBJECT_HEADER + data)
+        try:
+            hit("taskmanager.cut.manifest")
+            place = len(OBJECT_HEADER) + start, len(data) - start
+            reference = names.manifest_part(name, *place, self._task_manager)
+            self._uploader.stored(cut.checkpoint_id, reference)
+        except Exception:
+            self._uploader.discard([name])  # no other process would know of this object
+            raise
         return reference
 
     def _held(self, cut: LocalCheckpoint) -> tuple[int, list[str]]:
@@ -298,15 +234,6 @@ class CheckpointWork:
             except (HoldfastError, OSError) as error:
                 _log.info("TaskManager %d repeats an unanswered call: %s", self._task_manager, error)
             self._answers.ended.wait(doubled_s(FIRST_REPEAT_S, times, REPEAT_S_MAX))
-
-
-def _moved(named: Sequence[TableHandle], stored: Sequence[TableHandle]) -> dict[str, str] | None:
-    """Return the real names of objects that were named by a first attempt; None if more than names differs."""
-    logs = [(each.log, other.log) for each, other in zip(named, stored, strict=True)]
-    pieces = [both for log, other in logs for both in zip(log, other, strict=False)]
-    moved = {a.object: b.object for a, b in pieces if a.object != b.object}
-    places = {old: (new, 0) for old, new in moved.items()}
-    return moved if [placed(each, places) for each in named] == list(stored) else None
 
 
 def _part(pieces: Sequence[tuple[str, int, bool]], repeats: Mapping[str, Repeats]) -> SubtaskPart:

@@ -45,7 +45,6 @@ from holdfast.taskmanager.checkpoints import Answers, CheckpointWork
 from holdfast.taskmanager.key_group_skew import KeyGroupSkew
 from holdfast.taskmanager.subtask import Subtask
 from holdfast.uploads.janitor import DeletionQueue
-from holdfast.uploads.persisting import Persisting
 from holdfast.uploads.uploader import Uploader
 
 _log = logger(__name__)
@@ -173,7 +172,7 @@ class Hosted:
         self.deployment, self.subtasks, self.recovery = deployment, subtasks, recovery
         vars(self).pop("_by_level", None)
 
-    def cut(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> list[Persisting[TableHandle]]:
+    def cut(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> list[Future[TableHandle]]:
         """Start to persist the state of all subtasks as of `batch`."""
         handles = [future for each in self.subtasks.values() for future in each.checkpoint(checkpoint_id, batch)]
         with self._lock:

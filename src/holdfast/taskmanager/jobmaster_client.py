@@ -12,7 +12,7 @@ import pyarrow.flight as flight
 
 from holdfast.ids import Incarnation, ProcessId
 from holdfast.kernels.shelf import KernelName
-from holdfast.protocol.taskmanager import Acknowledgement, Announcement, Decline, Registration, RestoreProgress
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration, RestoreProgress
 from holdfast.taskmanager.remote import CallBody, calling
 from holdfast.taskmanager.security import connect
 
@@ -33,9 +33,6 @@ class JobMasterClient:
 
     def heartbeat(self, process: ProcessId) -> bool:
         return bool(self._call("heartbeat", process.incarnation, process))
-
-    def announce(self, announcement: Announcement) -> bool:
-        return bool(self._call("announce", announcement.incarnation, announcement))
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return bool(self._call("acknowledge", acknowledgement.incarnation, acknowledgement))

@@ -9,6 +9,7 @@ thread meanwhile, for a batch that was committed before. The TaskManager decides
 """
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
 
 import pyarrow as pa
@@ -33,7 +34,6 @@ from holdfast.materialize.replica import Replica
 from holdfast.state.table import StateTable
 from holdfast.taskmanager.key_group_skew import KeyGroupSkew
 from holdfast.taskmanager.row_counts import SubtaskRowCounts
-from holdfast.uploads.persisting import Persisting
 
 
 class Subtask:
@@ -228,7 +228,7 @@ class Subtask:
         self.counted.rewind(to_batch)
         self._committed = to_batch
 
-    def checkpoint(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> list[Persisting[TableHandle]]:
+    def checkpoint(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> list[Future[TableHandle]]:
         """Start to persist the state as of `batch`, committed before."""
         self._check()
         self.counted.cut(checkpoint_id, batch)

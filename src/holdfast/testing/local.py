@@ -23,7 +23,6 @@ from holdfast.printable import logger
 from holdfast.protocol.live_reads import StateRead, StateRows
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
-    Announcement,
     CommitAnswer,
     Decline,
     Deployment,
@@ -205,9 +204,6 @@ class _Reachable:
 
     def heartbeat(self, process: ProcessId) -> bool:
         return not self.cut.is_set() and self._gateway.heartbeat(process)
-
-    def announce(self, announcement: Announcement) -> bool:
-        return not self.cut.is_set() and self._gateway.announce(announcement)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return not self.cut.is_set() and self._gateway.acknowledge(acknowledgement)

@@ -7,6 +7,7 @@ no thread.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -14,7 +15,6 @@ import pyarrow as pa
 from holdfast.formats.blocks import BLOCK_BYTES, Merge
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import OBJECT_HEADER, ChangeSet, EncodedPiece, LogId, encode_pieces
-from holdfast.uploads.persisting import Persisting
 
 Release = Callable[[list[str]], None]
 """Function that releases the stored objects with pieces of a failed request."""
@@ -28,14 +28,13 @@ class PersistRequest:
 
     def __init__(self, log: LogId, change_sets: Sequence[ChangeSet], merge: Merge | None) -> None:
         self.log = log
-        self.future: Persisting[list[LogPiece]] = Persisting()
+        self.future: Future[list[LogPiece]] = Future()
         self.size_bytes = sum(each.rows.nbytes for each in change_sets)
         self._change_sets = list(change_sets)
         self._merge = merge
         self._lock = threading.Lock()
-        self._unfinished = self._unnamed = 1
+        self._unfinished = 1
         self._pieces: list[LogPiece] = []
-        self._named: list[LogPiece] = []
         self._error: BaseException | None = None
 
     def encode(self, piece_bytes_max: int) -> Iterator[EncodedPiece]:
@@ -52,16 +51,6 @@ class PersistRequest:
         """Note another object that has pieces of this request."""
         with self._lock:
             self._unfinished += 1
-            self._unnamed += 1
-
-    def named(self, pieces: Sequence[LogPiece]) -> None:
-        """An object with these pieces has a name and is on its way, or encoding has ended (no pieces)."""
-        with self._lock:
-            self._named.extend(pieces)
-            self._unnamed -= 1
-            if self._unnamed:
-                return
-        self.future.name(_in_order(self._named))
 
     def arrived(self, pieces: Sequence[LogPiece], release: Release) -> None:
         """Note that an object with these pieces was stored, or (without pieces) that encoding has ended."""
@@ -79,7 +68,7 @@ class PersistRequest:
             if self._unfinished:
                 return
         if self._error is None:
-            self.future.set_result(_in_order(self._pieces))
+            self.future.set_result(sorted(self._pieces, key=lambda piece: piece.key_group_start))
         else:
             release(list(dict.fromkeys(piece.object for piece in self._pieces)))
             self.future.set_exception(self._error)
@@ -105,11 +94,6 @@ class PackedObject:
         data, self.buffers = b"".join(self.buffers), []
         return data
 
-    def named(self, name: str) -> None:
-        """Tell each request that its pieces will lie in the object of that name, unless another attempt is faster."""
-        for request, pieces in self.pieces.items():
-            request.named([piece.at(name, offset) for piece, offset in pieces])
-
     def stored(self, name: str, release: Release) -> None:
         """Tell each request that its pieces are in the object of that name."""
         for request, pieces in self.pieces.items():
@@ -119,10 +103,6 @@ class PackedObject:
         """Tell each request that its pieces could not be stored."""
         for request in self.pieces:
             request.failed(error, release)
-
-
-def _in_order(pieces: Sequence[LogPiece]) -> list[LogPiece]:
-    return sorted(pieces, key=lambda piece: piece.key_group_start)
 
 
 def pack(requests: Sequence[PersistRequest], object_bytes_max: int, release: Release) -> Iterator[PackedObject]:
@@ -143,7 +123,6 @@ def pack(requests: Sequence[PersistRequest], object_bytes_max: int, release: Rel
         except Exception as error:
             request.failed(error, release)
         else:
-            request.named(())
             request.arrived((), release)
     if packed.pieces:
         yield packed

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -301,7 +300,6 @@ class Uploader:
         carried = self.carried.add(data)
         if carried is not None:
             self._ownership.hold(carried, len(packed.pieces))
-            packed.named(carried)
             packed.stored(carried, self._ownership.release)
             self._in_flight.ended(packed.length)
             return
@@ -312,10 +310,7 @@ class Uploader:
             failpoints.hit("changelog.upload.after")
 
         self._batch_sizes.add(len(packed.pieces))
-        first = self._new_log_object()
-        packed.named(first)
-        new_names = chain([first], iter(self._new_log_object, None))
-        stored = self._puts.put(write, partial(next, new_names), packed.length, LOGS)
+        stored = self._puts.put(write, self._new_log_object, packed.length, LOGS)
         stored.add_done_callback(partial(self._uploaded, packed, data))
 
     def _uploaded(self, packed: PackedObject, data: bytes, stored: Future[str]) -> None:

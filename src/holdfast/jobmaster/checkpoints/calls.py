@@ -5,8 +5,8 @@
               └─ no answer within QUICK_S: reported to the execution machine; it ends the process after `cut_timeout`
 
 Calls to an incarnation go out in order, beside the calls of batches. News (completed, given up) may be lost: the next
-checkpoint's news repeats it. News that hangs would hold up the next cut, so it has the cut's time limit. Methods are
-called on the control thread, unless they say otherwise; `under_way` on any thread.
+checkpoint's news repeats it. News that hangs would hold up the next cut, so it has the cut's time limit. All methods
+except `under_way` are called on the control thread.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,6 @@ from functools import partial
 
 from holdfast import failpoints
 from holdfast.checkpoint import events
-from holdfast.checkpoint.ahead import StoreAhead
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.events import Event
 from holdfast.checkpoint.outcomes import Outcome
@@ -31,7 +30,7 @@ from holdfast.jobmaster.checkpoints.stats import Watch
 from holdfast.jobmaster.processes.calls import Round, when_done
 from holdfast.jobmaster.processes.taskmanagers import QUICK_S, Lane, TaskManagers
 from holdfast.printable import logger
-from holdfast.protocol.taskmanager import Acknowledgement, Announcement, TaskManagerGateway
+from holdfast.protocol.taskmanager import Acknowledgement, TaskManagerGateway
 
 log = logger(__name__)
 
@@ -130,22 +129,6 @@ class CheckpointCalls:
         return [each.asked.done for each in self._under_way if each.step is step]
 
     # --- ends ---------------------------------------------------------------------------------------------------------
-
-    def announced(self, part: Announcement) -> None:
-        """Keep the part of a checkpoint that has not ended. Any thread may call this."""
-        watch = self._watched.get(part.checkpoint_id)
-        if watch is not None:
-            watch.announced(part)
-
-    def has_part(self, ack: Acknowledgement) -> bool:
-        """True unless an acknowledgement leaves out a part that is not here and is wanted. Any thread may call this."""
-        watch = self._watched.get(ack.checkpoint_id)
-        return watch is None or watch.has_part(ack)
-
-    def parts(self, command: StoreAhead) -> dict[int, CarriedPart]:
-        """Return the parts of a checkpoint that are here, by TaskManager."""
-        watch = self._watched.get(command.checkpoint_id)
-        return {} if watch is None else watch.parts(command.carried_parts)
 
     def acknowledged(self, ack: Acknowledgement) -> None:
         watch = self._watched.get(ack.checkpoint_id)

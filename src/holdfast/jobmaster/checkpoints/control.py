@@ -21,7 +21,6 @@ from typing import Protocol
 from holdfast import failpoints
 from holdfast.availability import Refusal
 from holdfast.checkpoint import events
-from holdfast.checkpoint.ahead import Announced, StoreAhead
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.events import Command, Event, Position
@@ -51,7 +50,7 @@ from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import EventLog, ObservedRules
 from holdfast.printable import logger
 from holdfast.protocol.named import KnownNames
-from holdfast.protocol.taskmanager import Acknowledgement, Announcement, Decline
+from holdfast.protocol.taskmanager import Acknowledgement, Decline
 from holdfast.settings import CheckpointConfig
 from holdfast.storage.store import ObjectStore
 from holdfast.uploads.hedged_store import COMMITTABLES, DriverUploads
@@ -308,19 +307,10 @@ class Control:
         """True while a cut checkpoint has not ended."""
         return self._calls.under_way
 
-    def announce(self, announcement: Announcement) -> bool:
-        """Take a part of a checkpoint from a TaskManager that still stores logs which the part names."""
-        part = announcement
-        self._calls.announced(part)
-        self.post(Announced(part.checkpoint_id, part.task_manager, part.incarnation, part.batch, bool(part.part)))
-        return True
-
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Take an acknowledgement from a TaskManager; returns once the fact is queued. False: the TaskManager must send
         it again in full."""
         failpoints.hit("jobmaster.acknowledged")
-        if not self._calls.has_part(acknowledgement):
-            return False
         objects = self._names.of(acknowledgement)
         if objects is None:
             return False
@@ -428,8 +418,6 @@ class Control:
         match command:
             case events.Cut():
                 self._calls.cut(command)
-            case StoreAhead():
-                self._sides.submit(Side.RECORDS, self._recorder.store_ahead, command, self._calls.parts(command))
             case events.StoreAndRecord():
                 parts = self._calls.take_parts(command)
                 self._sides.submit(Side.RECORDS, self._recorder.store_and_record, command, parts)
@@ -440,7 +428,6 @@ class Control:
                 self._notify_completed(command)
             case events.NotifyAborted():
                 log.warning("checkpoint %d aborted: %s", command.checkpoint_id, command.reason)
-                self._sides.submit(Side.RECORDS, self._recorder.drop_ahead, command.checkpoint_id)
                 self._not_completed(self._calls.aborted(command))
                 self._note_outage(command)
             case NotifyRefused():

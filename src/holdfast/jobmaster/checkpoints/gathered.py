@@ -15,7 +15,6 @@ which the registry deletes. Only the thread of records calls this module.
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from holdfast.errors import StorageError, described
@@ -37,8 +36,6 @@ class CarriedPart(NamedTuple):
 
     data: bytes
     manifest_start: int
-    moved: Mapping[str, str] = MappingProxyType({})
-    """See `Acknowledgement.moved`."""
 
 
 class StoredObjects(NamedTuple):
@@ -83,28 +80,11 @@ class _Object:
         data, self._data = bytes(self._data), bytearray()
         return data
 
-    def manifests(self, name: str, parts: Mapping[int, CarriedPart]) -> dict[int, str]:
-        places = self._manifests.items()
-        return {each: names.manifest_part(name, *place, each, parts[each].moved) for each, place in places}
+    def manifests(self, name: str) -> dict[int, str]:
+        return {each: names.manifest_part(name, *place, each) for each, place in self._manifests.items()}
 
     def committables(self, name: str) -> dict[str, str]:
         return {sink: names.committables_part(name, *place, sink) for sink, place in self._committables.items()}
-
-
-class StoredAhead(NamedTuple):
-    """A checkpoint's objects that are being stored, each with the future of its name, and what is in them."""
-
-    checkpoint_id: CheckpointId
-    parts: Mapping[int, CarriedPart]
-    committables: Mapping[str, bytes]
-    objects: Sequence[tuple[_Object, Future[str]]]
-
-    def holds(
-        self, checkpoint_id: CheckpointId, parts: Mapping[int, CarriedPart], committables: Mapping[str, bytes]
-    ) -> bool:
-        """True if the same bytes are wanted."""
-        wanted, here = ({each: of[:2] for each, of in some.items()} for some in (parts, self.parts))
-        return checkpoint_id == self.checkpoint_id and committables == self.committables and wanted == here
 
 
 class GatheredObjects:
@@ -116,17 +96,14 @@ class GatheredObjects:
         self._scheduler = uploads.scheduler
         self._puts = uploads.puts
 
-    def begin(
+    def store(
         self, checkpoint_id: CheckpointId, parts: Mapping[int, CarriedPart], committables: Mapping[str, bytes]
-    ) -> StoredAhead:
-        """Begin to store everything side by side; `end` waits for it."""
-        objects = [(each, self._put(checkpoint_id, each)) for each in _divide(parts, committables)]
-        return StoredAhead(checkpoint_id, parts, committables, objects)
-
-    def end(self, begun: StoredAhead, parts: Mapping[int, CarriedPart]) -> StoredObjects:
-        """Wait for all objects, and return the references to `parts` and committables in them. Raises `Unstored`."""
+    ) -> StoredObjects:
+        """Store everything side by side, and wait for it. Raises `Unstored`."""
+        objects = _divide(parts, committables)
+        putting = [self._put(checkpoint_id, each) for each in objects]
         found, errors = dict[str, _Object](), list[StorageError]()
-        for made, future in begun.objects:
+        for made, future in zip(objects, putting, strict=True):
             try:
                 found[self._scheduler.result(future)] = made
             except StorageError as error:
@@ -134,16 +111,10 @@ class GatheredObjects:
         self._puts.take_repeats(found)  # no other caller takes these repeated attempts
         if errors:
             raise Unstored(errors[0], frozenset(found))
-        manifests = {each: ref for name, made in found.items() for each, ref in made.manifests(name, parts).items()}
+        manifests = {each: ref for name, made in found.items() for each, ref in made.manifests(name).items()}
         return StoredObjects(
             manifests, {sink: ref for name, made in found.items() for sink, ref in made.committables(name).items()}
         )
-
-    def store(
-        self, checkpoint_id: CheckpointId, parts: Mapping[int, CarriedPart], committables: Mapping[str, bytes]
-    ) -> StoredObjects:
-        """Store everything side by side, and wait for it. Raises `Unstored`."""
-        return self.end(self.begin(checkpoint_id, parts, committables), parts)
 
     def beside(self, look: Callable[[], T]) -> Callable[[], T]:
         """Begin a call that reads the store, to run beside `store`; the returned function waits for its result."""

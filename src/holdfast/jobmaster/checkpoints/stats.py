@@ -1,8 +1,8 @@
 """Outcome of each trigger: durations and sizes of its checkpoint, or the reason why there is none.
 
 Clocks of different machines are never compared: the start delay is the JobMaster's wait for the answer to its `cut`,
-minus the synchronous part that the TaskManager measured. Only the control thread calls this module, unless a method
-says otherwise.
+minus the synchronous part that the TaskManager measured. Only the control thread calls this module, except
+`Watch.answered`.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from holdfast.checkpoint.outcomes import Outcome
 from holdfast.formats.history import CheckpointStats, TaskManagerPart
 from holdfast.ids import NO_BATCH, BatchNumber, CheckpointId, Epoch, Incarnation
 from holdfast.jobmaster.checkpoints.gathered import CarriedPart
-from holdfast.protocol.taskmanager import Acknowledgement, Announcement
+from holdfast.protocol.taskmanager import Acknowledgement
 
 NONE_BEHIND: Behind = {}
 PARKED_SHOWN_MAX = 100
@@ -43,32 +43,15 @@ class Watch:
         self._answered_s[task_manager] = now_s - self.started_s
 
     def acknowledged(self, ack: Acknowledgement) -> None:
-        """Note that a TaskManager's part is stored, or came with the acknowledgement, or before; a repetition changes
-        nothing."""
-        sent_by = ack.task_manager, ack.incarnation
+        """Note that a TaskManager's part is stored, or came with the acknowledgement; a repetition changes nothing."""
         if ack.part:
-            self._parts[sent_by] = CarriedPart(ack.part, ack.manifest_start, ack.moved)
+            self._parts[ack.task_manager, ack.incarnation] = CarriedPart(ack.part, ack.manifest_start)
             ack = replace(ack, part=b"")
-        elif sent_by in self._parts:
-            self._parts[sent_by] = self._parts[sent_by]._replace(moved=ack.moved)
         self._acknowledged[ack.task_manager] = ack
-
-    def announced(self, part: Announcement) -> None:
-        """Keep a part that an acknowledgement is going to leave out. Any thread may call this."""
-        if part.part:
-            self._parts[part.task_manager, part.incarnation] = CarriedPart(part.part, part.manifest_start)
-
-    def has_part(self, ack: Acknowledgement) -> bool:
-        """True unless the part that an acknowledgement leaves out is not here. Any thread may call this."""
-        return bool(ack.part or ack.manifest) or (ack.task_manager, ack.incarnation) in self._parts
-
-    def parts(self, of: Iterable[tuple[int, Incarnation]]) -> dict[int, CarriedPart]:
-        """Return parts that are here, by TaskManager."""
-        return {each[0]: self._parts[each] for each in of}
 
     def take_parts(self, of: Iterable[tuple[int, Incarnation]]) -> dict[int, CarriedPart]:
         """Take out the parts that came along, by TaskManager."""
-        taken = self.parts(of)
+        taken = {each[0]: self._parts[each] for each in of}
         self._parts.clear()
         return taken
 

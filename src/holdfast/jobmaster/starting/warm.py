@@ -22,14 +22,7 @@ from holdfast.jobmaster.processes.cluster import Cluster, ProcessStarter
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.ports import Endpoint
 from holdfast.printable import logger
-from holdfast.protocol.taskmanager import (
-    Acknowledgement,
-    Announcement,
-    Decline,
-    JobMasterGateway,
-    Registration,
-    RestoreProgress,
-)
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, JobMasterGateway, Registration, RestoreProgress
 
 log = logger(__name__)
 
@@ -139,9 +132,6 @@ class WarmProcesses:
     def heartbeat(self, process: ProcessId) -> bool:
         master = self._master_of(process)
         return process in self._waiting if master is None else master.heartbeat(process)
-
-    def announce(self, announcement: Announcement) -> bool:
-        return self._master is not None and self._master.announce(announcement)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return self._master is not None and self._master.acknowledge(acknowledgement)
