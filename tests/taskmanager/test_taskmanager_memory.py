@@ -66,8 +66,8 @@ def test_undo_that_is_given_up_loses_no_change_that_waits_to_be_logged():
         table.commit()
     table.shrink_undo(0)
     assert table.undo_bytes == 0
-    assert [set(changes["n"].to_pylist()) for changes in table.collect(1)] == [{0}, {1}]
-    assert [set(changes["n"].to_pylist()) for changes in table.collect(2)] == [{2}]
+    assert [set(changes.slice()["n"].to_pylist()) for changes in table.collect(1)] == [{0}, {1}]
+    assert [set(changes.slice()["n"].to_pylist()) for changes in table.collect(2)] == [{2}]
     with pytest.raises(HoldfastError, match="cannot go back"):
         table.rewind(1)
 
