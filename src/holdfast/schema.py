@@ -26,8 +26,6 @@ REMOVING_CHANGES = ("delete", "update_preimage")
 PUTTING_CHANGES = ("insert", "update_postimage")
 """Change types that add a row. A null in the column also adds a row."""
 CHANGE_TYPES = (*PUTTING_CHANGES, *REMOVING_CHANGES)
-CHANGE_FACTS = ("_lsn", "_xid", "_commit_time", "_sequence")
-"""Reserved columns that describe a change, and not the row that changed."""
 
 StreamKind = Literal["append", "changes", "upserts"]
 """`append`: each row counts for ever. `changes`: `_change_type` says whether a row was added or removed, and an update

@@ -1,4 +1,4 @@
-"""GroupFlags of rows that hold no row for which a condition is true, told by the bounds of their columns. Pure.
+"""Groups of rows that hold no row for which a condition is true, told by the bounds of their columns. Pure.
 
     a > 5 AND (b = 'x' OR c IS NULL)      a group is passed over if its greatest a is 5, or its b and c deny both
 

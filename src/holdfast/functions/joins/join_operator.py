@@ -23,7 +23,7 @@ from holdfast.functions.joins.meeting import Intervals, Pairs, Points, SortedPoi
 from holdfast.functions.joins.output import JoinOutput, RowsOfBatch, RowsOfTable, SideRows
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers, before
 from holdfast.functions.rows.columns import BoolArray, concatenated
-from holdfast.functions.rows.kernels import number_keys
+from holdfast.functions.rows.grouping import distinct_slots
 from holdfast.functions.rows.late import LateRows
 from holdfast.functions.rows.pieces import fits, in_pieces
 from holdfast.functions.windows.panes import windows_of
@@ -59,7 +59,6 @@ class JoinOperator(Operator):
         self._late = tuple(LateRows(spec.name, spec.late) for _ in SIDES)
         self._output = JoinOutput(spec)
         self._condition = PairCondition(spec)
-        self._numbers: Slots = np.zeros(0, np.int32)
 
     @property
     def memory_bytes(self) -> int:
@@ -138,13 +137,10 @@ class JoinOperator(Operator):
     def _number(self, sides: tuple[Arrived, ...]) -> Slots:
         """Number the distinct keys of the rows; return the slots of their heads."""
         slots = np.concatenate([self._heads.lookup(side.keys) for side in sides])
-        if len(self._numbers) < len(self._heads.present):
-            self._numbers = np.full(len(self._heads.present), -1, np.int32)
-        groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
-        count = number_keys(slots, self._numbers, groups, distinct)
+        distinct, groups = distinct_slots(slots, len(self._heads.present))
         left = sides[LEFT].rows.num_rows
         sides[LEFT].groups, sides[RIGHT].groups = groups[:left], groups[left:]
-        return distinct[:count].copy()
+        return distinct.copy()
 
     # Meeting.
 

@@ -45,13 +45,6 @@ def bits(values: AnyArray) -> AnyArray:
     return values.view(f"u{values.dtype.itemsize}")
 
 
-def object_array(values: list[Any]) -> AnyArray:
-    """A one-dimensional array of Python objects, also where they are sequences."""
-    out = np.empty(len(values), dtype=object)
-    out[:] = values
-    return out
-
-
 def cells_at(slots: Slots, column: Column) -> dict[int, Any]:
     """Value by slot of a column at distinct slots, as a Python object; None where it is null."""
     return dict(zip(slots.tolist(), column.objects(slots), strict=True))

@@ -1,5 +1,7 @@
 """Rows in groups: which rows have the same key, and the place of each row within its group."""
 
+import threading
+
 import numpy as np
 import pyarrow as pa
 
@@ -9,12 +11,21 @@ from holdfast.state.index import new_index
 from holdfast.state.keys import declared_columns, encode_columns
 from holdfast.state.physical import Integers, Slots
 
+_scratch = threading.local()
+
 
 def distinct_slots(slots: Slots, capacity: int) -> tuple[Slots, Integers]:
     """Return the distinct slots in order of first appearance, and the index of each row's slot among them. All slots
-    are below `capacity`."""
+    are below `capacity`.
+
+    The kernel leaves its scratch space as it was, so each thread keeps its own: a new one would cost each batch time in
+    proportion to the table.
+    """
+    numbers: Slots | None = getattr(_scratch, "numbers", None)
+    if numbers is None or len(numbers) < capacity:
+        numbers = _scratch.numbers = np.full(capacity, -1, np.int32)
     groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
-    count = number_keys(slots, np.full(capacity, -1, np.int32), groups, distinct)
+    count = number_keys(slots, numbers, groups, distinct)
     return distinct[:count], groups
 
 

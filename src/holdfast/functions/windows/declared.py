@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import SettingsError
 from holdfast.quantities import Duration, duration_s, signed_duration_us
@@ -197,11 +196,6 @@ def times_array(values: Integers, kind: pa.DataType) -> pa.Array:
 def bounds_type(kind: pa.DataType) -> pa.DataType:
     """The type of `window_start` and `window_end` for a time column of type `kind`."""
     return pa.timestamp("us", tz=kind.tz)
-
-
-def has_time(rows: pa.RecordBatch, column: str) -> pa.Array:
-    """Return the mask of the rows that have a time."""
-    return pc.is_valid(rows.column(column))
 
 
 def _micros(value: Duration, field: str) -> int:

@@ -22,7 +22,8 @@ import pyarrow as pa
 from holdfast.functions.aggregates.operator import AggregateOperator
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
 from holdfast.functions.rows.columns import BoolArray, concatenated
-from holdfast.functions.rows.kernels import mark_first, number_keys
+from holdfast.functions.rows.grouping import distinct_slots
+from holdfast.functions.rows.kernels import mark_first
 from holdfast.functions.rows.late import LateRows
 from holdfast.functions.rows.pieces import in_pieces
 from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, keys_with_times
@@ -54,7 +55,6 @@ class SessionOperator(Operator):
             self._state, lambda: TimeBuckets(self._entries, END, spec.window.gap_us), self._all_entries
         )
         self._chains = SessionChains(self._state, self._newest, self._index, spec.window.gap_us)
-        self._numbers: Slots = np.zeros(0, np.int32)
 
     @property
     def memory_bytes(self) -> int:
@@ -122,11 +122,7 @@ class SessionOperator(Operator):
     def _distinct_keys(self, rows: pa.RecordBatch) -> tuple[Slots, Integers]:
         """The slots of the rows' distinct keys in the table of the newest sessions, and each row's index among them."""
         slots = self._newest.lookup(rows)
-        if len(self._numbers) < len(self._newest.present):
-            self._numbers = np.full(len(self._newest.present), -1, np.int32)
-        groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
-        count = number_keys(slots, self._numbers, groups, distinct)
-        return distinct[:count], groups
+        return distinct_slots(slots, len(self._newest.present))
 
     def _move(self, was: OpenSessions, starts: Integers, context: BatchContext, result: OperatorResult) -> None:
         """Move the states of sessions that now begin at other `starts`, in order of time."""

@@ -111,7 +111,7 @@ class TextFormat(FileFormat):
     def read(
         self, tree: FileTree, file: FileInfo, start: int, stop: int, schema: pa.Schema, policy: EvolutionPolicy
     ) -> Iterator[Piece]:
-        return self._read(tree, file, start, stop, schema, policy, schema)
+        return self.read_columns(tree, file, start, stop, schema, policy, schema.names)
 
     def read_columns(
         self,
@@ -128,19 +128,6 @@ class TextFormat(FileFormat):
             yield from super().read_columns(tree, file, start, stop, schema, policy, columns)
             return
         read_as = pa.schema([schema.field(name) for name in columns])
-        for piece in self._read(tree, file, start, stop, schema, policy, read_as):
-            yield piece._replace(rows=piece.rows.select(list(columns)))
-
-    def _read(
-        self,
-        tree: FileTree,
-        file: FileInfo,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        policy: EvolutionPolicy,
-        read_as: pa.Schema,
-    ) -> Iterator[Piece]:
         head = self.head(tree, file, start)
         if head is None:
             return
@@ -156,7 +143,7 @@ class TextFormat(FileFormat):
                 continue
             parsed = parser.parse(found.data[base - found.offset :])
             bad = [BadPiece(f"byte {base + text.offset}", text.reason, text.payload) for text in parsed.bad]
-            yield Piece(f"byte {base}", parsed.rows, bad)
+            yield Piece(f"byte {base}", parsed.rows.select(list(columns)), bad)
 
     def _too_long(self, record: LongRecord) -> BadPiece:
         reason = (

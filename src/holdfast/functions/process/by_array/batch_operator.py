@@ -22,7 +22,7 @@ from holdfast.functions.process.shared.sweeping import ExpirySweeper, with_sweep
 from holdfast.functions.rows.bad_rows import bad_row, where_of
 from holdfast.functions.rows.calls import raised
 from holdfast.functions.rows.columns import IntArray
-from holdfast.functions.rows.kernels import number_keys
+from holdfast.functions.rows.grouping import distinct_slots
 from holdfast.functions.timing.array_timers import ArrayTimers
 from holdfast.functions.timing.timers import EVENT, PROCESSING, TIMERS
 from holdfast.python_values import shown_rows, shown_values
@@ -44,7 +44,6 @@ class BatchOperator(FunctionOperator):
             self._seen_states[name] = state
         entries = {state.name: state.entries for state in self._states if not isinstance(state, ArrayValueState)}
         self._sweeper = ExpirySweeper(self._table, spec.states, entries, self._clock)
-        self._numbers: Slots = np.zeros(0, dtype=np.int32)
         self._timers: ArrayTimers | None = None
         if spec.has_timers:
             watermarked = spec.input.event_time is not None
@@ -128,7 +127,7 @@ class BatchOperator(FunctionOperator):
         self, rows: pa.RecordBatch, slots: Slots, first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
         """Make a call for all rows; after a failure with dead letters, two calls with half the rows each."""
-        distinct, groups = self._group(slots)
+        distinct, groups = distinct_slots(slots, len(self._table.present))
         self._save_all(distinct)
         try:
             keys = self._table.keys_of(distinct)
@@ -152,15 +151,6 @@ class BatchOperator(FunctionOperator):
         half = rows.num_rows // 2
         self._run(rows.slice(0, half), slots[:half], first_row, context, result)
         self._run(rows.slice(half), slots[half:], first_row + half, context, result)
-
-    def _group(self, slots: Slots) -> tuple[Slots, IntArray]:
-        """The distinct slots in order of first appearance, and for each row the index of its own."""
-        if len(self._numbers) < len(self._table.present):
-            self._numbers = np.full(len(self._table.present), -1, dtype=np.int32)
-        groups = np.empty(len(slots), dtype=np.int64)
-        distinct = np.empty(len(slots), dtype=np.int32)
-        count = number_keys(slots, self._numbers, groups, distinct)
-        return distinct[:count], groups
 
     def _in_call(self, distinct: Slots, call: Callable[[], Any], result: OperatorResult) -> None:
         """Put out the output of a call, with the states and timers of distinct keys.
