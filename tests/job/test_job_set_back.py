@@ -13,8 +13,10 @@ from deltalake import DeltaTable
 from job_kit import new_job, pairs, script, store_of
 
 import holdfast as hf
-from holdfast.jobmaster.starting import set_back
-from holdfast.journal.fence import journal_numbers
+from holdfast.jobmaster.starting import set_back, start
+from holdfast.journal.fence import Listed, journal_numbers, list_journal
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
 from holdfast.testing import run
 
 
@@ -75,6 +77,14 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The looks after which a start would have waited for a listing that lags."""
+    found: list[int] = []
+    monkeypatch.setattr(start, "back_off", found.append)
+    return found
 
 
 KINDS = ["parquet", "append", "upsert", "memory", "numbered"]
@@ -181,3 +191,26 @@ def test_a_function_whose_last_number_is_no_number_is_refused(place: Place, answ
     place.numbered.last_number = lambda: answer  # type: ignore[method-assign]
     with pytest.raises(hf.JobRefused, match=r"last_number\(\) returned .*, expected the highest number"):
         run(place.job("numbered", 1))
+
+
+def test_a_listing_that_lags_behind_the_end_of_a_job_is_no_older_copy(
+    place: Place, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def job(rows: int) -> hf.Job:
+        return place.job("parquet", rows, checkpoint=hf.CheckpointConfig(trigger=hf.every("1s"), retained=3))
+
+    for rows in (1, 2, 3):
+        run(job(rows))
+    store = store_of(job(3))
+    *_, older, newest = journal_numbers(store)
+    store.delete([names.journal(older)])  # as the end of a job deletes a record that a newer one has replaced
+
+    def lagging(store: ObjectStore) -> Listed:
+        listed = list_journal(store)
+        shown = listed.numbers if len(looks) == start.BEHIND_SEEN else [n for n in listed.numbers if n < newest]
+        return listed._replace(numbers=shown)
+
+    monkeypatch.setattr(start, "list_journal", lagging)
+    run(job(4))
+    assert looks == [1, 2, 3, 4, 5]
+    assert place.keys("parquet") == [0, 1, 2, 3]

@@ -57,6 +57,7 @@ from holdfast.journal.fence import (
     take_over_from,
 )
 from holdfast.journal.job import check_job, open_job
+from holdfast.journal.patience import back_off
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.leadership.heartbeat import Heartbeat
 from holdfast.ports import ANY, Endpoint, PortRange
@@ -73,6 +74,10 @@ from holdfast.taskmanager.settings import TaskManagerSettings, heartbeat_interva
 from holdfast.ui.site import HttpUrls, serve_http
 
 log = logger(__name__)
+
+BEHIND_SEEN = 5
+"""Looks in a row, some two seconds in all, that must show the journal behind its targets before a start is refused. A
+higher value lets listings lag behind for longer, and refuses later."""
 
 
 @dataclass(frozen=True)
@@ -419,14 +424,18 @@ def _compared_with_targets(
 ) -> JournalNumber:
     """Refuse a storage that was set back; return the number that the job has to pass over, 0 if there is none.
 
-    An older JobMaster may record and publish meanwhile, so the journal is read again after the targets.
+    An older JobMaster may record and publish meanwhile, so the journal is read again after the targets. Right after a
+    job has ended, listings may still lag behind its newest record, so it is read several times before a refusal.
     """
     store, again = start.store, start.settings.publish_again
     targets = last_numbers(sinks.values(), first_start=newest is None)
     if start.savepoint is not None and newest is None:
         return check_not_set_back(store, newest, targets, 0, again)  # objects may be copied, and no record yet
     epoch = epochs_above(store, list_journal(store))
-    if epoch or any(number > (newest or 0) for number in targets.values()):
+    for attempt in range(1, BEHIND_SEEN + 1):
+        if not epoch and all(number <= (newest or 0) for number in targets.values()):
+            break
+        back_off(attempt)
         newest, epoch = _newest_checkpoint(store)[0], epochs_above(store, list_journal(store))
     return check_not_set_back(store, newest, targets, epoch, again)
 
