@@ -36,8 +36,6 @@ VALUES: dict[str, tuple[pa.Schema, list[Any]]] = {
         pa.schema([("n", pa.int32()), ("s", pa.list_(pa.struct([("a", pa.string()), ("d", pa.decimal256(40, 1))])))]),
         [[], [None], [{"a": "é" * 30, "d": None}, {"a": None, "d": Decimal("-0.5")}]],
     ),
-    "dictionaries": (pa.schema([("n", pa.int32()), ("s", pa.dictionary(pa.int8(), pa.string()))]), ["", "d" * 40]),
-    "views": (pa.schema([("n", pa.int32()), ("s", pa.string_view())]), ["", "e", "é" * 40]),
     "maps": (pa.schema([("n", pa.int32()), ("s", pa.map_(pa.string(), pa.int8()))]), [[], [("a", None), ("é" * 9, 1)]]),
     "fixed width": (pa.schema([("n", pa.int32()), ("s", pa.int64())]), [0, 1, -(2**60)]),
 }
