@@ -51,6 +51,18 @@ def test_the_log_is_truncated_only_when_a_checkpoint_that_uses_the_materializati
     assert set(old.objects()) < set(subtask.names())  # acknowledged: the JobMaster deletes them
 
 
+def test_a_table_holds_all_that_its_completed_checkpoint_names_so_that_local_copies_stay(subtask: Subtask):
+    materialized = 0
+    for checkpoint in range(1, 8):
+        subtask.run(checkpoint)
+        if checkpoint % 3 == 0:
+            materialized += 1
+            subtask.materialized(materialized)
+        handle = subtask.checkpoint(checkpoint)
+        subtask.keyed.completed(checkpoint)
+        assert set(handle.objects()) <= set(subtask.keyed.held())
+
+
 def test_what_a_handle_names_goes_with_the_subtask_where_no_acknowledgement_came_to_name_it(subtask: Subtask):
     subtask.run(1)
     acknowledged = subtask.checkpoint(1)

@@ -134,7 +134,7 @@ class LoggedTable(KeyedState):
         self._given_up = 0
         self._lead = cut.last_sqn if cut.batch > self._leadless else None
         self._awaits_lead = self._awaits_lead and self._lead is None
-        self._log.truncate(self._start(base))
+        self._log.truncate(cut.from_sqn)  # local copies of all that the completed checkpoint names are kept
 
     def _gave_up(self) -> None:
         """Drop the part of the log that no rewind, no pending checkpoint and no later cut can need."""
