@@ -125,6 +125,20 @@ def test_what_a_record_of_the_living_epoch_names_stays_until_the_record_goes(sto
     assert planned(store) == named
 
 
+def test_a_job_master_that_was_fenced_unawares_keeps_what_records_of_its_successor_name(store: ObjectStore) -> None:
+    take_over(store)
+    named = left(store, 1)
+    fenced = take_over(store).epoch
+    taken = take_over(store)
+    journal = Journal(store, taken.epoch, taken.base_number)
+    epoch = int(taken.epoch)
+    journal.append(msgspec.structs.replace(record(epoch, 1), source_objects={"files": named}))
+    journal.append(record(epoch, 2))
+    observed = observe(store, fenced)
+    assert observed is not None
+    assert plan(store, observed).deleted == []
+
+
 class Subsuming(SlowStore):
     """When a manifest is read, the job records its next checkpoint, and deletes objects of the record before."""
 

@@ -82,10 +82,13 @@ def test_forgotten_objects_leave_nothing_and_those_of_the_store_are_for_the_call
     carried.completed(1, manifest(100))
 
 
-def test_logs_that_their_process_stores_with_the_manifest_have_their_place_at_once() -> None:
+def test_logs_that_their_process_stores_with_the_manifest_have_their_place_once_the_checkpoint_is_completed() -> None:
     carried = Carried(100)
     name = added(carried, b"log")
     carried.compose(1, [name])
-    [placed] = carried.stored(1, manifest(100))
+    carried.stored(1, manifest(100))
+    assert carried.compose(2, [name]).log == b"log", "the checkpoint may be given up, and its object go"
+    assert carried.in_store([name]) == []
+    [placed] = carried.completed(1)
     assert (placed.object, placed.offset, placed.data) == (GATHERED, 97, b"log")
-    assert carried.compose(2, [name]).log == b""
+    assert carried.compose(3, [name]).log == b""

@@ -172,6 +172,11 @@ class Recording:
             if self._shared.live.get(task_manager) == part.incarnation:
                 self._shared.registry.hold_part(log, pending.checkpoint_id, name)
             self._shared.registry.acknowledge([name])
+        for task_manager, part in pending.parts.items():
+            is_new = part.batch == pending.batch and self._shared.live.get(task_manager) == part.incarnation
+            name = object_of(part.manifest)
+            if is_new and task_manager not in event.parts and name != part.manifest:
+                self._shared.registry.hold_part(LogHolder(task_manager, part.incarnation), pending.checkpoint_id, name)
 
     def _register_record(self, event: ev.RecordWritten, sent: ev.StoreAndRecord) -> None:
         """Hand the objects of the pending checkpoint over to its record, which holds its groups too."""

@@ -121,9 +121,12 @@ def _observe(store: ObjectStore, listed: Listed, epoch: Epoch | None, sinks: Col
 def _kept(
     store: ObjectStore, numbers: Sequence[JournalNumber], living: int, retained: Collection[int]
 ) -> Iterator[CheckpointRecord]:
-    """Yield older checkpoints that the newest one retains, and those of the living epoch that are not deleted yet."""
+    """Yield older checkpoints that the newest one retains, and those of the living epoch that are not deleted yet.
+
+    A JobMaster that does not know yet that it was fenced keeps those of later epochs as well.
+    """
     for number in numbers:
         with suppress(ObjectNotFound, CorruptObject):
             record = read_record(store, number)
-            if isinstance(record, CheckpointRecord) and (record.epoch == living or number in retained):
+            if isinstance(record, CheckpointRecord) and (record.epoch >= living or number in retained):
                 yield record

@@ -56,6 +56,8 @@ class Carried:
         self._places: dict[str, tuple[str, int]] = {}
         self._sent: dict[CheckpointId, dict[str, int]] = {}
         """The objects sent with each checkpoint, each with its begin relative to the checkpoint's manifest."""
+        self._stored: dict[CheckpointId, str] = {}
+        """References to manifests of each checkpoint that this process stored itself, with the logs before them."""
         self._informed = NO_CHECKPOINT
 
     def add(self, data: bytes) -> str | None:
@@ -90,18 +92,26 @@ class Carried:
             return Composed(log, places | {name: (HERE, at) for name, at in begins.items()}, self._informed)
 
     def completed(self, checkpoint_id: CheckpointId, manifest: str = "") -> list[PlacedLog]:
-        """Note that a checkpoint completed, and the reference to this process's manifest if that was carried; return
-        the objects whose place is known now."""
+        """Note that a checkpoint completed, and the reference to this process's manifest if that travelled; return the
+        objects whose place is known now."""
         with self._lock:
             self._informed = max(self._informed, checkpoint_id)
+            manifest = manifest or self._stored.get(checkpoint_id, "")
             begins = self._sent.pop(checkpoint_id, {})
             self._sent = {each: sent for each, sent in self._sent.items() if each > checkpoint_id}
+            self._stored = {each: name for each, name in self._stored.items() if each > checkpoint_id}
             return self._place(begins, manifest) if manifest else []
 
-    def stored(self, checkpoint_id: CheckpointId, manifest: str) -> list[PlacedLog]:
-        """Note that this process itself stored a manifest with the logs before it, under that reference."""
+    def stored(self, checkpoint_id: CheckpointId, manifest: str) -> None:
+        """Note that this process itself stored a manifest with the logs before it, under that reference.
+
+        The logs have their place there once the checkpoint has completed: an object of a checkpoint that was given up
+        belongs to nobody while its acknowledgement is under way.
+        """
         with self._lock:
-            return self._place(self._sent.pop(checkpoint_id, {}), manifest)
+            self._stored[checkpoint_id] = manifest
+            while len(self._stored) > SENT_MAX:
+                del self._stored[next(iter(self._stored))]
 
     def forget(self, objects: Iterable[str]) -> list[str]:
         """Forget the carried ones among the objects; return the others."""

@@ -232,7 +232,7 @@ class Uploader:
 
     def stored(self, checkpoint_id: CheckpointId, manifest: str) -> None:
         """Note the reference to a manifest that `put_manifest` stored."""
-        self._keep_copies(self.carried.stored(checkpoint_id, manifest))
+        self.carried.stored(checkpoint_id, manifest)
 
     def retain(self, objects: Iterable[str]) -> None:
         """Add a user of each object; every user calls `release` in the end."""
