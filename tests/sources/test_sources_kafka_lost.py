@@ -10,8 +10,10 @@ from examples.kafka.broker import QUICK_JAVA, Broker
 from holdfast.errors import JobRefused, PositionLost
 from holdfast.sources.base import SplitRead
 from holdfast.sources.kafka import log_check
+from holdfast.sources.kafka.client_reader import ClientReader
 from holdfast.sources.kafka.kafka_source import KafkaSource
 from holdfast.sources.kafka.positions import ReachedPosition, epochs, with_epochs
+from holdfast.sources.kafka.queue_reader import QueueReader
 from kafka_kit import Writer, new_topic
 from waiting import until
 
@@ -97,6 +99,21 @@ def test_a_read_to_behind_the_end_of_its_log_fails_or_gives_the_messages_that_ar
     ):
         values_of(source(topic), read)
     assert values_of(source(topic, on_lost="reset"), read) == ["a", "b"][start:]
+
+
+def slow_at_first(polled):
+    """A way of asking for messages that has none at the first time."""
+    waited = [True]
+    return lambda *given: [] if waited and waited.pop() else polled(*given)
+
+
+@pytest.mark.usefixtures("each_kafka_reader")
+def test_a_broker_that_is_slow_at_first_loses_no_message_before_the_end_of_its_log(monkeypatch):
+    for reader in (ClientReader, QueueReader):
+        monkeypatch.setattr(reader, "_polled", slow_at_first(reader._polled))
+    topic = new_topic()
+    Writer().put(topic, ["a", "b"])
+    assert values_of(source(topic, on_lost="reset"), SplitRead(f"{topic}/0", 0, 7)) == ["a", "b"]
 
 
 @pytest.mark.usefixtures("each_kafka_reader")

@@ -76,10 +76,11 @@ class ClientReader(PartitionReader):
             low, high = self._consumer.get_watermark_offsets(place, timeout=ANSWER_S_MAX)
         except self._package.KafkaException:
             return False
-        if low <= self._taken_to and stop <= high:
-            return False
         where = f"{self._whose}: topic {topic!r}, partition {partition}"
-        self._taken_to = after_lost(where, self._taken_to, stop, low, high, passes)
+        continues_at = after_lost(where, self._taken_to, stop, low, high, passes)
+        if continues_at is None:
+            return False
+        self._taken_to = continues_at
         self._consumer.assign([self._package.TopicPartition(topic, partition, self._taken_to)])
         return True
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import PositionLost, StorageError
+from holdfast.errors import PositionLost
 from holdfast.printable import logger
 
 log = logger(__name__)
@@ -83,16 +83,18 @@ def read_headers(
     return pa.array(rows, HEADERS), bad
 
 
-def after_lost(where: str, at: int, stop: int, low: int, high: int, passes: bool) -> int:
+def after_lost(where: str, at: int, stop: int, low: int, high: int, passes: bool) -> int | None:
     """Return the offset at which a read up to `stop` continues, if messages from `at` on are gone. `low` and `high` are
-    the partition's first offset and its end. Raises `PositionLost` unless `passes`, and `StorageError` if no message is
-    gone.
+    the partition's first offset and its end. None: the message at `at` is not gone. Raises
+    `PositionLost` if messages are gone, unless `passes`.
     """
     if low <= at and stop <= high:
-        raise StorageError(f"{where}: the broker did not give the messages from offset {at} on, though it has them")
+        return None
     reason = "retention has deleted messages" if at < low else "the log has become shorter since the read was planned"
     found = f"{where}: wanted are offsets {at} to {stop - 1}, available are {low} to {high - 1}: {reason}"
     if not passes:
         raise PositionLost(f"{found}. Start with on_lost='reset' to go on from the earliest offset that is there")
+    if low <= at < high:
+        return None  # a broker that is slow has yet to give the messages before the end of the log
     log.warning("%s; going on without the others", found)
     return min(low, stop) if at < low else stop

@@ -236,11 +236,12 @@ class QueueReader(PartitionReader):
         place = (topic.encode(), opened.number, ctypes.byref(low), ctypes.byref(high))
         if self._lib.rd_kafka_query_watermark_offsets(self._client, *place, round(timeout_s * 1000)) != 0:
             return False
-        if low.value <= opened.taken_to and opened.stop <= high.value:
-            return False
         where = f"{self._whose}: topic {topic!r}, partition {opened.number}"
         passes = opened.passes_lost
-        opened.taken_to = after_lost(where, opened.taken_to, opened.stop, low.value, high.value, passes)
+        continues_at = after_lost(where, opened.taken_to, opened.stop, low.value, high.value, passes)
+        if continues_at is None:
+            return False
+        opened.taken_to = continues_at
         opened.begun_again = True
         return True
 
