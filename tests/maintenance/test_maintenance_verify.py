@@ -11,7 +11,7 @@ import holdfast as hf
 from holdfast.cleanup.observation import observe
 from holdfast.errors import CorruptObject
 from holdfast.formats.manifests import decode_manifest
-from holdfast.journal.fence import journal_numbers, read_record
+from holdfast.journal.fence import exists, journal_numbers, read_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.maintenance.verify import verify
 from holdfast.references import object_of
@@ -182,13 +182,11 @@ def test_a_takeover_that_is_gone_is_noticed(storage: Path) -> None:
 
 
 class Overtaken(SlowStore):
-    """A store whose job completes checkpoints at the first read of a manifest, so that the verified ones are
-    subsumed.
-    """
+    """A store whose job completes checkpoints at the first read of a manifest, until that manifest has gone."""
 
-    def __init__(self, inner: ObjectStore, overtake: Callable[[], None]) -> None:
+    def __init__(self, inner: ObjectStore, overtake: Callable[[str], None]) -> None:
         super().__init__(inner, 0.0, lambda seconds: None)
-        self._overtake: Callable[[], None] | None = overtake
+        self._overtake: Callable[[str], None] | None = overtake
 
     def get(self, name: str) -> bytes:
         self._read(name)
@@ -201,7 +199,7 @@ class Overtaken(SlowStore):
     def _read(self, name: str) -> None:
         if name.startswith(names.GATHERED) and self._overtake is not None:
             overtake, self._overtake = self._overtake, None
-            overtake()
+            overtake(name)
 
 
 def test_a_running_job_that_subsumes_what_is_being_verified_has_lost_nothing(tmp_path: Path) -> None:
@@ -218,14 +216,14 @@ def test_a_running_job_that_subsumes_what_is_being_verified_has_lost_nothing(tmp
         store = open_store((tmp_path / "storage").as_uri())
         first = newest(store)
 
-        def overtake() -> None:
+        def overtake(read: str) -> None:
             for seed in range(3):
                 write_files(tmp_path / "in", 1, seed)
                 rows = (query.totals.rows // 200 + 1) * 200
                 while query.totals.rows < rows:
                     query.awaitTermination(0.005)
                 query.trigger_checkpoint(60)
-            while first in journal_numbers(store):
+            while first in journal_numbers(store) or exists(store, read):
                 query.awaitTermination(0.005)
 
         report = verify(Overtaken(store, overtake))
