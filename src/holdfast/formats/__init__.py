@@ -1,4 +1,4 @@
-"""Stored bytes and their meaning, as `docs/reference/format/` draws them.
+"""The formats of stored bytes, and their meaning. `docs/reference/format/` draws them.
 
 Files in reading order: `blocks`, `log_objects`, `snapshots`, `base_files`, `handles`, `manifests`, `history`,
 `leader`.

@@ -1,11 +1,12 @@
-"""Files of a base store as stored objects: the parts of an incremental materialization.
+"""Files of a base store, encoded as stored objects: the parts of an incremental materialization.
 
     object := frame("HFBF", version, directory), file, file, …
-    directory := msgpack: table, schema, of each file its name, length, CRC-32; key groups, rows
+    directory := msgpack: table, schema, name, length and CRC-32 of each file; key groups, rows
 
 A base's files never change once they are written, except for a few small files that say which files belong together.
-The small files share an object, the first of a materialization. Each of the others has an object of its own, which the
-next materialization names again. This module owns neither uploads nor the meaning of the files (`state/base_rocksdb`).
+The small files share an object, which is the first part of a materialization. Each of the other files has an object of
+its own, which the next materialization refers to again. This module owns neither uploads nor the meaning of the files
+(`state/base_rocksdb`).
 """
 
 import re
@@ -28,11 +29,11 @@ VERSION, VERSION_MIN = 3, 2
 """Files of version 2 have decimals and nested values as Arrow messages (`state/row_codec`)."""
 LASTING_SUFFIXES = (".sst", ".blob")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-"""The form of names that a base store gives its files."""
+"""The pattern that the file names of a base store match."""
 
 
 class FileEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A file in an object; files follow in this order."""
+    """A file in an object. Files follow the directory in this order."""
 
     name: str
     length: int
@@ -42,8 +43,8 @@ class FileEntry(msgspec.Struct, frozen=True, array_like=True):
 class FilesDirectory(msgspec.Struct, frozen=True, array_like=True):
     """The contents of an object, and the key groups that its files cover.
 
-    A heading also has the stored schema of the table (Arrow IPC bytes), and how many rows the table has, with those
-    that come as rows on top of the files; otherwise nothing and 0.
+    A heading also has the stored schema of the table (Arrow IPC bytes) and the table's number of rows, which includes
+    the rows that are stored apart from the files. In other objects these fields are empty and 0.
     """
 
     operator: str
@@ -56,25 +57,25 @@ class FilesDirectory(msgspec.Struct, frozen=True, array_like=True):
 
 
 def lasting_files(folder: Path) -> list[Path]:
-    """Files that never change, in order."""
+    """Return the files that never change, in order."""
     return sorted(each for each in folder.iterdir() if each.suffix in LASTING_SUFFIXES)
 
 
 def encode_heading(log: LogId, schema: bytes, folder: Path, rows: int) -> tuple[memoryview, MaterializedPart]:
-    """The object of the files that change with each materialization. Objects come with parts without names."""
+    """Encode the files that change with each materialization as an object; returns it and its part, without a name."""
     files = sorted(each for each in folder.iterdir() if each.suffix not in LASTING_SUFFIXES)
     return _encode(log, HEADING, schema, files, rows)
 
 
 def encode_lasting(log: LogId, file: Path) -> tuple[memoryview, MaterializedPart]:
-    """The object of a file that never changes."""
+    """Encode a file that never changes as an object; returns it and its part, without a name."""
     return _encode(log, FILE, b"", [file], 0)
 
 
 def read_files(
     data: memoryview, part: MaterializedPart, operator: str, table: str
 ) -> tuple[FilesDirectory, Iterator[tuple[str, memoryview]]]:
-    """Read an object: its directory, and its files by name.
+    """Read an object; returns its directory, and its files by name.
 
     Raises
     ------
@@ -90,12 +91,12 @@ def read_files(
 
 
 def read_files_head(part: MaterializedPart, head: bytes, operator: str, table: str) -> FilesDirectory:
-    """Read the directory of an object, of which `head` is the frame before the files.
+    """Read the directory of an object from `head`, the frame in front of the files.
 
     Raises
     ------
     CorruptObject
-        As `read_files`.
+        As for `read_files`.
     """
     what = f"{part.object}, part at {part.offset}"
     payload = unframe(what, head, FILES_MAGIC, VERSION, VERSION_MIN)
@@ -128,7 +129,7 @@ def _checked(what: str, entries: Sequence[FileEntry], data: memoryview) -> Itera
 def _encode(
     log: LogId, kind: str, schema: bytes, files: Sequence[Path], rows: int
 ) -> tuple[memoryview, MaterializedPart]:
-    """Files are read to where they are stored from: large ones are neither copied nor hold up the interpreter."""
+    """Read the files directly into the buffer that is stored: large files are not copied, and do not hold the GIL."""
     lengths = [file.stat().st_size for file in files]
 
     def head_of(checksums: Sequence[int]) -> bytes:

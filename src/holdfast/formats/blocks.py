@@ -4,8 +4,8 @@
 
 Logs and materialized tables both consist of blocks. Blocks of a log cover contiguous, disjoint ranges of key groups, so
 that a reader of few key groups decompresses few blocks. Within a block, rows of a change set are sorted by key group.
-Lengths and checksums of blocks stand in a framed directory in front of them (`storage.framing`); the caller defines the
-directory's further content.
+Lengths and checksums of blocks are in a framed directory in front of them (`storage.framing`); the caller defines the
+rest of the directory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,19 +26,20 @@ from holdfast.storage.reading import decode, read_batches
 
 KEY_GROUP_COLUMN = "__key_group"
 BLOCK_BYTES = 1024 * 1024
-"""Uncompressed target. Large enough that a schema in each costs nothing, small enough to skip and to split."""
+"""Target for the uncompressed size of a block. Blocks are large enough that repeating the schema costs nothing, and
+small enough to be skipped and divided."""
 
 Compression = Literal["lz4", "zstd"]
 
 SAMPLE_BYTES = 32 * 1024
 SHRINKS_TO = 0.9
-"""Rows of which a sample is not made smaller than that are stored as they are: reading and writing them is cheaper."""
+"""The compressed share of a sample above which rows are stored uncompressed, which is cheaper to write and to read."""
 
 _LENGTH_OFFSET = 12
 
 
 class SortedRows(Protocol):
-    """Rows sorted by key group that lie elsewhere, of which a slice at a time becomes a record batch."""
+    """Rows sorted by key group that are kept elsewhere, and become a record batch a slice at a time."""
 
     @property
     def num_rows(self) -> int: ...
@@ -53,7 +54,7 @@ class SortedRows(Protocol):
 
 
 Merge = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
-"""Keeps the last row of each key, sorted by key group: `state.table.merge_changes`."""
+"""A function that keeps the last row of each key, sorted by key group: `state.table.merge_changes`."""
 
 
 class BlockEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -98,9 +99,9 @@ def encode_blocks(
 ) -> Iterator[Block]:
     """Divide rows sorted by key group into blocks that together cover `[key_group_start, key_group_stop)`.
 
-    Blocks are compressed if a sample says that it helps. The iterator is lazy: it makes a block when it is asked for
-    it. A single key group is never divided. With `merge` the change sets are merged into a single set, block by block:
-    few keys at a time fit into the processor's caches.
+    Blocks are compressed if a sample says that it helps. The iterator is lazy: it makes a block when the caller asks
+    for it. A single key group is never divided. With `merge` the change sets are merged into a single change set, block
+    by block, because few keys at a time fit into the processor's caches.
 
     Raises
     ------
@@ -123,7 +124,7 @@ def encode_blocks(
 
 
 def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -> list[pa.RecordBatch]:
-    """The record batches of a block, exactly `batches` of them.
+    """Return the record batches of a block, of which there must be exactly `batches`.
 
     Raises
     ------
@@ -154,13 +155,15 @@ def read_framed_directory(
     head_crc: int | None = None,
     version_min: int | None = None,
 ) -> tuple[D, int]:
-    """The directory in front of blocks, and where the blocks start. `head_crc`: the checksum that a handle names.
+    """Return the directory in front of blocks, and the offset at which the blocks start.
+
+    `head_crc` is the checksum that a handle names for the frame; None: the handle names none.
 
     Raises
     ------
     CorruptObject
-        The bytes are not `length` long, are no frame of this kind, or others than those that the handle names, or the
-        directory describes another length.
+        The bytes are not `length` long, are no frame of this kind, or are not the bytes that the handle refers to; or
+        the directory describes another length.
     """
     if len(data) != length or length < HEADER_BYTES:
         raise CorruptObject(f"{what}: truncated: expected {length} bytes, found {len(data)}")
@@ -168,7 +171,8 @@ def read_framed_directory(
 
 
 def directory_bytes(head: bytes | memoryview) -> int:
-    """The length of the framed directory that starts so: where the blocks start. `head` has the frame's header."""
+    """Return the length of a framed directory, which is where the blocks start. `head` begins with the frame's header.
+    """
     return HEADER_BYTES + int.from_bytes(head[_LENGTH_OFFSET:HEADER_BYTES], "little")
 
 
@@ -182,7 +186,7 @@ def read_framed_head(
     head_crc: int | None = None,
     version_min: int | None = None,
 ) -> tuple[D, int]:
-    """Read a directory as `read_framed_directory` does, where `data` may end anywhere behind it."""
+    """Read a directory as `read_framed_directory` does. `data` may end anywhere after the directory."""
     stop = directory_bytes(data)
     payload = unframe(what, bytes(data[:stop]), magic, version, version_min)
     check_head(what, data, head_crc)
@@ -196,9 +200,10 @@ def read_framed_head(
 
 
 def check_head(what: str, head: bytes | memoryview, expected: int | None) -> None:
-    """Compare the checksum in a frame with that in the handle (None: it has none). Raises `CorruptObject`.
+    """Compare the checksum in a frame with the checksum in the handle (None: the handle has none).
 
-    The frame's checksum covers the directory, with the checksums of all blocks or files.
+    The frame's checksum covers the directory, which contains the checksums of all blocks or files. Raises
+    `CorruptObject`.
     """
     found = checksum_in(head)
     if expected is not None and found != expected:
@@ -209,14 +214,15 @@ def check_head(what: str, head: bytes | memoryview, expected: int | None) -> Non
 
 
 def within(rows: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> pa.RecordBatch:
-    """The rows of key groups `[key_group_start, key_group_stop)`, of rows sorted by key group; nothing is copied."""
+    """Return the rows of key groups `[key_group_start, key_group_stop)` without a copy; `rows` are sorted by key group.
+    """
     groups = rows.column(KEY_GROUP_COLUMN).to_numpy()
     start, stop = np.searchsorted(groups, np.array([key_group_start, key_group_stop], np.int32))
     return rows.slice(int(start), int(max(stop - start, 0)))
 
 
 def _check_key_groups(what: str, entry: BlockEntry, rows: pa.RecordBatch) -> None:
-    """Check the column that `within` searches. Raises `CorruptObject`."""
+    """Check the column of key groups, on which `within` relies. Raises `CorruptObject`."""
     at = rows.schema.get_all_field_indices(KEY_GROUP_COLUMN)
     if len(at) != 1 or rows.schema.field(at[0]).type != pa.int32() or rows.column(at[0]).null_count:
         raise CorruptObject(f"{what}: a block has no column {KEY_GROUP_COLUMN!r} of key groups (int32, never null)")
@@ -243,7 +249,7 @@ def _edges(
     stop: int,
     target_bytes: int,
 ) -> npt.NDArray[np.int32]:
-    """Key groups at which blocks begin, and `stop`."""
+    """Return the key groups at which blocks begin, followed by `stop`."""
     sizes = np.zeros(stop - start, np.float64)
     every_edge = np.arange(start, stop + 1, dtype=np.int32)
     for rows, each in zip(change_sets, groups, strict=True):
@@ -251,12 +257,12 @@ def _edges(
     before = np.cumsum(sizes) - sizes
     block_of_group = (before // target_bytes).astype(np.int64)
     inner = np.flatnonzero(np.diff(block_of_group)) + 1 + start
-    # The edges have the type of `groups`, which would be copied to be compared with another type.
+    # The edges get the type of `groups`: a search for values of another type would copy `groups`.
     return np.concatenate(([start], inner, [stop])).astype(np.int32)
 
 
 def _shrinks(change_sets: Sequence[pa.RecordBatch | SortedRows], codec: Compression) -> bool:
-    """Return whether compressing these rows is worth while, judged by a sample."""
+    """Return whether compressing these rows is worthwhile, judged by a sample."""
     rows = max(change_sets, key=lambda each: each.num_rows)
     count = rows.num_rows * SAMPLE_BYTES // max(1, rows.nbytes)
     if count >= rows.num_rows or not count:

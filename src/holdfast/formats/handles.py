@@ -1,7 +1,7 @@
-"""Handles: how a manifest names the durable parts of a table. Data only; stored inside manifests.
+"""Handles: the form in which a manifest names the durable parts of a table. Plain data, stored inside manifests.
 
-Invariant: each part and each piece carries the key groups that it stands for. A range of a log that two
-subtasks restored from stays correct when their handles are joined again: neither replays the other's rows.
+Invariant: each part and each piece names the key groups for which it counts. Two subtasks that restored from the same
+range of a log can therefore have their handles joined again: neither replays the other's rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,9 +15,9 @@ from holdfast.storage import names
 
 ROWS, HEADING, FILE = "rows", "heading", "file"
 HERE = ""
-"""The object of a piece that lies beside its manifest, in the same gathered object. Its offset counts from the start of
-the manifest, so that it is below 0. Only stored bytes have it: who reads a manifest puts name and offset in its
-place."""
+"""The object name of a piece that is stored in the same gathered object as its manifest. The piece's offset counts from
+the start of the manifest, so it is negative. Only stored bytes have this name: the reader of a manifest replaces name
+and offset by the real ones."""
 
 
 class LogPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -35,15 +35,15 @@ class LogPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key_group_start: int
     key_group_stop: int
     head_crc: int | None = None
-    """The checksum in the frame at its start, by which it is known again. None: written before handles had it."""
+    """The checksum in the frame at the start of the piece, which identifies its content. None in old handles."""
 
 
 class MaterializedPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A part of a materialized table: a range of an object, for key groups `[start, stop)`.
 
     A reader drops key groups outside: an object may hold more than the part refers to.
-    `kind`: rows (`ROWS`), or files of a base store: the small ones that say which belong together (`HEADING`),
-    followed by a part for each of the others (`FILE`).
+    `kind`: rows (`ROWS`), or files of a base store: the small files that say which files belong together (`HEADING`),
+    followed by a part for each other file (`FILE`).
     """
 
     object: str
@@ -60,7 +60,7 @@ class TableHandle(msgspec.Struct, frozen=True):
     """The handle of a subtask's table at a cut: the materialized parts, then the log pieces, in replay order.
 
     `schema` is the table's Arrow schema (IPC bytes): keys and values, to find changes between restarts.
-    `rows` is how many rows the table has, where that is known: None once the handle was narrowed.
+    `rows` is the number of rows of the table; None if it is not known, because the handle was narrowed.
     """
 
     operator: str
@@ -73,19 +73,19 @@ class TableHandle(msgspec.Struct, frozen=True):
     rows: int | None = None
 
     def ranges(self) -> list[MaterializedPart | LogPiece]:
-        """The ranges of objects that this handle refers to, which a restore reads."""
+        """Return the ranges of objects that this handle refers to, and that a restore reads."""
         return [*self.materialized, *self.log]
 
     def objects(self) -> list[str]:
-        """Names of all objects this handle refers to, without doubles, in order."""
+        """Return the names of all objects that this handle refers to, without duplicates, in order."""
         return list(dict.fromkeys([each.object for each in self.ranges()]))
 
     def stored_bytes(self) -> int:
-        """Bytes of the ranges that this handle refers to."""
+        """Return the number of bytes in the ranges that this handle refers to."""
         return sum(each.length for each in self.ranges())
 
     def narrow(self, key_group_start: int, key_group_stop: int) -> "TableHandle":
-        """The same state for the key groups that both ranges have; parts and pieces without any are left out."""
+        """Return the handle limited to the given key groups, without the parts and pieces outside."""
         start, stop = max(self.key_group_start, key_group_start), min(self.key_group_stop, key_group_stop)
         if (start, stop) == (self.key_group_start, self.key_group_stop):
             return self
@@ -109,7 +109,7 @@ class Manifest(msgspec.Struct, frozen=True):
     batch: BatchNumber
     tables: list[TableHandle]
     job: JobId | None = None
-    """Id of the job whose TaskManager wrote it. None: written before manifests had it."""
+    """Id of the job whose TaskManager wrote it. None in old manifests, which did not have it."""
 
 
 StateName = names.ChangelogName | names.SharedName | names.GatheredName
@@ -118,8 +118,8 @@ FOLDERS = (names.CHANGELOG, names.SHARED, names.GATHERED)
 
 
 def placed(handle: TableHandle, places: Mapping[str, tuple[str, int]]) -> TableHandle:
-    """The same handle with each piece of the log whose object is in `places` moved: to another object, and by so many
-    bytes."""
+    """Return the handle with the log pieces of the objects in `places` moved: to the other object that `places` names,
+    and by the number of bytes that it names."""
     if places.keys().isdisjoint(piece.object for piece in handle.log):
         return handle
     return msgspec.structs.replace(handle, log=[_placed(piece, places) for piece in handle.log])
@@ -133,7 +133,7 @@ def _placed(piece: LogPiece, places: Mapping[str, tuple[str, int]]) -> LogPiece:
 
 
 def check_handle(what: str, handle: TableHandle) -> None:
-    """Check that a handle refers to ranges of objects that hold state, and of nothing else. Raises `CorruptObject`."""
+    """Check that a handle refers only to ranges of objects that hold state. Raises `CorruptObject`."""
     for each in handle.ranges():
         if not each.object.startswith(FOLDERS) or min(each.offset, each.length) < 0:
             raise CorruptObject(
@@ -143,7 +143,7 @@ def check_handle(what: str, handle: TableHandle) -> None:
 
 
 def check_objects(what: str, manifest: Manifest) -> None:
-    """Check that a manifest names objects as TaskManagers name them, of no later epoch. Raises `CorruptObject`."""
+    """Check that all objects have names as TaskManagers give them, in no later epoch. Raises `CorruptObject`."""
     for name in dict.fromkeys(each.object for table in manifest.tables for each in table.ranges()):
         parsed = names.parse(name)
         if not isinstance(parsed, StateName) or parsed.epoch > manifest.epoch:

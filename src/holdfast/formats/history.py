@@ -24,7 +24,7 @@ NO_EPOCH = Epoch(0)
 
 @dataclass(frozen=True)
 class SubtaskPart:
-    """A subtask's part of a checkpoint: bytes newly stored, and bytes in all that the checkpoint refers to.
+    """A subtask's part of a checkpoint: the bytes newly stored, and all bytes that the checkpoint refers to.
 
     `retries`, `hedges`: repeated attempts at the objects with its new bytes. Subtasks share objects, so a repeat counts
     for each subtask that has bytes in the object.
@@ -37,7 +37,7 @@ class SubtaskPart:
 
 
 class TaskManagerPart(msgspec.Struct, frozen=True, gc=False):
-    """A TaskManager's part of a checkpoint. Its fields mean the same as those of `CheckpointStats`.
+    """A TaskManager's part of a checkpoint. Its fields have the meaning of the same fields of `CheckpointStats`.
 
     `answered`: the TaskManager acknowledged. Without an acknowledgement its sizes, times and repeats are 0.
     `subtasks`: the parts of its subtasks, by "operator, key groups".
@@ -58,13 +58,14 @@ class TaskManagerPart(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True)
 class CheckpointStats:
-    """The outcome of a trigger. Times in seconds; times of TaskManagers are those of the slowest TaskManager.
+    """The outcome of a trigger. Times are in seconds. Each time of TaskManagers is the time of the slowest one.
 
     `duration_s`: from the cut to the record, or to the failure. `start_delay_s`: until the last TaskManager began.
-    `sync_s`: the time in which batches could not commit. `async_s`: from then until its part was stored.
-    `incremental_bytes`: bytes stored for this checkpoint. `full_bytes`: all the state that it refers to, of which
-    `materialized_bytes` are tables and the rest logs. `retries`: attempts at uploads after a failed attempt. `hedges`:
-    attempts beside a slow attempt. `number` (the record's) and `batch` are -1 if there is none.
+    `sync_s`: the time in which batches could not commit. `async_s`: from then until the TaskManager's part was stored.
+    `incremental_bytes`: bytes stored for this checkpoint. `full_bytes`: the bytes of all state that it refers to;
+    `materialized_bytes` of them are in tables, and the rest is in logs. `retries`: uploads that were tried again after
+    a failed attempt. `hedges`: second attempts that were started beside a slow attempt. `number` is the number of the
+    record; `number` and `batch` are -1 if there is no record.
     """
 
     checkpoint_id: CheckpointId
@@ -81,15 +82,15 @@ class CheckpointStats:
     counted: bool = False
     """True if the outcome counts as a failure."""
     reason: str = ""
-    """Why it did not complete, and who is to blame; or which splits it left where they were."""
+    """Why it did not complete, and which process is the cause; or which splits it left at their old positions."""
     trigger: str = ""
     at_s: float = 0.0
     """When it was triggered, in seconds since the Unix epoch."""
     epoch: Epoch = NO_EPOCH
     failing_splits: int = 0
-    """Splits that stood where they were, since they had failed; parked splits are not counted."""
+    """Number of splits that stayed at their old positions, because they had failed. Parked splits are not counted."""
     parked_splits: tuple[str, ...] = ()
-    """Splits that were left out, the first hundred of them, as "source/split"."""
+    """The splits that were left out, as "source/split"; at most the first hundred."""
     retries: int = 0
     hedges: int = 0
     task_managers: tuple[TaskManagerPart, ...] = ()
@@ -97,11 +98,11 @@ class CheckpointStats:
 
 @dataclass(frozen=True)
 class LostRows:
-    """Rows that a job lost for good, since it went on without a TaskManager (`on_loss="drop"`).
+    """Rows that a job lost for good, because it went on without a TaskManager (`on_loss="drop"`).
 
-    `checkpoint`: number of the record from which the replacement went on; -1: from empty state. `batches`: the first
-    and the last batch that are affected. Rows are counted by "operator/subtask". `positions`: where the affected rows
-    begin and end, by source and split.
+    `checkpoint`: number of the record from which the replacement went on; -1 if it began with empty state. `batches`:
+    the first and the last batch that are affected. Rows are counted by "operator/subtask". `positions`: the positions
+    at which the affected rows begin and end, by source and split.
     """
 
     at_s: float
@@ -113,10 +114,10 @@ class LostRows:
     rows_forgotten: dict[str, int] = field(default_factory=dict)
     """Rows whose effect on state is lost."""
     rows_dropped: dict[str, int] = field(default_factory=dict)
-    """Rows that came while the TaskManager was missing."""
+    """Rows that arrived while the TaskManager was missing."""
     positions: dict[str, dict[str, tuple[SplitPosition, SplitPosition]]] = field(default_factory=dict)
     acknowledged: bool = False
-    """True once a user has taken note of it."""
+    """True once a user has acknowledged it."""
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -155,8 +156,8 @@ class LostRows:
 class SavepointStats:
     """The outcome of a savepoint: "completed" or "failed", and the reason of a failure.
 
-    `checkpoint`: number of the record that was copied; -1 if the savepoint failed before. `duration_s`: from the call
-    to its end; it includes the checkpoint. `objects`, `size_bytes`: copied until then.
+    `checkpoint`: number of the record that was copied; -1 if the savepoint failed before that. `duration_s`: from the
+    call to its end, including the checkpoint. `objects`, `size_bytes`: the number and size of the objects copied.
     """
 
     url: str
@@ -172,20 +173,20 @@ class SavepointStats:
 
 @dataclass(frozen=True)
 class StoredHistory:
-    """The payload."""
+    """The payload of the object."""
 
     checkpoints: list[CheckpointStats]
     losses: list[LostRows]
     savepoints: list[SavepointStats] = field(default_factory=list)
     job: JobId | None = None
-    """Id of the job. This and the epoch are None in objects from before histories said so."""
+    """Id of the job. This field and the epoch are None in old objects, which did not have them."""
     epoch: Epoch | None = None
     ended: bool = False
-    """True once the epoch ended in order: it writes no record any more, so no record will name further objects."""
+    """True once the epoch ended in order: it writes no further record, so no further object will be referred to."""
 
 
 def with_losses(known: Iterable[LostRows], found: Iterable[LostRows]) -> list[LostRows]:
-    """Return the known losses, with those that were found in the place of what was known of the same loss before."""
+    """Return the known losses. A loss that was found again, with later batches, replaces its older description."""
     losses = {each.identity: each for each in known}
     for each in found:
         before = losses.get(each.identity)
@@ -216,13 +217,13 @@ def decode_history(name: str, data: bytes) -> StoredHistory:
 
 
 def stored_epochs(store: ObjectStore) -> list[Epoch]:
-    """The epochs that have stored a history, oldest first."""
+    """Return the epochs that have stored a history, oldest first."""
     found = [parse(info.name) for info in store.list("history/")]
     return sorted(each.epoch for each in found if isinstance(each, HistoryName))
 
 
 def has_ended(store: ObjectStore, epoch: Epoch) -> bool:
-    """True if that epoch ended in order, and said so. False as well if its history is gone or cannot be read."""
+    """Return True if that epoch ended in order and stored this. False also if its history is gone or unreadable."""
     name = history(epoch)
     try:
         return decode_history(name, store.get(name)).ended
@@ -231,8 +232,10 @@ def has_ended(store: ObjectStore, epoch: Epoch) -> bool:
 
 
 def read_stored(store: ObjectStore, job: JobId | None = None) -> StoredHistory:
-    """The newest history of a storage, oldest entry first; empty where there is none. Raises `CorruptObject`, also if
-    it is not that of `job` (None: of any)."""
+    """Return the newest history of a storage, oldest entry first; it is empty if there is none.
+
+    Raises `CorruptObject`, also if the history is not that of `job` (None: any job).
+    """
     epochs = stored_epochs(store)
     if not epochs:
         return StoredHistory([], [])
@@ -243,7 +246,7 @@ def read_stored(store: ObjectStore, job: JobId | None = None) -> StoredHistory:
 
 
 def read_history(store: ObjectStore) -> list[CheckpointStats]:
-    """The checkpoints of the newest history. Raises `CorruptObject`."""
+    """Return the checkpoints of the newest history. Raises `CorruptObject`."""
     return read_stored(store).checkpoints
 
 

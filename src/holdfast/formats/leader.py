@@ -1,7 +1,7 @@
-"""The two objects through which a leading driver and drivers in waiting know of each other.
+"""The two objects through which a leading driver and drivers in waiting learn of each other.
 
     leader/<epoch>   StoredBeat      the leader of an epoch overwrites it with a higher count, and says how it ended
-    standby          StoredWaiting   drivers in waiting overwrite it, so that the leader knows that they look
+    standby          StoredWaiting   drivers in waiting overwrite it, so that the leader knows that somebody waits
 
 Neither decides anything: the journal alone says who leads. Times are never stored, since clocks of machines differ.
 """
@@ -32,8 +32,8 @@ class LeaderState(StrEnum):
 
 
 class StoredBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A heartbeat. `address` is the host and port of the leader's link; empty if it has none. `record`: number of its
-    newest checkpoint record, for people; 0: none yet."""
+    """A heartbeat. `address`: the host and port of the leader's link; empty if it has none. `record`: the number of its
+    newest checkpoint record, shown to people; 0 if there is none yet."""
 
     job: JobId
     epoch: Epoch
@@ -44,7 +44,7 @@ class StoredBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoredWaiting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Word of a driver in waiting that it looks at the leader: its own id, a count, and the silence after which it
+    """The note of a driver in waiting that it watches the leader: its own id, a count, and the silence after which it
     takes over."""
 
     job: JobId

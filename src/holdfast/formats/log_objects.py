@@ -1,15 +1,16 @@
-"""The changelog object, which the DSTL stores. Drawn in docs/reference/format/changelog.md.
+"""The changelog object, which the DSTL stores. docs/reference/format/changelog.md draws it.
 
     object := frame("HFDS", version, empty), piece, piece, …
     piece  := frame("HFLP", version, directory), block, block, …          a single log; self-contained
     directory := msgpack: log, change sets, blocks                        lengths, checksums, key groups
 
 The layout is file → log → key group → change sets, with blocks for ranges of key groups. A piece is read by (offset,
-length) without the rest of its object. Every byte is under a checksum, of the frame or of a block. A reader refuses
-unknown versions and kinds, naming the object, and never guesses.
+length) without the rest of its object. Every byte is covered by the checksum of the frame or of a block. A reader
+refuses unknown versions and kinds, naming the object, and never guesses.
 
 Change sets hold absolute values. Replaying a change set that an earlier part already contains is therefore harmless if
-everything after it is replayed too. This module does not own names, uploads or which pieces belong together.
+everything after it is replayed too. This module owns neither names nor uploads, and does not decide which pieces belong
+together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,7 +57,10 @@ class LogId:
 
 @dataclass(frozen=True)
 class ChangeSet:
-    """Net changes of batches `[batch_start, batch_stop)`, with SQNs `[sqn_start, sqn_stop)`; several when merged."""
+    """The net changes of batches `[batch_start, batch_stop)`, with SQNs `[sqn_start, sqn_stop)`.
+
+    It covers several batches and SQNs if it was merged from several change sets.
+    """
 
     sqn_start: int
     sqn_stop: int
@@ -66,7 +70,7 @@ class ChangeSet:
 
 
 class ChangeSetEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A change set in a piece's directory."""
+    """A change set, as a piece's directory describes it."""
 
     sqn_start: int
     sqn_stop: int
@@ -75,7 +79,7 @@ class ChangeSetEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Directory(msgspec.Struct, frozen=True, array_like=True):
-    """The contents of a piece; its blocks follow in this order, back to back."""
+    """The contents of a piece. Its blocks follow in this order, without gaps."""
 
     operator: str
     table: str
@@ -87,7 +91,7 @@ class Directory(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class EncodedPiece:
-    """A piece without a place yet: its bytes, and the values of its future handle."""
+    """A piece that is not in an object yet: its bytes, and the values of its future handle."""
 
     buffers: list[bytes | pa.Buffer]
     length: int
@@ -98,7 +102,7 @@ class EncodedPiece:
     head_crc: int
 
     def at(self, name: str, offset: int) -> LogPiece:
-        """The handle's piece, once the object has a name."""
+        """Return the piece for the handle, given the name of its object and the offset there."""
         return LogPiece(
             name,
             offset,
@@ -122,10 +126,12 @@ def encode_pieces(
 ) -> Iterator[EncodedPiece]:
     """Encode change sets of a log, in order of their SQNs, as pieces that each fit into an object.
 
-    With `merge` they are stored as a single change set, with the last row of each key; without, apart.
+    With `merge` they are stored as a single change set with the last row of each key, and otherwise as separate change
+    sets.
 
-    Several pieces divide the key groups among them and have the same SQN range. Lazily: the first can be on
-    its way while the next is compressed. Only a single key group that is larger makes a larger piece.
+    Several pieces divide the key groups among them and have the same SQN range. The iterator is lazy: the first piece
+    can be uploaded while the next is compressed. A piece is larger than an object should be only if a single key group
+    is.
     """
     entries = [ChangeSetEntry(each.sqn_start, each.sqn_stop, each.batch_start, each.batch_stop) for each in change_sets]
     if merge is not None:
@@ -147,22 +153,22 @@ def encode_pieces(
 
 
 def check_object(name: str, data: memoryview) -> None:
-    """Raises `CorruptObject` where the object does not start as a changelog object of this version does."""
+    """Check that the object starts as a changelog object of this version does. Raises `CorruptObject`."""
     unframe(name, bytes(data[:HEADER_BYTES]), OBJECT_MAGIC, VERSION)
 
 
 def read_piece(
     data: memoryview, piece: LogPiece, operator: str, table: str, key_group_start: int, key_group_stop: int
 ) -> Iterator[pa.RecordBatch]:
-    """Changes to replay, in order, for the key groups that the piece and the range asked for have in common.
+    """Return the changes to replay, in order, for the key groups that both the piece and the requested range contain.
 
     `data` is the piece's own bytes, `[offset, offset + length)` of its object.
 
     Raises
     ------
     CorruptObject
-        The bytes are damaged, belong to another table, or a merged change set would have to be divided. Nothing of the
-        block in question is returned.
+        The bytes are damaged, belong to another table, or a merged change set would have to be divided. No rows of the
+        damaged block are returned.
     """
     what = f"{piece.object}, piece at {piece.offset}"
     directory, blocks_start = read_directory(what, data, piece.length, piece.head_crc)
@@ -184,7 +190,7 @@ def read_piece(
 
 
 def read_directory(what: str, data: memoryview, length: int, head_crc: int | None = None) -> tuple[Directory, int]:
-    """A piece's directory, and where its blocks start. Raises `CorruptObject`."""
+    """Return a piece's directory, and the offset at which its blocks start. Raises `CorruptObject`."""
     return read_framed_directory(what, data, length, PIECE_MAGIC, VERSION, Directory, head_crc)
 
 
@@ -210,10 +216,10 @@ def _piece(log: LogId, entries: list[ChangeSetEntry], blocks: list[Block]) -> En
 
 
 def _wanted(what: str, directory: Directory, piece: LogPiece) -> list[int]:
-    """Indexes of the change sets within the piece's SQN range.
+    """Return the indexes of the change sets within the piece's SQN range.
 
-    A change set that begins before the range is replayed whole, because it is merged with changes that the range needs.
-    The part that the handle names before this piece contains the changes before the range.
+    A change set that begins before the range is replayed in full, because it is merged with changes that the range
+    needs. The part that precedes this piece in the handle contains the changes before the range.
     """
     _check_holds(what, directory, piece)
     wanted = []
@@ -230,7 +236,7 @@ def _wanted(what: str, directory: Directory, piece: LogPiece) -> list[int]:
 
 
 def _check_holds(what: str, directory: Directory, piece: LogPiece) -> None:
-    """Check that all changes to which the handle refers are there. Raises `CorruptObject`."""
+    """Check that the piece holds all changes to which the handle refers. Raises `CorruptObject`."""
     sqns = [each for entry in directory.change_sets for each in (entry.sqn_start, entry.sqn_stop)]
     groups = directory.key_group_start, directory.key_group_stop
     if not sqns or sqns != sorted(sqns) or not (sqns[0] <= piece.sqn_start <= piece.sqn_stop <= sqns[-1]):

@@ -1,9 +1,10 @@
-"""Manifests: a TaskManager's part of a checkpoint. Drawn in docs/reference/format/manifest.md.
+"""Manifests: a TaskManager's part of a checkpoint. docs/reference/format/manifest.md draws them.
 
     object := frame("HFMF", version, zlib of msgpack of `formats.handles.Manifest`)
 
-Compressed, since the pieces of many logs lie in the same objects, and tables of many subtasks have the same schema: a
-manifest of 24 logs with 64 pieces each shrinks to a sixth. A reader refuses unknown versions, naming the object.
+The content is compressed, because the pieces of many logs are in the same objects, and tables of many subtasks have the
+same schema: a manifest of 24 logs with 64 pieces each shrinks to a sixth. A reader refuses unknown versions, naming the
+object.
 """
 
 import zlib
@@ -30,12 +31,12 @@ _PROBLEM = "is no manifest of this version"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes to store."""
+    """Return the bytes to store."""
     return frame(MAGIC, VERSION, zlib.compress(msgspec.msgpack.encode(manifest), COMPRESSION))
 
 
 def decode_manifest(name: str, data: bytes) -> Manifest:
-    """The manifest stored under that name, or reference. Raises `CorruptObject`."""
+    """Return the manifest that is stored under that name or reference. Raises `CorruptObject`."""
     payload = inflate(name, unframe(name, data, MAGIC, VERSION, VERSION_MIN), _PROBLEM)
     manifest = decode(name, payload, _MANIFEST, _PROBLEM)
     part = names.part(name)
@@ -51,14 +52,15 @@ def decode_manifest(name: str, data: bytes) -> Manifest:
 
 
 def load_manifests(store: ObjectStore, wanted: Sequence[str], writers: Collection[str] = frozenset()) -> list[Manifest]:
-    """The manifests of these names, or references, in their order, fetched in parallel, each object once.
+    """Return the manifests with these names or references, in their order. They are fetched in parallel, and each
+    object once.
 
     `writers`: ids of the jobs that may have written them; empty if any job may.
 
     Raises
     ------
     StorageError, CorruptObject
-        A manifest is missing, cannot be read, or is another job's.
+        A manifest is missing, cannot be read, or belongs to another job.
     """
 
     together: dict[str, list[str]] = {}
@@ -85,7 +87,8 @@ def load_manifests(store: ObjectStore, wanted: Sequence[str], writers: Collectio
 
 
 class ManifestsOfStart:
-    """The manifests of the checkpoint that a start goes on from, read once for all who need them. Thread-safe."""
+    """The manifests of the checkpoint that a start goes on from, read once for all parts that need them. Thread-safe.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -98,14 +101,15 @@ class ManifestsOfStart:
         return found
 
     def take(self, wanted: Sequence[str], writers: Collection[str]) -> list[Manifest]:
-        """Take out the manifests that were kept, or load them if they were not."""
+        """Return the manifests that were kept and forget them, or load them if they were not kept."""
         kept, self._kept = self._kept, {}
         found = kept.get(tuple(wanted))
         return load_manifests(self._store, wanted, writers) if found is None else found
 
 
 def without_dropped(manifests: Sequence[Manifest], drop_state: Collection[str], epoch: Epoch) -> list[TableHandle]:
-    """The handles of all tables, but for those that operators of `drop_state` had before the start with that epoch."""
+    """Return the handles of all tables, except tables that operators in `drop_state` had before the start of `epoch`.
+    """
     return [
         table
         for manifest in manifests

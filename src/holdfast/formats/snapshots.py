@@ -1,11 +1,11 @@
-"""Materialized parts: a table's rows as of a batch boundary. Drawn in docs/reference/format/materialized.md.
+"""Materialized parts: a table's rows as of a batch boundary. docs/reference/format/materialized.md draws them.
 
     object := frame("HFMP", version, directory), block, block, …          a single part of a table
     directory := msgpack: table, key groups, boundary, blocks             lengths, checksums, key groups
 
-The framing and the blocks are those of a changelog piece, with a snapshot in place of change sets. A part is its own
-object and has rows of a contiguous range of key groups. A key group may lie in two neighbouring parts, a row never
-does. This module owns neither uploads nor the decision when to materialize.
+The framing and the blocks are those of a changelog piece, with a snapshot in the place of change sets. A part is an
+object of its own, and has the rows of a contiguous range of key groups. The rows of a key group may be divided between
+two neighbouring parts, but each row is in a single part. This module neither uploads nor decides when to materialize.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,11 +31,12 @@ from holdfast.storage.framing import checksum_in, frame
 PART_MAGIC = b"HFMP"
 VERSION = 1
 PART_BYTES = 16 * 1024 * 1024
-"""Uncompressed target: large enough to be few, small enough to be stored and fetched in parallel, a few at a time."""
+"""Target for the uncompressed size of a part: large enough that parts are few, and small enough to store and fetch
+several of them in parallel."""
 
 
 class PartDirectory(msgspec.Struct, frozen=True, array_like=True):
-    """The contents of a part: rows as they were after `batch`; its blocks follow in this order."""
+    """The contents of a part: the rows as they were after `batch`. Its blocks follow in this order."""
 
     operator: str
     table: str
@@ -47,9 +48,9 @@ class PartDirectory(msgspec.Struct, frozen=True, array_like=True):
 
 
 def in_parts(pieces: Iterable[pa.RecordBatch], part_bytes: int = PART_BYTES) -> Iterator[pa.RecordBatch]:
-    """Rows sorted by key group, some at a time, put together or divided to parts of about `part_bytes`; none empty.
+    """Join and divide rows, which arrive sorted by key group, into parts of about `part_bytes`; no part is empty.
 
-    Lazily: no more than a part and a piece are in memory.
+    The iterator is lazy: no more than a part and an arriving piece are in memory.
     """
     waiting: list[pa.RecordBatch] = []
     for piece in pieces:
@@ -72,7 +73,7 @@ def encode_part(
     codec: Compression = "zstd",
     block_bytes: int = BLOCK_BYTES,
 ) -> tuple[bytes, MaterializedPart]:
-    """Encode rows (at least a single row) sorted by key group: the object, and the handle's part without its name.
+    """Encode at least one row, sorted by key group; returns the object, and the handle's part without its name.
 
     `sqn` is the next SQN of the log at the boundary.
     """
@@ -89,7 +90,7 @@ def encode_part(
 def read_part(
     data: memoryview, part: MaterializedPart, operator: str, table: str, key_group_start: int, key_group_stop: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the key groups that the part and the range asked for have in common.
+    """Return the rows of the key groups that both the part and the requested range contain.
 
     `data` is the part's own bytes, `[offset, offset + length)` of its object.
 
