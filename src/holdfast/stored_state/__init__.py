@@ -1,5 +1,5 @@
-"""State as it lies in a job's storage, read from outside: its checkpoints, their content, its rows.
+"""State in a job's storage, read from outside the job: checkpoints, their contents, their rows; and initial state.
 
-Files in reading order: `opened` (a checkpoint), `states`, `rows`, `live`, `read`, `difference`, `initial` with
-`initial_entries` (state in).
+Files in reading order: `opened` (a checkpoint), `states`, `rows`, `live`, `read`, `difference`, and for initial state
+`initial` with `initial_entries`.
 """

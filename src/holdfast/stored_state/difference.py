@@ -1,4 +1,4 @@
-"""Differences between two checkpoints: which rows of an operator's state came, went or changed. Pure."""
+"""Differences between two checkpoints: which rows of an operator's state were added, removed or changed. Pure."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ CAME, WENT, BEFORE, AFTER = "came", "went", "before", "after"
 
 @dataclass(frozen=True)
 class Difference:
-    """Numbers of rows that came, went, and changed, and the rows themselves with a column `change`."""
+    """The numbers of rows that were added, removed and changed, and the rows themselves with a column `change`."""
 
     came: int
     went: int
@@ -25,7 +25,7 @@ class Difference:
 def difference(old: pa.Table, new: pa.Table, keys: list[str]) -> Difference:
     """Compare two tables of the same state by the columns `keys`, which identify a row.
 
-    If only one of the tables has a column, it is compared as nulls in the other.
+    If only one of the tables has a column, the other is treated as having nulls in it.
 
     A row that changed is shown twice: as it was (`before`) and as it is (`after`).
     """
@@ -48,7 +48,7 @@ def difference(old: pa.Table, new: pa.Table, keys: list[str]) -> Difference:
 
 
 def _numbered(rows: pa.Table, columns: list[str]) -> npt.NDArray[np.int64]:
-    """Give rows that are equal in some columns the same number, and others different ones."""
+    """Give rows that are equal in the given columns the same number, and other rows different numbers."""
     numbers = np.zeros(len(rows), np.int64)
     for name in columns:
         codes = _codes(rows.column(name))

@@ -1,9 +1,9 @@
-"""State in: rows that a user gives become the stored state from which a new job starts.
+"""Initial state: rows that a user gives become the stored state from which a new job starts.
 
     Arrow table of an operator ──checked──► rows in the stored schemas of its tables ──► parts below shared/ ──► handles
 
-TaskManagers restore the handles as they restore those of a checkpoint, so the first checkpoint holds them, and the
-rows never pass through a function. The columns are those that `read_state` gives, without `key_group`.
+TaskManagers restore the handles as they restore those of a checkpoint, so the first checkpoint contains the rows, which
+never pass through a function. The columns are those that `read_state` returns, without `key_group`.
 """
 
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ from holdfast.stored_state.states import OWN_TABLE, VALUES, ReadableState, reada
 CONTAINERS = ("map", "list")
 """The kinds of state whose rows belong to keys, and whose sizes lie in the operator's own table."""
 EMPTY = "broadcast"
-"""The kind of a state that begins without rows: its stream brings them."""
+"""The kind of a state that begins without rows, because its stream brings them."""
 BY_NOBODY = Incarnation(0)
-"""Incarnation in the names of these objects: they were stored before any process was started."""
+"""The incarnation in the names of these objects, which are stored before any process is started."""
 BEFORE_ALL = 0
-"""Number of the change set and of the batch as of which the rows stand."""
+"""The rows are stored as the state after the change set and the batch with this number."""
 
 
 Schemas = Mapping[str, tuple[pa.Schema, pa.Schema]]
@@ -58,8 +58,8 @@ def initial_tables(
     Raises
     ------
     JobRefused
-        The operator keeps more than values, maps and lists, or has no state of that name; a key column is missing or
-        null, a key comes twice, or a column is none of the state's, or has another type.
+        The operator has other state than values, maps and lists, or no state of that name; a key column is missing or
+        has nulls; a key occurs twice; or a column does not belong to the state, or has another type.
     """
     states = {each.name: each for each in readable_states(tables)}
     _refuse_other_states(operator, given, states, tables)
@@ -137,7 +137,7 @@ def _stored_rows(
 
 
 def store_initial(store: ObjectStore, epoch: Epoch, found: InitialRows, max_parallelism: int) -> TableHandle:
-    """Store the rows as materialized parts; returns the handle of the whole table. Raises `StorageError`."""
+    """Store the rows as materialized parts; returns the handle of the complete table. Raises `StorageError`."""
     log = LogId(found.operator, found.table, 0, max_parallelism)
     parts: list[MaterializedPart] = []
     for rows in in_parts([found.rows] if found.rows.num_rows else []):
@@ -172,7 +172,7 @@ def _refuse_untyped(operator: str, given: pa.Table, values: pa.Schema) -> None:
 
 
 def _column(operator: str, given: pa.Table, field: pa.Field) -> pa.Array:
-    """A column in the stored type; nulls where it is not given."""
+    """Return a column in its stored type; it has nulls if the user did not give it."""
     if field.name not in given.column_names:
         return pa.nulls(len(given), field.type)
     try:
@@ -186,7 +186,7 @@ def _column(operator: str, given: pa.Table, field: pa.Field) -> pa.Array:
 
 
 def _shown(field: pa.Field) -> str:
-    """Name of a column as a user gives it."""
+    """Return the name of a column as a user gives it."""
     return str(field.name).removeprefix("__")
 
 

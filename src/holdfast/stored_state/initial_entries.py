@@ -1,12 +1,12 @@
-"""Rows of maps and lists that a user gives, laid out as their tables store them. Pure.
+"""Rows of maps and lists that a user gives, in the form in which their tables store them. Pure.
 
     map:   keys, map_key, value   ──►  <state>.entries: (keys, map_key) → value, position
                                        <state>.order:   (keys, position) → map_key
     list:  keys, position, value  ──►  <state>.elements: (keys, position) → value
     list of the subtask: position, value  ──►  <state>.list: (seat, position) → value, shared among all key groups
 
-The number of entries of each key is a column of the operator's own table. Layout:
-`functions/process/shared/entries.py`.
+The number of entries of each key is a column of the operator's own table. `functions/process/shared/entries.py`
+describes this layout.
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ POSITION, MAP_KEY, VALUE, TIME = "__position", "__map_key", "__value", "__time"
 ROW = "__row"
 SUBTASK_LIST = "subtask list"
 SHOWN = {"map": ("map_key", "value"), "list": ("position", "value"), SUBTASK_LIST: ("position", "value")}
-"""Columns of a state's rows besides the key columns, by kind."""
+"""The columns of a state's rows besides the key columns, by kind of state."""
 
 
 @dataclass(frozen=True)
 class LaidOut:
-    """Rows of each table of a state, and the number of entries of each key (`SIZE` beside the key columns)."""
+    """The rows of each table of a state, and the number of entries of each key (`SIZE` beside the key columns)."""
 
     tables: Mapping[str, pa.Table]
     sizes: pa.Table
@@ -39,7 +39,8 @@ SIZE = "__size"
 
 
 def lay_out(who: str, state: ReadableState, given: pa.Table, keys: list[str]) -> LaidOut:
-    """Lay out the rows of a map or list. `who` begins the message of `JobRefused`, where rows do not fit."""
+    """Turn the rows of a map or list into rows of its tables. `who` begins the message of `JobRefused` for rows that do
+    not fit."""
     _check_columns(who, given, keys, SHOWN[state.kind])
     if state.kind == "list":
         ascending: list[tuple[str, str]] = [("position", "ascending")]
@@ -62,9 +63,9 @@ def lay_out(who: str, state: ReadableState, given: pa.Table, keys: list[str]) ->
 
 
 def lay_out_shares(who: str, state: ReadableState, given: pa.Table, max_parallelism: int) -> pa.Table:
-    """Lay out the rows of a list of the subtask, in the order of positions, for any parallelism.
+    """Turn the rows of a list of the subtask into rows of its table, in the order of positions, for any parallelism.
 
-    Entries of two subtasks may have the same position in rows that were read, so the positions are made anew.
+    In rows that were read from two subtasks the same position may occur twice, so new positions are given.
     """
     _check_columns(who, given, [], SHOWN[state.kind])
     if given.column("position").null_count:
@@ -79,7 +80,7 @@ def lay_out_shares(who: str, state: ReadableState, given: pa.Table, max_parallel
 def with_sizes(values: pa.Table, laid: Mapping[str, LaidOut], containers: list[str], keys: list[str]) -> pa.Table:
     """Return the rows of the operator's own table: the given values, and the sizes of all maps and lists.
 
-    A key that has entries only gets a row as well, since its sizes lie there.
+    A key that has only entries gets a row too, since its sizes are stored there.
     """
     for state in containers:
         size = f"{state}.size"
@@ -102,7 +103,8 @@ def _check_columns(who: str, given: pa.Table, keys: list[str], more: tuple[str, 
 
 
 def _by_key(given: pa.Table, keys: list[str]) -> tuple[pa.Table, pa.Table]:
-    """Return the rows so that rows of the same key are together, in their order, and the number of rows of each key."""
+    """Return the rows with rows of the same key next to each other, in their order, and the number of rows of each key.
+    """
     numbered = given.append_column(ROW, pa.array(np.arange(len(given))))
     grouped = numbered.group_by(keys, use_threads=False).aggregate([(ROW, "list")])
     rows = grouped.column(f"{ROW}_list").combine_chunks()

@@ -1,7 +1,7 @@
-"""The queries that run in this program, by their storages, for reads of state as it is now.
+"""The queries that run in this program, by their storages. They read state as it is now, between checkpoints.
 
-A TaskManager answers only those who know the secret of the job's start, which never leaves the processes of the job.
-Other programs therefore read checkpoints, or ask the program of the query.
+A TaskManager answers only callers that know the secret of the job's start, which never leaves the processes of the job.
+Other programs therefore read checkpoints, or ask the program in which the query runs.
 """
 
 import threading
@@ -19,7 +19,7 @@ _lock = threading.Lock()
 
 
 def running(url: str, read: LiveReader, has_ended: Callable[[], bool]) -> None:
-    """Note a query that runs on the storage `url`, and forget those that have ended."""
+    """Register a query that runs on the storage `url`, and forget those that have ended."""
     with _lock:
         for each in [each for each, (_, ended) in _readers.items() if ended()]:
             del _readers[each]
@@ -27,7 +27,7 @@ def running(url: str, read: LiveReader, has_ended: Callable[[], bool]) -> None:
 
 
 def reader_of(storage: str) -> LiveReader:
-    """The reads of the query that runs on a storage. Raises `HoldfastError` if none runs in this program."""
+    """Return the function that reads the query on a storage. Raises `HoldfastError` if none runs in this program."""
     with _lock:
         found = _readers.get(storage)
     if found is None or found[1]():

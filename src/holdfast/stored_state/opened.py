@@ -1,10 +1,10 @@
-"""Opens a retained checkpoint of a job's storage for reading; takes nothing over and writes nothing.
+"""Opens a retained checkpoint of a job's storage for reading. It takes over no job and writes nothing.
 
     journal ──► the record of the wanted number ──► manifests ──► handles of every operator's tables
 
-A running job subsumes checkpoints that it does not retain, and deletes their objects afterwards. A reader pins nothing:
-a pin would be an object that the job has to look for before each deletion. A reader that finds an object gone looks at
-the journal again: where the record is gone too, the error says so and what to do.
+A running job subsumes checkpoints that it does not retain, and deletes their objects afterwards. A reader pins nothing,
+because a pin would be an object that the job has to look for before each deletion. A reader that finds an object
+missing looks at the journal again: if the record is gone too, the error says so, and names the remedy.
 """
 
 from collections.abc import Callable, Mapping
@@ -73,7 +73,7 @@ def open_checkpoint(store: ObjectStore, checkpoint: int | str = LATEST) -> Opene
     Raises
     ------
     HoldfastError
-        The storage retains no checkpoint of that number, or none at all; the message lists those it retains.
+        The storage does not retain that checkpoint, or retains none at all; the message lists those it retains.
     StorageError, CorruptObject
         An object cannot be read.
     """
@@ -98,7 +98,7 @@ def open_checkpoint(store: ObjectStore, checkpoint: int | str = LATEST) -> Opene
 
 
 def while_retained(store: ObjectStore, number: int, read: Callable[[], Found]) -> Found:
-    """Read something of a checkpoint; if an object is gone because the running job let go of the checkpoint, say so."""
+    """Read a part of a checkpoint. If an object is gone because the running job let go of the checkpoint, say so."""
     try:
         return read()
     except ObjectNotFound as error:

@@ -31,24 +31,26 @@ def read_state(
     operator
         Name of the operator.
     state
-        Name of a map or list state, or `"timers"`; None: all value-like states, or the accumulators of aggregates.
+        Name of a map or list state, or `"timers"`; None: all states of a single value, or the accumulators of
+        aggregates.
     checkpoint
         Number of a retained checkpoint's record, or `"latest"`.
     key
-        A value for each key column: only rows of that key. None: all rows.
+        A value for each key column, to read only the rows of that key. None: all rows.
     live
-        True: read the key from the TaskManager that owns it, as `query.read_state` does, by the query of this storage
-        that runs in this program; `checkpoint` is then left out.
+        True: read the key from the TaskManager that owns it, as `query.read_state` does. The query of this storage must
+        run in this program, and `checkpoint` is left out.
 
     Returns
     -------
     A table with the key columns, the state's columns, and `key_group`. Expired entries that were not removed yet are
-    among the rows; `written_at` says how old they are.
+    included; `written_at` shows their age.
 
     Raises
     ------
     HoldfastError
-        There is no checkpoint, operator or state of that name, or the running job let go of the checkpoint meanwhile.
+        There is no checkpoint, operator or state of that name, or the running job let go of the checkpoint during the
+        read.
     StorageError, CorruptObject
         An object cannot be read.
     """
@@ -64,7 +66,7 @@ def read_state(
 
 
 def rows_of_key(found: StateScan, key: Mapping[str, Any], rows: pa.RecordBatch) -> pa.Table:
-    """Choose the rows of a key."""
+    """Select the rows of a key."""
     wanted = found.key_row(key)
     chosen = pa.Table.from_batches([rows], found.schema)
     for name in found.key_columns:

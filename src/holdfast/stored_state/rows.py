@@ -1,8 +1,8 @@
-"""Rows of a stored table: the handles of a checkpoint become Arrow rows, key group range by key group range.
+"""Rows of a stored table: the handles of a checkpoint become Arrow rows, one range of key groups after the other.
 
 Reading is recovery without a job: `recovery.restore` replays materialized parts and log into a table in memory, whose
-rows are then shown. A range is a single subtask's share of the state, so it fits wherever the subtask did. All of this
-can be sent to another process: a `StateScan` names objects and ranges, and holds no connection.
+rows are then shown. A range is a single subtask's share of the state, so it fits into memory where the subtask did. A
+`StateScan` can be sent to another process, because it holds names of objects and ranges, but no connection.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from holdfast.stored_state.states import ReadableState, find_state, shown
 
 @dataclass(frozen=True)
 class KeyGroupRange:
-    """The key groups from `start` up to, and without, `stop`."""
+    """The key groups from `start` up to `stop`, without `stop`."""
 
     start: int
     stop: int
@@ -43,7 +43,7 @@ class StateScan:
     """Number of the checkpoint's record."""
     operator: str
     key_columns: tuple[str, ...]
-    """Empty where the state belongs to subtasks."""
+    """The names of the key columns; empty if the state belongs to subtasks."""
     state: ReadableState
     max_parallelism: int
     stored: pa.Schema
@@ -55,11 +55,14 @@ class StateScan:
         return shown(_no_rows(self.stored), self.state).schema
 
     def ranges(self) -> list[KeyGroupRange]:
-        """Ranges of key groups that together are the whole state: a range for each subtask that wrote it."""
+        """Return ranges of key groups that together cover the state: a range for each subtask that wrote it."""
         return [KeyGroupRange(each.key_group_start, each.key_group_stop) for each in self.handles]
 
     def range_of(self, key: Mapping[str, Any]) -> KeyGroupRange:
-        """The key group of a key, given as a value for each key column. Raises `HoldfastError` naming a column."""
+        """Return the key group of a key, which is given as a value for each key column.
+
+        Raises `HoldfastError` naming a column.
+        """
         if not self.state.has_keys:
             raise HoldfastError(
                 f"state {self.state.name!r} of operator {self.operator!r} belongs to subtasks and not to keys; "
@@ -101,7 +104,7 @@ class StateScan:
 def scan(
     opened: OpenedCheckpoint, operator: str, state: str | None = None, storage_options: Mapping[str, str] | None = None
 ) -> StateScan:
-    """Prepare the reading of an operator's state. Raises `HoldfastError` naming the operators or states there are."""
+    """Prepare to read an operator's state. Raises `HoldfastError`, listing the operators or states that exist."""
     identity = opened.record.operators.get(operator)
     if identity is None:
         there = ", ".join(repr(name) for name in opened.record.operators) or "none"
@@ -125,7 +128,7 @@ def scan(
 
 
 def _key_columns(state: ReadableState, stored: pa.Schema, of_operator: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns of the key that a state's rows belong to; none where they belong to subtasks."""
+    """Return the columns of the key that a state's rows belong to; empty if they belong to subtasks."""
     if state.kind == "broadcast":
         return tuple(key_schema_of(stored).names)
     return of_operator if state.has_keys else ()

@@ -1,4 +1,4 @@
-"""The states of an operator, and how the rows of their tables look to a person. Pure.
+"""The states of an operator, and the form in which the rows of their tables are shown to people. Pure.
 
     table of the operator    columns as users know them
     state                    key columns, a column for each value-like state or accumulator
@@ -8,9 +8,9 @@
     timers                   key columns, kind, timestamp
     <state>.broadcast        the broadcast stream's columns, by its own key (the same in every subtask, stored once)
 
-Every table has `key_group` besides, and a column `…written_at` where the state has a time to live: the moment from
-which the time to live counts. Columns that only Holdfast needs (sizes, positions of map entries) are left out. A state
-without a type holds any object; it is shown as JSON.
+Every table also has `key_group`. If the state has a time to live, the table has a column `…written_at` with the moment
+from which it counts. Columns that only Holdfast needs (sizes, positions of map entries) are left out. A state without a
+type can hold any object; it is shown as JSON.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from holdfast.state.columns import is_object
 from holdfast.state.widening import is_packed
 
 VALUES, TIMERS = "values", "timers"
-"""Names by which a reader asks for an operator's value-like states, and for its timers."""
+"""The names by which a reader asks for an operator's states of a single value, and for its timers."""
 OWN_TABLE, TIMERS_TABLE = "state", "timers"
 MAP, LIST, BROADCAST, SUBTASK_LIST = ".entries", ".elements", ".broadcast", ".list"
 TIME = ".time"
@@ -36,14 +36,14 @@ SHOWN_NAMES: dict[str, dict[str, str | None]] = {
     "subtask list": {"__seat": None, "__position": "position", "__value": "value"},
     "timers": {"__timer_kind": "kind", "__timer_time": "timestamp"},
 }
-"""Names of stored columns for people, by kind of state; None: the column is Holdfast's own."""
+"""The names under which people see stored columns, by kind of state; None: only Holdfast needs the column."""
 TIMESTAMP = pa.timestamp("us", "UTC")
 TIMER_KINDS = ("event_time", "processing_time")
 
 
 @dataclass(frozen=True)
 class ReadableState:
-    """A state that can be read: the name a reader gives, its kind for people, and the table in which it lies."""
+    """A state that can be read: its name for readers, its kind for people, and the table that stores it."""
 
     name: str
     kind: str
@@ -53,12 +53,12 @@ class ReadableState:
 
     @property
     def has_keys(self) -> bool:
-        """Tell whether its rows belong to keys of the operator, and not to subtasks."""
+        """Return whether its rows belong to keys of the operator, and not to subtasks."""
         return self.kind != "subtask list"
 
 
 def readable_states(tables: Mapping[str, object]) -> list[ReadableState]:
-    """List the states that lie in an operator's tables, by the names of the tables."""
+    """List the states in an operator's tables, given the names of the tables."""
     found = []
     containers = [name.rpartition(".")[0] for name in tables if name.endswith((MAP, LIST))]
     hidden = frozenset(f"{name}.{part}" for name in containers for part in ("size", "start"))
@@ -81,7 +81,8 @@ def readable_states(tables: Mapping[str, object]) -> list[ReadableState]:
 
 
 def find_state(operator: str, tables: Mapping[str, object], state: str | None) -> ReadableState:
-    """Find a state by name; None stands for the value-like states. Raises `HoldfastError` naming those there are."""
+    """Find a state by name; None means the states of a single value. Raises `HoldfastError` listing those that exist.
+    """
     states = readable_states(tables)
     for each in states:
         if each.name == (state or VALUES):
@@ -103,7 +104,7 @@ def shown(rows: pa.RecordBatch, state: ReadableState) -> pa.RecordBatch:
 
 
 def _shown_name(column: str, state: ReadableState) -> str | None:
-    """Name of a stored column for people; None if the column is Holdfast's own."""
+    """Return the name under which people see a stored column; None if only Holdfast needs the column."""
     if column in state.hidden:
         return None
     if state.kind in SHOWN_NAMES:
