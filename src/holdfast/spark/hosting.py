@@ -1,11 +1,12 @@
-"""Hosting of long-running processes, each as a Spark job of a single task: start, watch, end.
+"""Hosting of long-running processes, each as a Spark job of a single task: their start, watch and end.
 
-    start ──► Spark job ──► the process registers ──► watch: a call to it that lasts as long as it does
+    start ──► Spark job ──► the process registers ──► watch: a call to it that lasts as long as the process
                  │                                       │ the connection breaks
                  └── the job ends ──► `ended` ◄──────────┘ then the rest of the job is cancelled
 
 Spark alone does not report an end in time: after an executor's death it tries the task again once there is a slot, and
-the job goes on meanwhile. The connection to a process breaks at once when it dies. The cause of death comes from Spark.
+the job goes on until then. The connection to a process breaks as soon as the process dies. The cause of death comes
+from Spark.
 """
 
 import threading
@@ -27,18 +28,18 @@ END_S_MAX = 3.0
 """Bound in seconds on the time that processes may take to end by themselves."""
 CANCEL_S_MAX = 10.0
 VERDICT_S_MAX = 0.1
-"""Bound in seconds on the wait for Spark's report on a dead task, which takes that long. A higher value delays
+"""Bound in seconds on the wait for Spark's report on a dead task before a failover begins. A higher value delays
 failover."""
 LATE_VERDICT_S_MAX = 5.0
 """Bound in seconds on the wait for a report that comes after the failover has begun."""
 VERDICT_POLL_S = 0.02
 SUBMIT_S_MAX = 2.0
-"""Bound in seconds on a sender's wait until TaskManagers have asked for slots. Spark gives slots in order of requests;
-with a lower value, senders may take the last slot from a TaskManager."""
+"""Bound in seconds on a sender's wait until TaskManagers have asked Spark for slots. Spark grants slots in the order of
+requests; with a lower value, senders may take the last slot from a TaskManager."""
 KERNEL_COUNTERS = Path("/proc/vmstat")
 
 _DUTIES = {Role.TASK_MANAGER: "", Role.SENDER: ": reads, runs Python steps, sends and stages"}
-"""Descriptions in Spark's UI of the jobs of long-running processes, after their names."""
+"""The descriptions of long-running processes' jobs in Spark's UI, which follow the process's name."""
 
 
 class Hosting:
@@ -54,7 +55,7 @@ class Hosting:
         self._clients: dict[ProcessId, ProcessClient] = {}
         self._kills_before: dict[ProcessId, int] = {}
         self._words: dict[ProcessId, str] = {}
-        """Last words of processes, or of Spark about them."""
+        """The last report of each process about its end, or Spark's report about it."""
         self._leaving: LeavingWatch | None = None
         if isinstance(host, TellsWhoLeaves):
             self._leaving = LeavingWatch(host, self._live, self._group_of, self._leaves)
@@ -94,7 +95,7 @@ class Hosting:
             start.ended(start.process, self._cause(start.process, reason))
 
     def _await_task_managers(self, process: ProcessId) -> None:
-        """Have TaskManagers that are started along with a sender ask Spark for slots before it does."""
+        """Delay the start of a sender until the TaskManagers started along with it have asked Spark for slots."""
         if process.role is not Role.SENDER:
             return
         deadline_s = time.monotonic() + SUBMIT_S_MAX
@@ -105,7 +106,7 @@ class Hosting:
                 time.sleep(VERDICT_POLL_S)
 
     def watch(self, client: ProcessClient) -> None:
-        """Watch a registered process; its death is noticed as its connection breaks."""
+        """Watch a registered process: its death is noticed because its connection breaks."""
         self._clients[client.peer] = client
         self._host.registered(self._group_of(client.peer))
         threading.Thread(target=self._watch, args=(client,), name=f"watch-{client.peer.name}", daemon=True).start()
@@ -123,7 +124,7 @@ class Hosting:
             log.warning("%s is not watched: %s", process, error)
 
     def end(self, process: ProcessId) -> None:
-        """Cancel the Spark job of a process that does not answer; `ended` gets Spark's report about it.
+        """Cancel the Spark job of a process that does not answer; `ended` is called with Spark's report about it.
 
         A sender is also asked to end: Spark takes up to 4 s to kill the Python worker of a cancelled task, and a
         TaskManager may wait for the slot.
@@ -134,7 +135,7 @@ class Hosting:
         self._cancel(process)
 
     def _ended(self, process: ProcessId, otherwise: str) -> bool:
-        """Tell the end of a process; True if Spark has reported on it by then."""
+        """Report the end of a process; return True if Spark has reported on it by then."""
         known = self._await_verdict(process, VERDICT_S_MAX)
         self._starts[process].ended(process, self._cause(process, otherwise))
         return known
@@ -145,7 +146,7 @@ class Hosting:
             self._host.cancel(self._group_of(process))
 
     def _await_verdict(self, process: ProcessId, seconds: float) -> bool:
-        """Wait for Spark's report on a process that has just died; True once the report is there."""
+        """Wait for Spark's report on a process that has just died; return True once the report is there."""
         deadline_s = time.monotonic() + seconds
         thread = self._threads.get(process)
         while thread is not None and thread.is_alive() and not self._host.has_ended():
@@ -170,7 +171,7 @@ class Hosting:
         return reason
 
     def stop(self) -> None:
-        """End all processes. Those that answer end by themselves; the Spark jobs of the others are cancelled."""
+        """End all processes. Processes that answer end by themselves; the Spark jobs of the others are cancelled."""
         if self._leaving is not None:
             self._leaving.close()
         hosting = {process: thread for process, thread in self._threads.items() if thread.is_alive()}
@@ -202,8 +203,8 @@ class Hosting:
 
 
 def out_of_memory_kills() -> int:
-    """Number of processes that this machine's kernel has ended for lack of memory; 0 if the kernel does not count
-    them."""
+    """Return the number of processes that this machine's kernel has ended for lack of memory; 0 if the kernel does not
+    count them."""
     try:
         lines = KERNEL_COUNTERS.read_text().splitlines()
     except OSError:

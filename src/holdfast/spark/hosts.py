@@ -1,4 +1,4 @@
-"""The choice of a host for a user's session, and questions to the session itself."""
+"""The choice of a host for a user's session, and questions to the session."""
 
 from typing import Any
 
@@ -9,8 +9,10 @@ from holdfast.spark.host import SparkHost
 
 
 def open_host(spark: Any, ports: PortRange = ANY) -> SparkHost:
-    """Make a session of the job's own beside the user's session; `ports`: at which the program may listen. Raises
-    `JobRefused`."""
+    """Make a session for the job beside the user's session. The program may listen at `ports`.
+
+    Raises `JobRefused`.
+    """
     if not session.is_connect(spark):
         return ClassicHost(spark)
     from holdfast.spark.connect_host import ConnectHost
@@ -19,5 +21,5 @@ def open_host(spark: Any, ports: PortRange = ANY) -> SparkHost:
 
 
 def has_ended(spark: Any) -> bool:
-    """True if the user's session was stopped, by anyone, or its application is gone."""
+    """Return True if the user's session was stopped, by anyone, or its application is gone."""
     return bool(spark.is_stopped) if session.is_connect(spark) else session.has_ended(spark)

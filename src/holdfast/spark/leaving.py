@@ -1,7 +1,7 @@
-"""Executors that are to go: decommissioned nodes, and spot instances whose notice has come.
+"""Executors that will be removed: on decommissioned nodes, and on spot instances that have received their notice.
 
-Spark gives such an executor no new tasks, and waits for those that it has; the cluster manager ends it after a while.
-A thread asks Spark every `LOOK_S` seconds, in a single call as long as no executor is to go.
+Spark gives such an executor no new tasks, and waits for its running tasks; the cluster manager ends it after a while.
+A thread asks Spark every `LOOK_S` seconds, by a single call while no executor is about to be removed.
 """
 
 import threading
@@ -14,15 +14,15 @@ from holdfast.printable import logger
 log = logger(__name__)
 
 LOOK_S = 1.0
-"""Seconds between two looks. A higher value asks Spark less often, and notices later."""
+"""Seconds between two questions to Spark. A higher value asks less often, and notices a removal later."""
 
 
 @runtime_checkable
 class TellsWhoLeaves(Protocol):
-    """A `SparkHost` that tells which executors are to go."""
+    """A `SparkHost` that reports which executors will be removed."""
 
     def leaving(self) -> dict[str, str]:
-        """Return Spark's message about each executor that is to go, by its id."""
+        """Return Spark's message about each executor that will be removed, by the executor's id."""
         ...
 
     def executors_of(self, group: str) -> frozenset[str]:
@@ -31,7 +31,7 @@ class TellsWhoLeaves(Protocol):
 
 
 class LeavingWatch:
-    """Tells once of each process whose executor is to go, from its construction until `close`."""
+    """Reports each process whose executor will be removed, once, from its construction until `close`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class LeavingWatch:
             self.look()
 
     def look(self) -> None:
-        """Tell of the processes on executors that are to go by now."""
+        """Report the processes on executors that will be removed."""
         leaving = self._host.leaving()
         if not leaving:
             return

@@ -9,8 +9,8 @@ _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def check_memory(host: SparkHost, config: TaskManagerConfig, task_managers: int) -> None:
-    """Check memory limits. Raises `JobRefused`, naming both settings, if a limit that Spark enforces is below the
-    TaskManager's."""
+    """Check memory limits. Raises `JobRefused`, naming both settings, if Spark enforces a limit below that of the
+    TaskManager."""
     if not task_managers:
         return
     limit = host.setting("spark.executor.pyspark.memory")
@@ -43,7 +43,7 @@ def spark_bytes(text: str, unit: str = "m") -> int:
 
 
 def _default_overhead(host: SparkHost) -> int:
-    """Compute Spark's default overhead; on Kubernetes in cluster mode Spark itself sets a higher factor for Python."""
+    """Return Spark's default overhead. On Kubernetes in cluster mode Spark itself sets a higher factor for Python."""
     factor = host.setting("spark.executor.memoryOverheadFactor") or host.setting(
         "spark.kubernetes.memoryOverheadFactor"
     )

@@ -1,4 +1,4 @@
-"""Check of the executors before the job runs there: Python, Holdfast, imports, storage.
+"""Check of the executors before the job runs on them: Python, Holdfast, imports, storage.
 
 The probe must run on executors without Holdfast, so it travels by value and imports Holdfast only inside.
 """
@@ -13,7 +13,7 @@ from holdfast.errors import JobRefused
 from holdfast.spark.host import SparkHost, SparkJob
 
 Finding = bytes
-"""Host, Python and its place, Holdfast's version ('': missing), failed import, failed storage access; as JSON."""
+"""Host, Python version and path, Holdfast's version ('': missing), failed import, failed storage access; as JSON."""
 
 
 _WRONG_PYTHON = (
@@ -28,7 +28,7 @@ _WRONG_PYTHON = (
 def probe_executors(
     host: SparkHost, program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str, bytes], tasks: int
 ) -> None:
-    """Check every executor. Raises `JobRefused` naming the first lack of an executor, and the remedy."""
+    """Check every executor. Raises `JobRefused` naming an executor, the first thing that it lacks, and the remedy."""
     import holdfast
 
     run = _by_value(_probe)
@@ -102,7 +102,7 @@ def _probe(program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str
 
 
 def _by_value(function: Any) -> Callable[..., Finding]:
-    """Copy a function so that cloudpickle sends its code, since the copy seems to be from `__main__`."""
+    """Copy a function as if it were defined in `__main__`, so that cloudpickle sends its code."""
     copy = type(function)(function.__code__, {"__builtins__": __builtins__, "__name__": "__main__"}, function.__name__)
     copy.__module__ = "__main__"
     return copy  # type: ignore[no-any-return]

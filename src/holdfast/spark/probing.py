@@ -1,9 +1,9 @@
-"""The probe of a start: beside the start's other checks, and only for executors and modules that are new.
+"""The probe of a start. It runs beside the start's other checks, and only if executors or modules are new.
 
-A session remembers the executors that were probed, and the facts that the probe found true of each: that its Python has
-the names which programs refer to, and that it reads the storage. A start probes if a fact is missing for an executor.
+A session remembers the executors that were probed, and the facts that the probe found for each: that its Python has the
+names to which programs refer, and that it can read the storage. A start probes if a fact is missing for an executor.
 
-Invariant: a probe that fails, or that meets executors which come or go meanwhile, makes nothing known of the others.
+Invariant: if a probe fails, or if executors come or go during the probe, no facts are noted.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ from holdfast.storage.store import ObjectStore
 
 PROBES_MAX = 3
 APPLICATIONS_MAX = 16
-"""Bound on the Spark applications that are remembered: those that began first are forgotten."""
+"""Bound on the number of Spark applications that are remembered. The oldest applications are forgotten first."""
 FACTS_MAX = 10_000
-"""Bound on the facts of an executor; beyond it the executor is probed again."""
+"""Bound on the facts that are remembered for an executor; beyond it the executor is probed again."""
 PROGRAM_BYTES_MAX = 1 << 20
-"""Bound in bytes on a program whose names are looked for; the executors are probed for each start of a larger one."""
+"""Bound in bytes on a program that is searched for names. For a larger program, each start probes the executors."""
 STRINGS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
 RECALLED = frozenset({"BINGET", "LONG_BINGET"})
 
@@ -48,7 +48,7 @@ class Probed:
             return all(facts <= self._facts.get(executor, frozenset()) for executor in executors)
 
     def note(self, executors: Collection[str], facts: frozenset[str]) -> None:
-        """Note the facts of executors that are there now. Others are forgotten: they have ended."""
+        """Note the facts of the executors that exist now. Other executors are forgotten, because they have ended."""
         with self._lock:
             known = {executor: self._facts.get(executor, frozenset()) | facts for executor in executors}
             self._facts = {executor: each for executor, each in known.items() if len(each) <= FACTS_MAX}
@@ -67,9 +67,10 @@ def probed_in(application: str) -> Probed:
 
 
 def facts_of(program: bytes) -> frozenset[str] | None:
-    """Return the modules and the names in modules that a pickled program refers to; None if it is too large to look.
+    """Return the modules, and the names in modules, to which a pickled program refers; None if it is too large to
+    search.
 
-    Any text that is a module's name counts as one. Modules that travel with the program are left out.
+    Any text that is a module's name counts as a reference. Modules that travel with the program are left out.
     """
     if len(program) > PROGRAM_BYTES_MAX:
         return None
@@ -100,8 +101,8 @@ def _is_inside(module: str, parents: Collection[str]) -> bool:
 def storage_fact(url: str, options: Mapping[str, str], is_local: bool) -> str:
     """Return the fact that an executor reads a storage at this URL, with these options.
 
-    Nothing is concluded from a storage beside it: each may be a mount or a bucket of its own. Executors of `local[…]`
-    are on the driver's machine, so that they read the files that it reads there, but not its memory.
+    Access to a storage says nothing about another storage: each may be a mount or a bucket of its own. Executors of
+    `local[…]` are on the driver's machine, so they can read the driver's files, but not its memory.
     """
     if is_local and url.startswith("file:"):
         return "storage in files of this machine"
@@ -109,7 +110,7 @@ def storage_fact(url: str, options: Mapping[str, str], is_local: bool) -> str:
 
 
 class Beside:
-    """A check that runs beside the start, in a thread of its own; None: all is known. `result` waits for it."""
+    """A check that runs beside the start, in its own thread; None: no check is needed. `result` waits for it."""
 
     def __init__(self, check: Callable[[], None] | None) -> None:
         self._ended: Future[None] = Future()
@@ -130,7 +131,7 @@ class Beside:
         return not self._ended.done()
 
     def result(self) -> None:
-        """Wait for the check, and raise the error that it ended with."""
+        """Wait for the check, and raise its error if it failed."""
         self._ended.result()
 
 
@@ -142,7 +143,7 @@ def begin_probe(
     storage: tuple[str, dict[str, str]],
     tasks: Callable[[], int],
 ) -> Beside:
-    """Probe the executors unless all is known of them."""
+    """Probe the executors, unless all facts about them are known."""
     is_local = host.master.partition("[")[0] == "local"
     probed, executors = probed_in(host.application), host.executors()
     known = None if facts is None or executors is None else facts | {storage_fact(*storage, is_local)}

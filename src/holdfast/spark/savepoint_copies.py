@@ -1,11 +1,11 @@
 """Copies of a savepoint's objects into the storage of a job that starts, by short Spark tasks.
 
-    savepoint ─► portions ─► a task each, on any executor: read, compare with the checksum, write ─► the record is put
+    savepoint ─► portions ─► a task each, on any executor: read, check the checksum, write ─► the record is put
 
 The bytes do not pass through the driver. Spark runs the tasks before the job's TaskManagers are placed, while all slots
-are free. A task that ends with its executor is tried again by Spark, from the beginning of its portion: objects are
-written whole, so a second copy changes nothing. Does not own: the journal, which begins with the savepoint's record
-once everything is copied (`jobmaster.starting.from_savepoint`).
+are free. If an executor ends, Spark runs its task again from the beginning of the portion. Objects are written in a
+single step, so a second copy changes nothing. This module does not own the journal, which begins with the savepoint's
+record once all objects are copied (`jobmaster.starting.from_savepoint`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,23 +24,23 @@ from holdfast.storage.store import ObjectStore, open_store
 log = logger(__name__)
 
 PORTION_BYTES_MAX = 256 << 20
-"""Bytes that a task copies, if it copies more than a single object. Higher values save tasks, and copy more again if an
-executor ends."""
+"""Bytes that a task copies, unless a single object is larger. Higher values save tasks, but more has to be copied again
+if an executor ends."""
 PORTION_OBJECTS_MAX = 256
-"""Objects that a task copies. Higher values save tasks, and copy more again if an executor ends."""
+"""Objects that a task copies. Higher values save tasks, but more has to be copied again if an executor ends."""
 
 CopyPortion = list[CopiedObject]
 
 
 class CopyFailure(msgspec.Struct, frozen=True):
-    """An error of a task, by the name of its class. It is an answer, since Spark would try a task that raises again."""
+    """An error of a task, with the name of its class. A task returns it, since Spark would retry a task that raises."""
 
     error: str
     message: str
 
 
 class CopyPortions:
-    """Body of tasks that copy an encoded portion each. A task answers nothing, or the failure that ended it."""
+    """The body of a task that copies an encoded portion. It returns nothing, or the failure that ended it."""
 
     def __init__(self, source: str, target: str, storage_options: Mapping[str, str]) -> None:
         self._source = source
@@ -65,14 +65,14 @@ def copy_on_executors(
     savepoint: OpenedSavepoint,
     store: ObjectStore,
 ) -> None:
-    """Copy the savepoint's objects into `store`. May be repeated after an error.
+    """Copy the savepoint's objects into `store`. A caller may repeat this after an error.
 
-    `source` and `target`: the URLs of the savepoint and of `store`, with whose options tasks open them.
+    `source` and `target` are the URLs of the savepoint and of `store`. Tasks open both with the options of `store`.
 
     Raises
     ------
     StorageError, CorruptObject
-        An object cannot be copied, or is not as it was when the savepoint was written.
+        An object cannot be copied, or has changed since the savepoint was written.
     HoldfastError
         Spark could not run the tasks.
     """
@@ -93,7 +93,7 @@ def copy_on_executors(
 
 
 def portions_of(objects: Iterable[CopiedObject]) -> Iterator[CopyPortion]:
-    """Divide objects into the portions of tasks, within both limits; only an object that is alone may be larger."""
+    """Divide objects into portions within both limits. A portion may be larger only if it has a single object."""
     portion: CopyPortion = []
     size_bytes = 0
     for each in objects:

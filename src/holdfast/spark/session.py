@@ -31,7 +31,7 @@ _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.inte
 
 
 def is_connect(spark: Any) -> bool:
-    """True for a session of Spark Connect. Connect's modules need packages that a classic session does not need."""
+    """Return True for a session of Spark Connect. Its modules need packages that a classic session does not need."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
@@ -48,12 +48,12 @@ def new_thread(run: Callable[[], None], name: str) -> threading.Thread:
 
 
 def spark_settings(spark: SparkSession) -> SparkConf:
-    """Return the settings of the session's SparkContext, to read. Its `getConf` would copy all, each by a call."""
+    """Return the settings of the session's SparkContext for reading. `getConf` would copy each by a call of its own."""
     return spark.sparkContext._conf
 
 
 def has_ended(spark: SparkSession) -> bool:
-    """True if the session's SparkContext was stopped, by anyone, or its JVM is gone."""
+    """Return True if the session's SparkContext was stopped, by anyone, or its JVM is gone."""
     java_context = spark.sparkContext._jsc
     if java_context is None:
         return True
@@ -64,7 +64,7 @@ def has_ended(spark: SparkSession) -> bool:
 
 
 def use_drivers_python(spark: SparkSession) -> None:
-    """Run workers with the driver's Python on `local[…]`, unless a setting names another.
+    """Run workers with the driver's Python on `local[…]`, unless a setting names another Python.
 
     Spark's own choice is the first `python3` of the PATH. That is a different Python if the driver was started from a
     virtual environment that is not activated.
@@ -75,10 +75,10 @@ def use_drivers_python(spark: SparkSession) -> None:
 
 
 def use_warm_daemon(spark: SparkSession) -> None:
-    """Have Python workers fork from a process that has loaded Holdfast, unless a setting names another.
+    """Fork Python workers from a process that has loaded Holdfast, unless a setting names another process.
 
-    On `local[…]` Spark reads the setting with each new worker. Executors elsewhere have read it when they started, so
-    only the program can make it, together with the session.
+    On `local[…]` Spark reads the setting for each new worker. Other executors read it when they start, so there only
+    the program that makes the session can set it.
     """
     context = spark.sparkContext
     if spark_settings(spark).get(DAEMON_MODULE) is not None:
@@ -89,24 +89,24 @@ def use_warm_daemon(spark: SparkSession) -> None:
     try:
         context._jsc.sc().conf().set(DAEMON_MODULE, DAEMON)
     except (Py4JError, OSError, AttributeError) as error:
-        log.info("each Python worker loads Holdfast anew, since Spark took no setting (%s): %s", error, DAEMON_HINT)
+        log.info("each Python worker loads Holdfast anew, since Spark refused the setting (%s): %s", error, DAEMON_HINT)
 
 
 def _is_own_python(command: str) -> bool:
-    """True if the command starts the Python of this process's environment."""
+    """Return True if the command starts the Python of this process's environment."""
     found = shutil.which(command)
     return found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()
 
 
 def end_progress_bar(spark: SparkSession) -> None:
-    """End the progress bar that Spark draws on the console: a TaskManager is a stage that does not end, so its bar
+    """End the progress bar that Spark draws on the console. A TaskManager is a stage that does not end, so its bar
     would stay."""
     try:
         bar = spark.sparkContext._jsc.sc().progressBar()
         if bar.isDefined():
             bar.get().stop()
     except (Py4JError, OSError) as error:
-        log.debug("Spark's progress bar goes on: %s", error)
+        log.debug("Spark's progress bar was not ended: %s", error)
 
 
 def cancel_group(spark: SparkSession, group: str) -> None:
@@ -119,32 +119,32 @@ def cancel_group(spark: SparkSession, group: str) -> None:
 
 
 def jobs_of_group(spark: SparkSession, group: str) -> list[int]:
-    """Return the ids of the jobs of that group which Spark knows; empty if it does not answer."""
+    """Return the ids of the jobs that Spark knows in that group; empty if Spark does not answer."""
     try:
         return list(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
     except (Py4JError, OSError, AttributeError) as error:
-        log.debug("Spark does not tell the jobs of %s: %s", group, error)
+        log.debug("Spark does not report the jobs of %s: %s", group, error)
         return []
 
 
 def failed_attempt(spark: SparkSession, group: str) -> str | None:
-    """Find Spark's message about a failed task of that job group, even if Spark tries the task again."""
+    """Return Spark's message about a failed task of that job group, even if Spark tries the task again."""
     try:
         for task in _tasks_of(spark, group):
             if task.errorMessage().isDefined():
                 return str(task.errorMessage().get())
     except (Py4JError, OSError, AttributeError) as error:
-        log.debug("Spark does not tell how the tasks of %s fared: %s", group, error)
+        log.debug("Spark does not report failures of the tasks of %s: %s", group, error)
     return None
 
 
 def executors_of(spark: SparkSession, group: str) -> frozenset[str]:
-    """Return the ids of the executors that run tasks of that job group; empty if Spark does not tell."""
+    """Return the ids of the executors that run tasks of that job group; empty if Spark does not report them."""
     try:
         running = [task for task in _tasks_of(spark, group) if task.status() == "RUNNING"]
         return frozenset(str(task.executorId()) for task in running)
     except (Py4JError, OSError, AttributeError) as error:
-        log.debug("Spark does not tell where the tasks of %s run: %s", group, error)
+        log.debug("Spark does not report where the tasks of %s run: %s", group, error)
         return frozenset()
 
 
@@ -159,7 +159,7 @@ def _tasks_of(spark: SparkSession, group: str) -> Iterator[Any]:
 def leaving_executors(spark: SparkSession) -> dict[str, str]:
     """Return Spark's message about each executor that is decommissioned and still there, by its id.
 
-    Empty where Spark has no executors of their own (`local`), or does not tell.
+    Empty if Spark runs tasks without executors (`local`), or does not report them.
     """
     try:
         leaving = spark.sparkContext._jsc.sc().schedulerBackend().executorsPendingDecommission()
@@ -168,12 +168,12 @@ def leaving_executors(spark: SparkSession) -> dict[str, str]:
         found = {executor: leaving.get(executor) for executor in leaving.keySet().mkString(" ").split()}
         return {executor: str(info.get().message()) for executor, info in found.items() if info.isDefined()}
     except (Py4JError, OSError, AttributeError) as error:
-        log.debug("Spark does not tell which executors are decommissioned: %s", error)
+        log.debug("Spark does not report which executors are decommissioned: %s", error)
         return {}
 
 
 def clone_session(spark: SparkSession) -> SparkSession:
-    """Make a session of the job's own on the same SparkContext."""
+    """Make a new session for the job on the same SparkContext."""
     clone = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
     clone.conf.set("spark.sql.adaptive.enabled", "false")
     clone.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "262144")
@@ -182,7 +182,7 @@ def clone_session(spark: SparkSession) -> SparkSession:
 
 @contextmanager
 def described(spark: SparkSession, job: SparkJob) -> Iterator[None]:
-    """Give Spark jobs of this thread a group and a description inside the context; restore the user's own
+    """Give Spark jobs of this thread a group and a description inside the context, and restore the user's own values
     afterwards."""
     context = spark.sparkContext
     before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
@@ -195,5 +195,5 @@ def described(spark: SparkSession, job: SparkJob) -> Iterator[None]:
 
 
 def driver_host(spark: SparkSession) -> str:
-    """Address under which executors reach Spark's own driver, and the JobMaster too."""
+    """Return the address under which executors reach Spark's driver, and the JobMaster too."""
     return spark_settings(spark).get("spark.driver.host") or socket.gethostname()

@@ -1,7 +1,7 @@
 """Modules that travel by value (`Job(ship_modules=[…])`), because executors do not have them.
 
-Functions reach executors in two ways: with the program, by `cloudpickle`, and as Spark's own user-defined
-functions, by the copy of it inside PySpark. Both must know the modules while they pickle, and only then.
+Functions reach executors in two ways: with the program, which `cloudpickle` pickles, and as Spark's own user-defined
+functions, which PySpark pickles with its own copy of `cloudpickle`. Both must know the modules during pickling only.
 """
 
 import threading
@@ -22,7 +22,7 @@ _users: Counter[tuple[str, str]] = Counter()
 
 @contextmanager
 def shipped_by_value(modules: Sequence[ModuleType]) -> Iterator[None]:
-    """Make pickling inside the context include the modules' code. The user's own registrations stay."""
+    """Include the modules' code in everything that is pickled inside the context. The user's registrations are kept."""
     taken: list[tuple[Any, ModuleType]] = []
     with _lock:
         for pickler in _PICKLERS:

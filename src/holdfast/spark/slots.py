@@ -19,7 +19,7 @@ log = logger(__name__)
 
 WAIT_S_MAX = 60.0
 MORE_S_MAX = 20.0
-"""Most seconds to wait for slots that the job does not strictly need."""
+"""Bound in seconds on the wait for slots that the job does not strictly need."""
 _POLL_S = 0.1
 _PROGRESS_EVERY_S = 5.0
 _GROUP = "holdfast-slots"
@@ -27,18 +27,19 @@ _GROUP = "holdfast-slots"
 
 @dataclass(frozen=True)
 class Residents:
-    """Number of long-running senders, and the reason for it as a line for the log."""
+    """The number of long-running senders, and the reason for it as a line of the log."""
 
     count: int
     reason: str
 
 
 def resident_senders(wanted: int | None, left: int, program: Program) -> Residents:
-    """Decide the number of long-running senders in the `left` slots that TaskManagers leave. `wanted`: as
-    `Job(senders=…)`.
+    """Decide the number of long-running senders, given that TaskManagers leave `left` slots.
 
-    By default a slot is left free, for legs that need Spark and for the user's own Spark jobs on the same session,
-    which would otherwise wait until the query ends.
+    `wanted` is the number that the user gave as `Job(senders=…)`; None: it is decided here.
+
+    By default a slot is left free for legs that need Spark and for the user's own Spark jobs on the same session, which
+    would otherwise wait until the query ends.
     """
     in_python = [program.runs_in_python(leg) for leg in program.legs]
     short = "every unit of work goes as a short Spark job"
@@ -59,7 +60,7 @@ def resident_senders(wanted: int | None, left: int, program: Program) -> Residen
 def slots_beside_others(host: SparkHost, needed: int, asked: int, held: int) -> int:
     """Wait for `needed` slots, and return the number of slots, as `await_slots` does.
 
-    Where other queries hold some and Spark asks for no more executors, slots beyond those promised are not awaited.
+    If other queries hold slots and Spark starts no more executors, the call waits only for the promised slots.
     """
     return await_slots(host, needed if not held or _dynamic(host) else 1, asked)
 
@@ -67,8 +68,8 @@ def slots_beside_others(host: SparkHost, needed: int, asked: int, held: int) -> 
 def await_slots(host: SparkHost, needed: int, asked: int = 0, wait_s_max: float = WAIT_S_MAX) -> int:
     """Wait until there are `needed` slots, and as many as the settings promise; return the number of slots.
 
-    Under dynamic allocation Spark is asked for `asked` slots, and those beyond `needed` are awaited for a while. The
-    result may be below `needed` after `wait_s_max` seconds; the caller refuses then.
+    Under dynamic allocation Spark is asked for `asked` slots, and the slots beyond `needed` are awaited for a while.
+    The result may be below `needed` after `wait_s_max` seconds; the caller then refuses the job.
     """
     found = host.slots()
     wanted = max(needed, asked if _dynamic(host) else 0, _promised(host))
@@ -88,7 +89,7 @@ def await_slots(host: SparkHost, needed: int, asked: int = 0, wait_s_max: float 
 
 
 def _promised(host: SparkHost) -> int:
-    """Number of slots that the settings fix; 0 if they fix none."""
+    """Return the number of slots that the settings fix; 0 if they fix none."""
     cores_a_task = int(host.setting("spark.task.cpus") or 1)
     cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", host.master)
     if _dynamic(host):
@@ -115,7 +116,7 @@ def _asking(host: SparkHost, tasks: int, wait_s_max: float) -> Iterator[None]:
             with host.described(SparkJob(_GROUP, f"holdfast: asks for {tasks} slots")):
                 host.run([b""] * tasks, _Waiting(wait_s_max))
         except Exception as error:  # cancelled once the slots are there
-            log.debug("asking for slots ended: %s", error)
+            log.debug("the request for slots ended: %s", error)
 
     thread = new_thread(ask, "holdfast-slots")
     thread.start()

@@ -1,4 +1,4 @@
-"""Start of a job on Spark: analyse, check the cluster, and hand over to `jobmaster.starting.start`."""
+"""Start of a job on Spark: it analyses the job, checks the cluster, and hands over to `jobmaster.starting.start`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -70,7 +70,7 @@ NO_STREAMS = (
 
 
 Say = Callable[[str], None]
-"""Tells a person the step that a start is at."""
+"""A function that tells a person at which step a start is."""
 
 
 def start_on_spark(job: "Job", trigger: QueryTrigger, say: Say = lambda step: None) -> Query:
@@ -123,16 +123,16 @@ def _start_on(host: SparkHost, job: "Job", trigger: QueryTrigger, say: Say) -> Q
 
 
 class _Slots(NamedTuple):
-    """The slots that a start has found, and claimed."""
+    """The slots that a start has found and claimed."""
 
     claims: SlotClaims
     claim: Claim
     available: int
-    """Slots that Spark had when they were claimed. An executor that is lost since then is replaced."""
+    """The slots that Spark had when they were claimed. An executor that is lost afterwards is replaced."""
 
     @property
     def left(self) -> int:
-        """Slots that TaskManagers leave; a short Spark job waits for one where there is none."""
+        """Return the number of slots that TaskManagers leave. If it is 0, a short Spark job waits for a slot."""
         return max(1, self.available - self.claim.processes)
 
 
@@ -185,7 +185,7 @@ def _start_claimed(
 
 
 def explain_on_spark(job: "Job", spark: SparkSession) -> str:
-    """Analyse a job as `start_on_spark` does, and describe it. Starts nothing. Raises `JobRefused`."""
+    """Analyse a job as `start_on_spark` does, and describe it, without starting anything. Raises `JobRefused`."""
     host = open_host(spark)
     try:
         return explained(_program(job, host))
@@ -214,7 +214,7 @@ def _bind_sources(job: "Job", host: SparkHost) -> None:
 def _layout(
     job: "Job", program: Program, host: SparkHost, claims: SlotClaims, recorded: DeclaredLayout
 ) -> tuple[Layout, Claim, int]:
-    """Fit the job into the slots that other queries leave; those for the `recorded` layout are claimed.
+    """Fit the job into the slots that other queries leave, and claim the slots for its `recorded` layout.
 
     Raises `JobRefused`.
     """
@@ -239,7 +239,7 @@ def _layout(
 
 
 def _ship(job: "Job", program: Program) -> tuple[bytes, frozenset[str] | None]:
-    """Pickle the program; return it with what it needs of executors."""
+    """Pickle the program; return it with the names that executors need to have for it."""
     try:
         with shipped_by_value(job.ship_modules):
             shipped = bytes(pickled(program))
@@ -252,7 +252,8 @@ def _ship(job: "Job", program: Program) -> tuple[bytes, frozenset[str] | None]:
 
 
 def _slots_for_probes(job: "Job", host: SparkHost, found: _Slots) -> int:
-    """Number of slots that no other query holds. Raises `JobRefused` if all executors were lost meanwhile."""
+    """Return the number of slots that no other query holds. Raises `JobRefused` if all executors were lost meanwhile.
+    """
     if not host.slots() and not await_slots(host, 1):
         raise JobRefused(
             f"job {job.name!r}: Spark had {found.available} slots and has none any more: its executors were lost. "

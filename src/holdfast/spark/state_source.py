@@ -2,10 +2,11 @@
 
     spark.read.format("holdfast").option("storage", url).option("operator", "counts").load()
 
-Options: `storage`, `operator`, `state` (a map or list state, or "timers"; by default the value-like states),
+Options: `storage`, `operator`, `state` (a map or list state, or "timers"; by default the states of a single value),
 `checkpoint` (a record's number, or "latest"), and `storage.<name>` for each storage option. The driver chooses the
-checkpoint; tasks read a range of key groups each, by the handles. Spark looks for the format with its workers' Python:
-`DATA_SOURCE_NOT_FOUND` says that this Python lacks Holdfast; docs/guide/reading-state.md says how to name another.
+checkpoint; each task reads a range of key groups, given the handles. Spark searches for the format with the Python of
+its workers: the error `DATA_SOURCE_NOT_FOUND` means that this Python lacks Holdfast; docs/guide/reading-state.md
+explains how to choose another.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ STORAGE_OPTION = "storage."
 
 
 class HoldfastStateSource(DataSource):  # type: ignore[misc]
-    """The data source; Spark makes it anew for each `load()`."""
+    """The data source. Spark makes a new object for each `load()`."""
 
     @classmethod
     def name(cls) -> str:
@@ -60,7 +61,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]
 
 
 class HoldfastStateReader(DataSourceReader):  # type: ignore[misc]
-    """Reads a state of a checkpoint, in as many tasks as subtasks wrote it."""
+    """Reads a state of a checkpoint, in a task for each subtask that wrote it."""
 
     def __init__(self, found: StateScan) -> None:
         self._scan = found
@@ -69,7 +70,7 @@ class HoldfastStateReader(DataSourceReader):  # type: ignore[misc]
         return [RangePartition(groups) for groups in self._scan.ranges()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read a partition as Arrow, without a row in Python."""
+        """Read a partition as Arrow; no row becomes a Python object."""
         assert isinstance(partition, RangePartition)
         yield self._scan.read(partition.groups)
 

@@ -1,7 +1,7 @@
-"""Spark task of a long-running process, a TaskManager or a sender, until its end.
+"""Spark task in which a long-running process, a TaskManager or a sender, runs until its end.
 
-Spark tries a task again whose process died, while the JobMaster starts another process: the second attempt ends before
-it imports modules that would take a core from the replacement for a second.
+If the process dies, Spark runs the task again, but the JobMaster has already started another process. The second
+attempt therefore ends before it imports modules, which would take a core from the replacement for a second.
 """
 
 import socket
@@ -19,7 +19,7 @@ RETRIED = "its Python worker was killed, or it crashed, or its executor was lost
 
 
 class StayingProcess:
-    """Body of the task, whose bytes are the settings of a TaskManager; a sender ignores some of them."""
+    """The body of the task. Its bytes are the settings of a TaskManager; a sender ignores some of them."""
 
     def __init__(self, shipment: "Shipped") -> None:
         self._shipment = shipment
@@ -32,7 +32,7 @@ class StayingProcess:
         try:
             self._stay(settings)
         except Exception as error:
-            # The error is the task's answer: Spark would try a task that raises again, and may not tell of the first.
+            # The task returns the error: Spark would retry a task that raises, and may not report the first attempt.
             yield f"{type(error).__name__}: {error}".encode()
 
     def _stay(self, encoded: bytes) -> None:
@@ -53,13 +53,13 @@ class StayingProcess:
 
 
 def _own_address(settings: "TaskManagerSettings") -> "TaskManagerSettings":
-    """Bind, on the executor, the address of this machine that reaches the driver; Spark uses the same address."""
+    """Bind the executor's address that reaches the driver, which is also the address that Spark uses."""
     import msgspec
 
     from holdfast.ports import parted
 
     found = socket.getaddrinfo(*parted(settings.job_master), type=socket.SOCK_DGRAM)
-    # A name of both kinds is reached by IPv4, as Java has it.
+    # A name that has addresses of both kinds is reached by IPv4, as Java does.
     family, kind, _, _, reached = min(found, key=lambda each: each[0] != socket.AF_INET)
     with socket.socket(family, kind) as probe:
         probe.connect(reached)

@@ -1,4 +1,4 @@
-"""Code that runs in Spark's Python workers: units of work, and the TaskManager. Everything arrives as plain bytes.
+"""Code that runs in Spark's Python workers: units of work, and the TaskManager. All arguments arrive as plain bytes.
 
 Singletons (program, store, links) live as long as the worker process and are made anew in a forked process.
 """
@@ -43,7 +43,7 @@ RESULT_SCHEMA = pa.schema([pa.field("result", pa.binary())])
 
 
 class Shipment(msgspec.Struct, frozen=True):
-    """Data that every task of a job needs; travels once, by broadcast, and is never stored."""
+    """Data that every task of a job needs. Spark broadcasts it once, and it is never stored."""
 
     job_id: str
     program: bytes
@@ -63,9 +63,10 @@ class _Worker:
         self.store: ObjectStore = RetryingStore(open_store(shipment.storage_url, shipment.storage_options))
 
     def begin_task(self) -> None:
-        """Count a task, and freeze the garbage collector's view of objects in the first tasks. Spark's worker otherwise
-        searches all imported objects for garbage after every task: 50 ms, four times a batch. Only the first tasks
-        freeze, since cycles among frozen objects are freed only when another job comes.
+        """Count a task, and in the first tasks exclude all existing objects from garbage collection.
+
+        Spark's worker otherwise searches all imported objects for garbage after every task: 50 ms, four times a batch.
+        Only the first tasks do this, because cycles among the excluded objects are freed only when another job comes.
         """
         if 0 < self.tasks <= TASKS_THAT_LOAD_MAX:
             gc.freeze()
@@ -76,7 +77,7 @@ _workers: dict[str, _Worker] = {}
 
 
 def worker_for(shipment: Shipped) -> _Worker:
-    """The worker for a shipment. Only the last job's is kept, so that workers do not grow."""
+    """Return the worker for a shipment. Only the worker of the last job is kept, so that processes do not grow."""
     raw = shipment.value
     decoded = msgspec.msgpack.decode(raw, type=Shipment)
     known = _workers.get(decoded.secret)
@@ -89,7 +90,7 @@ def worker_for(shipment: Shipped) -> _Worker:
 
 
 class RunUnits:
-    """Body of a task, whose bytes are its units, with all their steps in Python."""
+    """The body of a task whose bytes are its units, for legs with all their steps in Python."""
 
     def __init__(self, shipment: Shipped, run: bytes) -> None:
         self._shipment = shipment
@@ -108,10 +109,10 @@ class RunUnits:
 
 
 class ReadUnit:
-    """First half of a leg with Spark steps: each partition reads a unit into the JVM.
+    """First half of a leg with Spark steps: in each partition it reads a unit into the JVM.
 
-    Facts that cannot travel with the rows (their number, dead letters, a failure) are noted in the job's storage under
-    the name of this Spark task attempt. The second half runs in the same attempt and finds them there.
+    Facts that cannot travel with the rows (their number, dead letters, a failure) are stored as a note in the job's
+    storage, under the name of this Spark task attempt. The second half runs in the same attempt and finds the note.
     """
 
     def __init__(self, shipment: Shipped, run: bytes, units: bytes) -> None:
@@ -120,7 +121,7 @@ class ReadUnit:
         self._units = units
 
     def __call__(self, nothing: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in nothing:  # Spark ends a worker that left input unread, and a new worker takes seconds to import all.
+        for _ in nothing:  # Spark ends a worker that leaves input unread; a new worker takes seconds for its imports.
             continue
         worker = worker_for(self._shipment)
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
@@ -155,7 +156,7 @@ class ReadUnit:
 class StepBatches:
     """A step in Python between Spark's steps: a `map_batches`, or expressions.
 
-    Rows that it refuses are noted in the job's storage, like the facts of `ReadUnit`, if there are any.
+    If it refuses rows, a note in the job's storage lists them, like the note of `ReadUnit`.
     """
 
     def __init__(self, shipment: Shipped, run: bytes, units: bytes, read_by_spark: bool, leg: int, place: int) -> None:
@@ -188,7 +189,7 @@ class StepBatches:
                     yield from made(step, batch, lambda: f"partition {_partition()}", refuse, work.call_place)
         except BadRecord as error:
             failure = failure_of(error)
-            for _ in batches:  # Spark ends a worker that left input unread.
+            for _ in batches:  # Spark ends a worker that leaves input unread.
                 continue
         if bad or failure is not None:
             note = UnitResult(
@@ -204,9 +205,9 @@ class StepBatches:
 
 
 class DeliverUnit:
-    """Second half of a leg with Spark steps: takes the resulting rows to the leg's target.
+    """Second half of a leg with Spark steps: it delivers the resulting rows to the leg's target.
 
-    Each partition gives a single result row.
+    Each partition returns a single row, the encoded result.
     """
 
     def __init__(self, shipment: Shipped, run: bytes, units: bytes, read_by_spark: bool) -> None:
@@ -216,7 +217,7 @@ class DeliverUnit:
         self._read_by_spark = read_by_spark
 
     def step(self, leg: int, place: int) -> StepBatches:
-        """Return the function for a step that comes before, of the same units."""
+        """Return the function for an earlier step of the same units."""
         return StepBatches(self._shipment, self._run, self._units, self._read_by_spark, leg, place)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -239,7 +240,7 @@ class DeliverUnit:
         yield _encoded(result)
 
     def _with_note(self, result: UnitResult, worker: _Worker, run: LevelRun, unit: Unit, rows: int) -> UnitResult:
-        """Add what the halves and the steps before have noted."""
+        """Add the contents of the notes of the first half and of earlier steps."""
         for place, step in enumerate(worker.program.legs[unit.leg].steps):
             if isinstance(step, MapBatches):
                 with suppress(ObjectNotFound):
@@ -269,7 +270,7 @@ def _taken(worker: _Worker, name: str) -> UnitResult:
 
 
 def _joined(note: UnitResult, result: UnitResult) -> UnitResult:
-    """Return a result with the dead letters and the failure of an earlier part of the leg."""
+    """Return a result that also has the dead letters and the failure of an earlier part of the leg."""
     return msgspec.structs.replace(
         result,
         dead_letters=(*note.dead_letters, *result.dead_letters),
@@ -313,7 +314,7 @@ def _context() -> TaskContext:
 
 
 def _note_name(worker: _Worker, run: LevelRun, unit: int, place: int | None = None) -> str:
-    """Name of what this attempt of a task notes of a unit: its reading, or its step at `place`."""
+    """Return the name of this task attempt's note about a unit: about its reading, or about its step at `place`."""
     attempt = _context().taskAttemptId()
     folder = names.staging_folder(worker.shipment.job_id, run.request.epoch, run.request.run)
     step = "" if place is None else f"-{place}"

@@ -1,6 +1,7 @@
-"""Transforms (`DataFrame -> DataFrame`): analysed once at `start()`, and refused there if they cannot be repeated.
+"""Transforms (`DataFrame -> DataFrame`). They are analysed once at `start()`, which refuses those that cannot be
+repeated.
 
-A transform runs inside a single-stage job, on rows that a retry must give again. Shuffles, changes of the number of
+A transform runs inside a single-stage job, on rows that a retry must produce again. Shuffles, changes of the number of
 partitions, and nondeterminism are therefore refused. Other tables that a transform reads must be broadcast.
 """
 
@@ -20,7 +21,7 @@ _LANES = 3
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Convert an Arrow schema to Spark's; refuse types that Spark does not have."""
+    """Convert an Arrow schema to Spark's schema; refuse types that Spark does not have."""
     try:
         return from_arrow_schema(schema)
     except Exception as error:
@@ -34,7 +35,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def analyse_transform(host: SparkHost, fn: Callable[[Any], Any], schema: pa.Schema) -> pa.Schema:
-    """Find the schema that `fn` gives for rows of `schema`. Raises `JobRefused` naming the parts that cannot run."""
+    """Return the schema that `fn` gives for rows of `schema`. Raises `JobRefused` naming the parts that cannot run."""
     name = getattr(fn, "__name__", repr(fn))
     stream = host.lanes(_LANES)
     before = stream.mapInArrow(_pass_on, spark_schema(schema))
