@@ -1,6 +1,6 @@
-"""The `holdfast` command: looks after a job's storage from outside, while the job runs and when it does not.
+"""The `holdfast` command: it looks after a job's storage from outside, whether the job runs or not.
 
-    holdfast verify <storage>            reads all that the retained checkpoints refer to; writes nothing
+    holdfast verify <storage>            reads everything that the retained checkpoints refer to; writes nothing
     holdfast checkpoints <storage>       lists the last checkpoints, also those that failed, with their reasons
     holdfast operators <storage>         lists the operators of a checkpoint, their states, rows and bytes
     holdfast state <storage> <operator>  shows the rows of an operator's state, or writes them to a file
@@ -11,7 +11,7 @@
     holdfast gc <storage> [--dry-run]    deletes the remains of epochs before the newest takeover
     holdfast --version                   prints the version
 
-Exit code 0: all is well; 1: a problem was found and printed; 2: the command line was not understood. Output for scripts
+Exit code 0: no problem; 1: a problem was found and printed; 2: the command line was not understood. Output for scripts
 goes to stdout (`--json`: a single document), progress to stderr. The rules are in `maintenance/` and `stored_state/`.
 
 Files in reading order: `common`, `state`, `control`, `kernels`, `__main__`.
@@ -56,7 +56,7 @@ app = typer.Typer(
 )
 
 HISTORY_WIDTH = 140
-"""Characters that the table of checkpoints takes also where the terminal is narrower, or there is none."""
+"""Width in characters of the table of checkpoints, even if the terminal is narrower or there is no terminal."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,7 +76,7 @@ def options(
 
 @app.command()
 def verify(storage: Storage, option: Options = None, json: JsonOption = False) -> None:
-    """Read everything that the retained checkpoints, or a savepoint, refer to and report problems. Writes nothing."""
+    """Read everything that the retained checkpoints, or a savepoint, refer to, and report problems. Writes nothing."""
     with told():
         store = open_storage_of(storage, option)
         with progress(DownloadColumn(), TransferSpeedColumn()) as bar:
@@ -91,7 +91,7 @@ def verify(storage: Storage, option: Options = None, json: JsonOption = False) -
 
 @app.command()
 def checkpoints(storage: Storage, option: Options = None, json: JsonOption = False) -> None:
-    """List the last triggers and savepoints, completed or not. Written every 10 s while the job runs."""
+    """List the last triggers and savepoints, completed or not. The running job updates the list every 10 s."""
     with told():
         found = read_stored(open_storage_of(storage, option))
     if json:
@@ -104,7 +104,7 @@ def checkpoints(storage: Storage, option: Options = None, json: JsonOption = Fal
 
 @app.command()
 def top(url: control.Url, token_file: control.TokenFile = None, token: control.Token = "") -> None:
-    """Follow a running query in the terminal: rows, lag, state, checkpoints. Ctrl-C ends the display alone."""
+    """Follow a running query in the terminal: rows, lag, state, checkpoints. Ctrl-C ends the display, not the query."""
     with told():
         follow(lambda: fetched(url, control.token_of(token, token_file)))
 
@@ -124,11 +124,13 @@ def gc(
     option: Options = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete objects of epochs that are over and that the newest checkpoint does not need.
+    """Delete objects that belong to finished epochs and that the newest checkpoint does not need.
+
+    An epoch is finished once a later start of the job has taken over, or once its own start has ended in order.
 
     An epoch is over once another job's start has taken over, or once the job that it belongs to has ended in order.
 
-    Safe while the job runs. Unknown names are left alone and reported.
+    This is safe while the job runs. Objects with unknown names are left alone and reported.
     """
     with told():
         store = open_storage_of(storage, option)
@@ -136,7 +138,7 @@ def gc(
             task = bar.add_task("listing", total=None)
             observed = observe(store)
             if observed is None:
-                raise HoldfastError(f"{store.url}: the job has no journal yet, so there is nothing to be cleaned up")
+                raise HoldfastError(f"{store.url}: the job has no journal yet, so there is nothing to clean up")
             plan = plan_cleaning(store, observed)
             bar.update(task, description="deleting")
             deleted = 0

@@ -28,15 +28,15 @@ Options = Annotated[
         "-o",
         envvar="HOLDFAST_STORAGE_OPTIONS",
         metavar="KEY=VALUE",
-        help="A storage option, as in Job(storage_options=…); may be repeated. In the variable: several, with spaces "
-        "between them. Credentials may also come from the provider's own variables (AWS_ACCESS_KEY_ID, …).",
+        help="A storage option, as in Job(storage_options=…); may be repeated. The variable takes several, separated "
+        "by spaces. Credentials may also come from the provider's own variables (AWS_ACCESS_KEY_ID, …).",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON document.")]
 
 
 class SafeConsole(Console):
-    """A console on which texts from storages and rows cannot control the terminal."""
+    """A console on which texts from storages and rows cannot send control sequences to the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -44,13 +44,13 @@ class SafeConsole(Console):
 
 
 def say(text: str) -> None:
-    """Print a text, in which nothing controls the terminal."""
+    """Print a text without characters that could control the terminal."""
     print(printable(text))
 
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Print an error of Holdfast with its name and message, and end with exit code 1, without a traceback."""
+    """Print an error of Holdfast with its name and message, without a traceback, and end with exit code 1."""
     try:
         yield
     except HoldfastError as error:
@@ -75,5 +75,5 @@ def progress(*amounts: ProgressColumn) -> Progress:
 
 
 def print_json(document: dict[str, object]) -> None:
-    """Print a document as JSON; characters that could control the terminal are escaped as JSON escapes them."""
+    """Print a document as JSON, in which characters that could control the terminal are escaped."""
     print(json.dumps(msgspec.to_builtins(document)))

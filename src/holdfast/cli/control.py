@@ -1,13 +1,14 @@
-"""Commands that change a running query from outside, through the control beside its page (`Job(ui_control=…)`).
+"""Commands that change a running query from outside, through the control that its page has with `Job(ui_control=…)`.
 
-    holdfast update <url> trigger="every 1min" timeout=5min    changes checkpoint settings; `--keep`: for good
+    holdfast update <url> trigger="every 1min" timeout=5min    changes checkpoint settings; `--keep`: permanently
     holdfast trigger <url>                                     takes a checkpoint
     holdfast savepoint <url> <folder>                          takes a savepoint
-    holdfast retry <url> <split>                               tries a split that failed at once
+    holdfast retry <url> <split>                               tries a failed split again at once
     holdfast skip <url> <split> <position>                     puts a row of a failing split aside
     holdfast stop <url> [--savepoint <folder>]                 stops the query
 
-The token comes from the variable HOLDFAST_TOKEN or from a file (`--token-file`): a command line can be read by others.
+The token comes from the variable HOLDFAST_TOKEN or from a file (`--token-file`), because other users of a machine can
+read command lines.
 """
 
 import json
@@ -25,7 +26,7 @@ from holdfast.ui.screen import ANSWER_S_MAX
 from holdfast.ui.site import CONTROL, TOKEN_VARIABLE
 
 POLL_S = 0.3
-"""Time in seconds between two questions after a command that is under way."""
+"""Seconds between two questions about a command that has not ended yet."""
 
 Url = Annotated[str, typer.Argument(help="The page of a running query: query.uiUrl.")]
 TokenFile = Annotated[
@@ -38,7 +39,10 @@ Timeout = Annotated[str | None, typer.Option(help="Time for the savepoint, for e
 
 
 def token_of(token: str, file: Path | None) -> str:
-    """The token that a command uses; empty without it. Raises `HoldfastError` if the file cannot be read."""
+    """Return the token that a command uses; empty if there is none.
+
+    Raises `HoldfastError` if the file cannot be read.
+    """
     if file is None:
         return token
     try:
@@ -52,9 +56,9 @@ def update(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="NAME=VALUE…", help="Fields of CheckpointConfig.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Later starts of the job apply them as well.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Later starts of the job apply the settings too.")] = False,
     forget: Annotated[
-        bool, typer.Option("--forget", help="First take back all that was kept: the job's code counts again.")
+        bool, typer.Option("--forget", help="First undo all that was kept: the settings in the job's code apply again.")
     ] = False,
     token_file: TokenFile = None,
     token: Token = "",
@@ -94,7 +98,7 @@ def retry(
     token_file: TokenFile = None,
     token: Token = "",
 ) -> None:
-    """Try a split that failed, or is parked, at once."""
+    """Try a split that has failed, or is parked, again at once."""
     _carry_out(url, token, token_file, command="retry", split=split, source=source)
 
 
@@ -106,7 +110,7 @@ def skip(
     token_file: TokenFile = None,
     token: Token = "",
 ) -> None:
-    """Put the row at a position of a failing split aside as a dead letter."""
+    """Write the row at a position of a failing split to the dead letters, and go on behind it."""
     _carry_out(url, token, token_file, command="skip", split=split, position=position, source=source)
 
 
@@ -128,7 +132,7 @@ def _value(text: str) -> str | int | None:
 
 
 def _carry_out(url: str, token: str, file: Path | None, **command: Any) -> None:
-    """Give a command to the query, wait for its outcome, and print it. Exit code 1 if it failed."""
+    """Send a command to the query, wait for its outcome, and print it. Exit code 1 if it failed."""
     with told():
         address, token = url.partition("?")[0].rstrip("/") + CONTROL, token_of(token, file)
         if not token:
@@ -141,7 +145,7 @@ def _carry_out(url: str, token: str, file: Path | None, **command: Any) -> None:
 
 
 def _outcome(url: str, token: str, is_stop: bool) -> str:
-    """Wait for a command's outcome. A query that stops takes its control with it."""
+    """Wait for a command's outcome. When a query stops, its control disappears too."""
     while True:
         try:
             outcome = _answer(url, token, None)

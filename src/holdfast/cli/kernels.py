@@ -1,9 +1,9 @@
-"""The command that compiles kernels beforehand: for an image, an archive, or a machine.
+"""The command that compiles kernels in advance: for an image, an archive, or a machine.
 
-    holdfast kernels compile                                      for this processor, where processes find them
-    holdfast kernels compile --target x86-64-v3 --to /opt/kernels for processors of a level, into a folder
+    holdfast kernels compile                                      for this processor, where processes look for them
+    holdfast kernels compile --target x86-64-v3 --to /opt/kernels for all processors of a level, into a folder
 
-Small jobs (`testing/usual_jobs.py`) run in this process, and so compile the kernels that usual jobs call. Kernels of
+Small jobs (`testing/usual_jobs.py`) run in this process, so the kernels that usual jobs call are compiled. Kernels for
 rarer types are compiled when a job first needs them.
 """
 
@@ -29,7 +29,7 @@ app = typer.Typer(help="Compile kernels beforehand.", no_args_is_help=True, add_
 
 @app.callback()
 def kernels() -> None:
-    """Compile kernels beforehand, so that no job has to."""
+    """Compile kernels in advance, so that jobs need not wait for it."""
 
 
 @app.command("compile")
@@ -40,7 +40,7 @@ def compile_kernels(
     to: Annotated[
         str,
         typer.Option(
-            metavar="FOLDER", help="Folder for NUMBA_CACHE_DIR. Default: the first of those that are searched."
+            metavar="FOLDER", help="Folder for NUMBA_CACHE_DIR. Default: the first folder that processes search."
         ),
     ] = "",
 ) -> None:
@@ -52,7 +52,7 @@ def compile_kernels(
 
 
 def _in_process_for(target: str, to: str) -> int:
-    """Compile in another process, since Numba reads its processor once. Features of this processor are left out."""
+    """Compile in another process, since Numba reads its processor's name once; without this processor's features."""
     environment = os.environ | {"NUMBA_CPU_NAME": target, "NUMBA_CPU_FEATURES": ""}
     place = ["--to", to] if to else []
     command = [sys.executable, "-m", "holdfast.cli", "kernels", "compile", *place]
@@ -73,7 +73,7 @@ def _compile_into(folder: Path) -> None:
     if not places.can_be_written(folder):
         raise HoldfastError(f"{folder} cannot be written: name another folder by --to")
     if not places.is_own_cache(str(folder)):
-        raise HoldfastError(f"{folder} can be written by other users, so that no process would use it")
+        raise HoldfastError(f"other users can write to {folder}, so that no process would use it")
     from holdfast.kernels.cache import compiled
     from holdfast.kernels.processors import own_processor
     from holdfast.testing.usual_jobs import run_usual_jobs
@@ -92,7 +92,7 @@ def _compile_into(folder: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Log no warnings: the usual jobs lose their TaskManagers as they should."""
+    """Log no warnings: the usual jobs lose their TaskManagers on purpose."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -33,14 +33,14 @@ from holdfast.stored_state.rows import StateScan, scan
 from holdfast.stored_state.states import readable_states
 
 ROWS_SHOWN = 50
-"""Rows that a terminal shows; a higher value scrolls further."""
+"""Rows that are shown in a terminal. A higher value prints longer tables."""
 ROW_KEYS = {
     "map": ("map_key",),
     "list": ("position",),
     "subtask list": ("position", "key_group"),
     "timers": ("timestamp", "kind"),
 }
-"""Columns that tell a row apart from others of the same key, by kind of state."""
+"""Columns that distinguish a row from others of the same key, by kind of state."""
 
 OperatorArgument = Annotated[str | None, typer.Argument(help="Name of an operator.")]
 Checkpoint = Annotated[str, typer.Option("--checkpoint", help="Number of a retained checkpoint's record, or latest.")]
@@ -68,7 +68,7 @@ def state(
     state: StateOption = None,
     checkpoint: Checkpoint = LATEST,
     key: Annotated[
-        list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="Only rows of this key; repeat it.")
+        list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="Only rows of this key; once per column.")
     ] = None,
     to: Annotated[
         Path | None, typer.Option("--to", help="Write all rows to this file: .parquet, .csv, .jsonl.")
@@ -103,7 +103,7 @@ def diff(
     option: Options = None,
     json: JsonOption = False,
 ) -> None:
-    """Count the rows that came, went or changed between two checkpoints, per operator and state."""
+    """Count the rows that were added, removed or changed between two checkpoints, per operator and state."""
     with told():
         store = open_storage_of(storage, option)
         old, new = open_checkpoint(store, older), open_checkpoint(store, newer)
@@ -170,7 +170,7 @@ def _read(found: StateScan, opened: OpenedCheckpoint, key: dict[str, str]) -> pa
 
 
 def _write(rows: pa.Table, to: Path) -> None:
-    """Write rows in the format that the file's name says."""
+    """Write rows in the format that the file's name ends with."""
     match to.suffix:
         case ".parquet":
             pa.parquet.write_table(rows, to)
@@ -186,7 +186,7 @@ def _write(rows: pa.Table, to: Path) -> None:
 
 
 def _print_rows(title: str, rows: pa.Table) -> None:
-    """Print rows: as a table for people, of which a part is shown, or all of them as CSV for another program."""
+    """Print rows: to a terminal the first rows as a table, and to another program all rows as CSV."""
     names = sorted(rows.column_names, key=lambda name: name != CHANGE)
     if not sys.stdout.isatty():
         writer = csv.DictWriter(sys.stdout, names)
