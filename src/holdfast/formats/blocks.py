@@ -171,8 +171,7 @@ def read_framed_directory(
 
 
 def directory_bytes(head: bytes | memoryview) -> int:
-    """Return the length of a framed directory, which is where the blocks start. `head` begins with the frame's header.
-    """
+    """Return the length of a framed directory; the blocks start there. `head` begins with the frame's header."""
     return HEADER_BYTES + int.from_bytes(head[_LENGTH_OFFSET:HEADER_BYTES], "little")
 
 
@@ -214,8 +213,7 @@ def check_head(what: str, head: bytes | memoryview, expected: int | None) -> Non
 
 
 def within(rows: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> pa.RecordBatch:
-    """Return the rows of key groups `[key_group_start, key_group_stop)` without a copy; `rows` are sorted by key group.
-    """
+    """Return the rows of key groups `[key_group_start, key_group_stop)` uncopied; `rows` is sorted by key group."""
     groups = rows.column(KEY_GROUP_COLUMN).to_numpy()
     start, stop = np.searchsorted(groups, np.array([key_group_start, key_group_stop], np.int32))
     return rows.slice(int(start), int(max(stop - start, 0)))

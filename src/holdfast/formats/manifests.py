@@ -87,8 +87,7 @@ def load_manifests(store: ObjectStore, wanted: Sequence[str], writers: Collectio
 
 
 class ManifestsOfStart:
-    """The manifests of the checkpoint that a start goes on from, read once for all parts that need them. Thread-safe.
-    """
+    """The manifests of the checkpoint that a start goes on from, read once for all readers. Thread-safe."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -108,8 +107,7 @@ class ManifestsOfStart:
 
 
 def without_dropped(manifests: Sequence[Manifest], drop_state: Collection[str], epoch: Epoch) -> list[TableHandle]:
-    """Return the handles of all tables, except tables that operators in `drop_state` had before the start of `epoch`.
-    """
+    """Return the handles of all tables except those that operators in `drop_state` had before the start of `epoch`."""
     return [
         table
         for manifest in manifests

@@ -1,8 +1,8 @@
-"""The last events and commands of a running job, for people who look for the cause of something.
+"""The last events and commands of a running job, for people who search for the cause of a problem.
 
-Both loops of the JobMaster, around the execution machine and around the coordinator, tell their rules each fact through
-`ObservedRules`, which notes it here, and each command that follows from it. The log is bounded, and keeps no reference
-to an event: only names and plain values.
+Both loops of the JobMaster, around the execution machine and around the coordinator, pass each fact to their rules
+through `ObservedRules`, which records the fact and the commands that follow from it. The log is bounded, and keeps no
+reference to an event: only names and plain values.
 """
 
 import threading
@@ -15,11 +15,11 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 ENTRIES_MAX = 1000
-"""Entries that the log keeps; a higher value lets people look further back."""
+"""Bound on the entries that the log keeps. A higher value lets people look further back."""
 TEXT_MAX = 200
-"""Characters of a value that the log keeps."""
+"""Bound on the characters of a value that the log keeps."""
 LAST_ENTRIES = 40
-"""Entries of the log that an error about broken rules shows."""
+"""Number of the log's last entries that an error about broken rules shows."""
 
 EventT = TypeVar("EventT")
 CommandT = TypeVar("CommandT")
@@ -28,16 +28,16 @@ CommandOut = TypeVar("CommandOut", covariant=True)
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event that a loop was told, or a command that it carried out."""
+    """An event that a loop passed to its rules, or a command that it carried out."""
 
     at_s: float
     """Seconds since the Unix epoch."""
     loop: str
-    """Loop that noted it: "execution" or "checkpoints"."""
+    """The loop that recorded it: "execution" or "checkpoints"."""
     is_command: bool
     name: str
     values: dict[str, str]
-    """The plain values of it, by name of the field."""
+    """Its plain values, by name of the field."""
 
     def __str__(self) -> str:
         said = ", ".join(f"{name}={value}" for name, value in self.values.items())
@@ -45,7 +45,7 @@ class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventLog:
-    """Bounded log. Thread-safe. `now` gives seconds since the Unix epoch."""
+    """A bounded log. Thread-safe. `now` returns seconds since the Unix epoch."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -53,7 +53,7 @@ class EventLog:
         self._entries: deque[LoggedEvent] = deque(maxlen=ENTRIES_MAX)
 
     def event(self, loop: str, event: object) -> None:
-        """Note an event. A tick is not noted, since nothing but time has passed."""
+        """Record an event. A tick is not recorded, since it only says that time has passed."""
         if not type(event).__name__.endswith("Tick"):
             self._note(loop, event, is_command=False)
 
@@ -61,7 +61,7 @@ class EventLog:
         self._note(loop, command, is_command=True)
 
     def recent(self) -> tuple[LoggedEvent, ...]:
-        """The entries kept, oldest first."""
+        """Return the entries that are kept, oldest first."""
         with self._lock:
             return tuple(self._entries)
 
@@ -80,7 +80,7 @@ class Rules(Protocol[EventIn, CommandOut]):
 
 
 class ObservedRules(Generic[EventT, CommandT]):
-    """Pure rules whose events and commands are noted in a log. `loop`: their name in the log."""
+    """Pure rules whose events and commands are recorded in a log. `loop`: the name of the rules in the log."""
 
     def __init__(self, loop: str, rules: Rules[EventT, CommandT], event_log: EventLog) -> None:
         self._loop = loop
@@ -88,7 +88,7 @@ class ObservedRules(Generic[EventT, CommandT]):
         self._event_log = event_log
 
     def handle(self, event: EventT) -> Sequence[CommandT]:
-        """Tell the rules an event; return the commands that follow from it, in their order."""
+        """Pass an event to the rules; return the commands that follow from it, in their order."""
         self._event_log.event(self._loop, event)
         commands = self._rules.handle(event)
         for command in commands:
@@ -105,8 +105,10 @@ class ObservedRules(Generic[EventT, CommandT]):
 
 
 def _plain_values(fact: object) -> dict[str, str]:
-    """The fields of a dataclass that are numbers, texts, or errors, or say themselves what they are; collections may be
-    large, so they stay out."""
+    """Return the fields of a dataclass that are numbers, texts or errors, or whose types define their own text.
+
+    Collections are left out, since they may be large.
+    """
     found = {}
     for name in _field_names(type(fact)):
         value = getattr(fact, name)
@@ -120,10 +122,10 @@ def _plain_values(fact: object) -> dict[str, str]:
 
 _NUMBERS = frozenset((bool, int, float))
 _COLLECTIONS = frozenset((dict, list, set, frozenset, tuple))
-"""Types that are distinguished without looking further, since facts are noted thousands of times a second."""
+"""Types whose values need no further look, since facts are recorded thousands of times a second."""
 
 _field_names_of: dict[type, tuple[str, ...]] = {}
-"""The names of the fields of each dataclass that was noted; none for another class."""
+"""The names of the fields of each dataclass that was recorded; empty for other classes."""
 
 
 def _field_names(kind: type) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Table of metrics: known name, meaning, Prometheus name, and the way to combine the values of several TaskManagers.
+"""Table of metrics: Flink's or a similar name, meaning, Prometheus name, and how values of TaskManagers are combined.
 
-The known names and their units are mostly Flink's. Prometheus has base units: seconds and bytes. A test compares the
-table with docs/guide/operations.md. Data only.
+The names and their units are mostly Flink's. Prometheus has base units: seconds and bytes. A test compares the table
+with docs/reference/metrics.md. Data only.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ MILLISECONDS, NANOSECONDS = 1e-3, 1e-9
 
 @dataclass(frozen=True)
 class KnownMetric:
-    """A metric. `scale`: Prometheus's value for a value of 1. `by_subtask`: the metric also has a value for each
-    subtask."""
+    """A metric. `scale`: the value for Prometheus that corresponds to 1. `by_subtask`: the metric also has a value for
+    each subtask."""
 
     name: str
     kind: Kind
@@ -27,22 +27,25 @@ class KnownMetric:
     scale: float = 1.0
     by_subtask: bool = False
     goes_back: bool = False
-    """True for a counter of rows that goes back with the state after a loss, so that each row counts once."""
+    """True for a counter of rows that returns to an earlier value after a loss, as state does: each row counts once."""
     weight: str | None = None
-    """The metric by subtask that weighs the values of a mean."""
+    """For a mean: the metric by subtask that weights its values."""
 
 
 def _of_lane(lane: str, objects: str) -> Iterator[KnownMetric]:
-    """Yield the metrics of the uploads of a lane: sizes, latencies, attempts and errors. Logs are the lane without a
-    name; of theirs, those that others would have in common begin with "log"."""
+    """Yield the metrics of the uploads in a lane: sizes, latencies, attempts and errors.
+
+    The lane of logs has no name in them, but its attempts and errors, whose names would be too general, begin with
+    "log".
+    """
     name, known = (f"{lane}Upload", f"holdfast_{lane}_upload") if lane else ("upload", "holdfast_upload")
     alone = lane or "log"
-    took = f"From the first attempt until one of the {objects} was stored"
+    took = f"Time from the first attempt until the object was stored, for {objects}"
     yield KnownMetric(f"{name}Sizes", "histogram", f"{known}_size_bytes", f"Sizes of stored {objects}")
     yield KnownMetric(f"{name}LatenciesNanos", "histogram", f"{known}_latency_seconds", took, scale=NANOSECONDS)
     attempts, errors = f"holdfast_{alone}_upload_attempts", f"holdfast_{alone}_upload_errors_total"
-    yield KnownMetric(f"{alone}UploadAttempts", "histogram", attempts, f"Attempts at {objects}, hedges included")
-    yield KnownMetric(f"{alone}UploadErrors", "counter", errors, f"Failed attempts at {objects}, cured or not")
+    yield KnownMetric(f"{alone}UploadAttempts", "histogram", attempts, f"Attempts at {objects}, including hedges")
+    yield KnownMetric(f"{alone}UploadErrors", "counter", errors, f"Failed attempts at {objects}, even if stored later")
 
 
 OF_TASK_MANAGERS = (
@@ -50,7 +53,7 @@ OF_TASK_MANAGERS = (
         "stateCacheHitRatio",
         "gauge",
         "holdfast_state_cache_hit_ratio",
-        "Share of the distinct rows a batch looked up that were in memory, over the last second",
+        "Share of the distinct rows that batches looked up in the last second which were in memory",
         "mean",
         by_subtask=True,
         weight="stateCacheAccesses",
@@ -59,7 +62,7 @@ OF_TASK_MANAGERS = (
         "stateCacheAccesses",
         "gauge",
         "holdfast_state_cache_accesses",
-        "Distinct rows that batches looked up in that second",
+        "Distinct rows that batches looked up in the last second",
         by_subtask=True,
     ),
     KnownMetric("stateRows", "gauge", "holdfast_state_rows", "Rows in state tables", by_subtask=True),
@@ -67,8 +70,8 @@ OF_TASK_MANAGERS = (
         "stateKeyGroupSkew",
         "gauge",
         "holdfast_state_key_group_skew",
-        "Rows of the fullest key group by the mean of all: by a sample of the rows in memory, or by a slow walk over "
-        "RocksDB's, which takes minutes for a million rows; absent before",
+        "Rows of the largest key group divided by the mean of all key groups: from a sample for rows in memory, or a "
+        "slow scan for RocksDB, which takes minutes for a million rows; absent until it has ended",
         "max",
         by_subtask=True,
     ),
@@ -77,7 +80,7 @@ OF_TASK_MANAGERS = (
         "stateUndoBytes",
         "gauge",
         "holdfast_state_undo_bytes",
-        "Memory of the old rows that undo keeps",
+        "Memory of the old rows that are kept for undo",
         by_subtask=True,
     ),
     KnownMetric(
@@ -92,7 +95,7 @@ OF_TASK_MANAGERS = (
         "numRecordsOut",
         "counter",
         "holdfast_operator_records_out_total",
-        "Rows out of operators",
+        "Rows that operators gave out",
         by_subtask=True,
         goes_back=True,
     ),
@@ -100,7 +103,7 @@ OF_TASK_MANAGERS = (
         "numLateRecordsDropped",
         "counter",
         "holdfast_operator_late_records_total",
-        "Rows that came too late, dropped or put aside",
+        "Rows that came too late, and were dropped or written to the dead letters",
         by_subtask=True,
         goes_back=True,
     ),
@@ -114,13 +117,13 @@ OF_TASK_MANAGERS = (
         "lastCommittedBatch", "gauge", "holdfast_last_committed_batch", "Number of the last batch committed", "max"
     ),
     KnownMetric(
-        "numberOfUploadRequests", "counter", "holdfast_uploads_total", "Objects that were to be stored, logs and tables"
+        "numberOfUploadRequests", "counter", "holdfast_uploads_total", "Objects to be stored, of logs and tables"
     ),
     KnownMetric(
-        "numberOfUploadFailures", "counter", "holdfast_upload_failures_total", "Of them, those that all attempts failed"
+        "numberOfUploadFailures", "counter", "holdfast_upload_failures_total", "Objects for which all attempts failed"
     ),
     KnownMetric(
-        "hedgedUploads", "counter", "holdfast_hedged_uploads_total", "Of them, those with an early next attempt"
+        "hedgedUploads", "counter", "holdfast_hedged_uploads_total", "Objects with a second attempt beside a slow one"
     ),
     KnownMetric(
         "curedUploadErrors", "counter", "holdfast_cured_upload_errors_total", "Failed attempts at objects stored later"
@@ -134,15 +137,15 @@ OF_TASK_MANAGERS = (
     *_of_lane("source", "objects of sources"),
     KnownMetric("uploadBatchSizes", "histogram", "holdfast_upload_batch_pieces", "Pieces of logs that share an object"),
     KnownMetric(
-        "attemptsPerUpload", "histogram", "holdfast_upload_winning_attempt", "Number of the attempt that stored it"
+        "attemptsPerUpload", "histogram", "holdfast_upload_winning_attempt", "Number of the attempt that succeeded"
     ),
     KnownMetric(
-        "totalAttemptsPerUpload", "histogram", "holdfast_upload_attempts", "Attempts at an object, hedges included"
+        "totalAttemptsPerUpload", "histogram", "holdfast_upload_attempts", "Attempts at an object, including hedges"
     ),
-    KnownMetric("uploadQueueSize", "gauge", "holdfast_upload_queue_requests", "Requests to store that wait or run"),
+    KnownMetric("uploadQueueSize", "gauge", "holdfast_upload_queue_requests", "Upload requests that wait or run"),
     KnownMetric("uploadBytesInFlight", "gauge", "holdfast_upload_in_flight_bytes", "Bytes on their way to the store"),
     KnownMetric(
-        "uploadBackPressured", "gauge", "holdfast_upload_back_pressured", "TaskManagers whose batches wait for it"
+        "uploadBackPressured", "gauge", "holdfast_upload_back_pressured", "TaskManagers whose batches wait for uploads"
     ),
     KnownMetric(
         "uploadBackPressuredTimeMs",
@@ -151,15 +154,21 @@ OF_TASK_MANAGERS = (
         "Time for which batches had to wait for uploads",
         scale=MILLISECONDS,
     ),
-    KnownMetric("queuedDeletes", "gauge", "holdfast_queued_deletes", "Own objects still to be deleted"),
-    KnownMetric("startedMaterialization", "counter", "holdfast_materializations_started_total", "Begun"),
-    KnownMetric("completedMaterialization", "counter", "holdfast_materializations_completed_total", "Completed"),
-    KnownMetric("failedMaterialization", "counter", "holdfast_materializations_failed_total", "Failed"),
+    KnownMetric("queuedDeletes", "gauge", "holdfast_queued_deletes", "Objects that TaskManagers have yet to delete"),
+    KnownMetric(
+        "startedMaterialization", "counter", "holdfast_materializations_started_total", "Materializations begun"
+    ),
+    KnownMetric(
+        "completedMaterialization", "counter", "holdfast_materializations_completed_total", "Materializations completed"
+    ),
+    KnownMetric(
+        "failedMaterialization", "counter", "holdfast_materializations_failed_total", "Materializations failed"
+    ),
     KnownMetric(
         "lastDurationOfMaterialization",
         "gauge",
         "holdfast_last_materialization_duration_seconds",
-        "Of the last completed materialization",
+        "Duration of the last completed materialization",
         "max",
         MILLISECONDS,
         by_subtask=True,
@@ -168,118 +177,133 @@ OF_TASK_MANAGERS = (
         "lastFullSizeOfMaterialization",
         "gauge",
         "holdfast_materialized_bytes",
-        "Materialized part of the last checkpoint",
+        "Size of the materialized tables in the last checkpoint",
         by_subtask=True,
     ),
     KnownMetric(
         "lastIncSizeOfMaterialization",
         "gauge",
         "holdfast_materialized_new_bytes",
-        "Part of that size that the checkpoint was the first to name",
+        "Size of the materialized tables that the last checkpoint was the first to refer to",
         by_subtask=True,
     ),
     KnownMetric(
         "lastFullSizeOfNonMaterialization",
         "gauge",
         "holdfast_log_bytes",
-        "Part of the last checkpoint that is log",
+        "Size of the logs in the last checkpoint",
         by_subtask=True,
     ),
     KnownMetric(
         "lastIncSizeOfNonMaterialization",
         "gauge",
         "holdfast_log_new_bytes",
-        "Part of that size that the checkpoint was the first to name",
+        "Size of the logs that the last checkpoint was the first to refer to",
         by_subtask=True,
     ),
     KnownMetric(
         "recoveryMs",
         "gauge",
         "holdfast_last_recovery_duration_seconds",
-        "Of the last deployment: until all tables were restored",
+        "Time until the last deployment had restored all tables",
         "max",
         MILLISECONDS,
     ),
-    KnownMetric("recoveryBytesFromStore", "gauge", "holdfast_last_recovery_store_bytes", "Read from the store for it"),
-    KnownMetric("recoveryBytesFromLocal", "gauge", "holdfast_last_recovery_local_bytes", "Read from local copies"),
-    KnownMetric("recoveryObjects", "gauge", "holdfast_last_recovery_objects", "Objects that were read for it"),
+    KnownMetric(
+        "recoveryBytesFromStore",
+        "gauge",
+        "holdfast_last_recovery_store_bytes",
+        "Bytes that the last recovery read from the store",
+    ),
+    KnownMetric(
+        "recoveryBytesFromLocal",
+        "gauge",
+        "holdfast_last_recovery_local_bytes",
+        "Bytes that the last recovery read from local copies",
+    ),
+    KnownMetric("recoveryObjects", "gauge", "holdfast_last_recovery_objects", "Objects that the last recovery read"),
     KnownMetric(
         "localCopiesBytes", "gauge", "holdfast_local_copies_bytes", "Size of the local copies of uploaded objects"
     ),
 )
 
 OF_THE_JOB = (
-    KnownMetric("numberOfCompletedCheckpoints", "counter", "holdfast_checkpoints_completed_total", "Recorded"),
+    KnownMetric(
+        "numberOfCompletedCheckpoints", "counter", "holdfast_checkpoints_completed_total", "Checkpoints completed"
+    ),
     KnownMetric(
         "numberOfFailedCheckpoints",
         "counter",
         "holdfast_checkpoints_failed_total",
-        "Aborted, and counted as failed: timed out, declined hard, not recorded",
+        "Checkpoints aborted and counted as failed: timed out, declined hard, not recorded",
     ),
     KnownMetric(
         "numberOfAbortedCheckpoints",
         "counter",
         "holdfast_checkpoints_aborted_total",
-        "Aborted, but not counted as failed: subsumed, declined softly, ended by a restart",
+        "Checkpoints aborted but not counted as failed: subsumed, declined softly, ended by a restart",
     ),
     KnownMetric(
         "numberOfRefusedCheckpoints",
         "counter",
         "holdfast_checkpoints_refused_total",
-        "Put off to a later batch because a function, source or sink refused; hard refusals are also counted as failed",
+        "Checkpoints postponed because a function, source or sink refused; hard refusals are also counted as failed",
     ),
     KnownMetric(
         "lastCheckpointDuration",
         "gauge",
         "holdfast_last_checkpoint_duration_seconds",
-        "From the cut to the record",
+        "Time from the cut of the last checkpoint to its record",
         scale=MILLISECONDS,
     ),
     KnownMetric(
         "lastCheckpointStartDelay",
         "gauge",
         "holdfast_last_checkpoint_start_delay_seconds",
-        "Until the last TaskManager began with it",
+        "Time from the cut of the last checkpoint until the last TaskManager began with it",
         scale=MILLISECONDS,
     ),
     KnownMetric(
         "lastCheckpointSyncDuration",
         "gauge",
         "holdfast_last_checkpoint_sync_seconds",
-        "Synchronous part, of the slowest TaskManager",
+        "Duration of its synchronous part in the slowest TaskManager",
         scale=MILLISECONDS,
     ),
     KnownMetric(
         "lastCheckpointAsyncDuration",
         "gauge",
         "holdfast_last_checkpoint_async_seconds",
-        "Asynchronous part, of the slowest TaskManager",
+        "Duration of its asynchronous part in the slowest TaskManager",
         scale=MILLISECONDS,
     ),
     KnownMetric(
         "lastCheckpointSize",
         "gauge",
         "holdfast_last_checkpoint_size_bytes",
-        "Bytes stored for the checkpoint, without manifests",
+        "Bytes stored for the last checkpoint, without manifests",
     ),
     KnownMetric(
-        "lastCheckpointFullSize", "gauge", "holdfast_last_checkpoint_full_size_bytes", "All the state it refers to"
+        "lastCheckpointFullSize",
+        "gauge",
+        "holdfast_last_checkpoint_full_size_bytes",
+        "Bytes of all state that the last checkpoint refers to",
     ),
     KnownMetric(
         "checkpointDurations",
         "histogram",
         "holdfast_checkpoint_duration_seconds",
-        "From the cut to the record",
+        "Time from the cut of each checkpoint to its record",
         scale=MILLISECONDS,
     ),
-    KnownMetric("numBatches", "counter", "holdfast_batches_total", "Committed"),
+    KnownMetric("numBatches", "counter", "holdfast_batches_total", "Batches committed"),
     KnownMetric("numInputRows", "counter", "holdfast_input_rows_total", "Rows that sources gave to committed batches"),
-    KnownMetric("badRows", "counter", "holdfast_bad_rows_total", "Rows put aside as dead letters"),
+    KnownMetric("badRows", "counter", "holdfast_bad_rows_total", "Rows written to the dead letters"),
     KnownMetric(
         "batchDurations",
         "histogram",
         "holdfast_batch_duration_seconds",
-        "From the plan to the commit",
+        "Time from the plan of a batch to its commit",
         scale=MILLISECONDS,
     ),
     KnownMetric("numRestarts", "counter", "holdfast_restarts_total", "Returns to a checkpoint within this query"),
@@ -287,17 +311,17 @@ OF_THE_JOB = (
         "outageMs",
         "gauge",
         "holdfast_outage_seconds",
-        "For how long a step has been waiting for a store or a disk that is away; 0: none is",
+        "Time for which a step has been waiting for a store or disk that is unavailable; 0: no step waits",
         scale=MILLISECONDS,
     ),
     KnownMetric(
         "numSplitFailures", "counter", "holdfast_split_failures_total", "Failed attempts at splits, each counted"
     ),
-    KnownMetric("failingSplits", "gauge", "holdfast_failing_splits", "Splits that failed last and are tried again"),
-    KnownMetric("parkedSplits", "gauge", "holdfast_parked_splits", "Splits that are left out since they kept failing"),
+    KnownMetric("failingSplits", "gauge", "holdfast_failing_splits", "Splits whose last attempt failed"),
+    KnownMetric("parkedSplits", "gauge", "holdfast_parked_splits", "Splits left out because they kept failing"),
     KnownMetric("lostRows", "counter", "holdfast_lost_rows_total", "Rows lost with on_loss='drop' in this query"),
     KnownMetric(
-        "standbyTaskManagers", "gauge", "holdfast_standby_task_managers", "TaskManagers that hold no place and stand by"
+        "standbyTaskManagers", "gauge", "holdfast_standby_task_managers", "TaskManagers that stand by, without a place"
     ),
     KnownMetric(
         "followedPlaces", "gauge", "holdfast_followed_places", "Places whose state a standby has (standby_state)"
@@ -306,22 +330,22 @@ OF_THE_JOB = (
         "followerCheckpointsBehind",
         "gauge",
         "holdfast_follower_checkpoints_behind",
-        "Checkpoints that the standby furthest behind has still to apply",
+        "Checkpoints that the standby furthest behind has yet to apply",
     ),
     KnownMetric(
         "followerBytesBehind",
         "gauge",
         "holdfast_follower_bytes_behind",
-        "New bytes of the checkpoints that the standby furthest behind has still to apply",
+        "New bytes of the checkpoints that the standby furthest behind has yet to apply",
     ),
     KnownMetric(
         "followerMsBehind",
         "gauge",
         "holdfast_follower_behind_seconds",
-        "Time since the first checkpoint that the standby furthest behind has still to apply",
+        "Time since the first checkpoint that the standby furthest behind has yet to apply",
         scale=MILLISECONDS,
     ),
-    KnownMetric("unpublishedGroups", "gauge", "holdfast_unpublished_groups", "Recorded groups still to be published"),
+    KnownMetric("unpublishedGroups", "gauge", "holdfast_unpublished_groups", "Recorded groups not yet published"),
 )
 
 KNOWN = {metric.name: metric for metric in (*OF_TASK_MANAGERS, *OF_THE_JOB)}

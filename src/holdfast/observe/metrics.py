@@ -1,9 +1,9 @@
 """Metrics of the TaskManagers, combined for the whole job. Pure bookkeeping, thread-safe.
 
-A TaskManager's values begin anew with each deployment (`incarnation`, `deployments`); the values that its counters and
-histograms had reached until then are kept, so that the job's values only grow. Gauges of TaskManagers that are gone are
-forgotten. Counters of rows (`goes_back`) are those of the batches that count: after a loss they go back to the values
-after the last batch of the checkpoint, as the state does.
+A TaskManager's values begin again with each deployment (`incarnation`, `deployments`). The values that its counters and
+histograms had reached before are kept, so that the job's values only grow. Gauges of TaskManagers that are gone are
+forgotten. Counters of rows (`goes_back`) count only rows of batches that count: after a loss they return to the values
+after the last batch of the checkpoint, as state does.
 """
 
 import threading
@@ -26,7 +26,7 @@ class SubtaskId(NamedTuple):
 
 @dataclass(frozen=True)
 class Distribution:
-    """A combined histogram: number of values in each bucket (by exponent of two), their sum and maximum."""
+    """A combined histogram: the number of values in each bucket (by exponent of two), their sum and maximum."""
 
     buckets: Mapping[int, float]
     count: float
@@ -34,38 +34,39 @@ class Distribution:
     max: float
 
     def summary(self) -> dict[str, float]:
-        """Summarize for people: quantiles are upper bounds, at most twice too high."""
+        """Return a summary for people. Quantiles are upper bounds, at most twice the exact value."""
         found = {name: quantile(self.buckets, share, self.max) for name, share in QUANTILES.items()}
         return {"count": self.count, "mean": self.sum / self.count if self.count else 0.0, **found, "max": self.max}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """All metrics at a moment, by known name."""
+    """All metrics at a certain time, by known name."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     by_subtask: Mapping[str, Mapping[SubtaskId, float]] = field(default_factory=dict)
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
 
     def summary(self) -> dict[str, object]:
-        """Summarize for `lastProgress`: an entry for each name."""
+        """Return a summary for `lastProgress`, with an entry for each name."""
         return {**self.values, **{name: each.summary() for name, each in self.distributions.items()}}
 
 
 Reports = Sequence[tuple[Mapping[str, float], Mapping[str, float]]]
-"""Pairs for each TaskManager: the final values of earlier deployments, and the last reported values."""
+"""A pair for each TaskManager: the final values of earlier deployments, and the last reported values."""
 
 
 @dataclass
 class _Reported:
-    """A TaskManager's values: the final values of earlier deployments, and the values of the present deployment."""
+    """A TaskManager's values: the final values of earlier deployments, and the values of the current deployment."""
 
     identity: tuple[float, ...] = ()
     before: Mapping[str, float] = field(default_factory=dict)
     now: Mapping[str, float] = field(default_factory=dict)
 
     def end(self) -> None:
-        """Keep the counts of the deployment, since it has ended. The maps are replaced: marks hold the former maps."""
+        """Keep the counts of the deployment, since it has ended. The maps are replaced, because marks refer to the old
+        maps."""
         before = dict(self.before)
         _add(before, {name: each for name, each in self.now.items() if _grows(name)})
         self.before, self.now = before, {}
@@ -81,16 +82,16 @@ class _Reported:
 
 
 class TaskManagerMetrics:
-    """Collects the metrics of TaskManagers; `update` is called after each commit."""
+    """Collects the metrics of TaskManagers; the JobMaster calls `update` after each commit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reported: dict[int, _Reported] = {}
         self._marks: dict[int, dict[int, _Reported]] = {}
-        """The values after each batch that the job may go back to."""
+        """The values after each batch to which the job may return."""
 
     def update(self, task_manager: int, values: Mapping[str, float]) -> None:
-        """Take the flat map (`holdfast.metrics`) that a TaskManager sent."""
+        """Record the flat map (`holdfast.metrics`) that a TaskManager sent."""
         identity = tuple(values.get(name, 0.0) for name in IDENTITY)
         with self._lock:
             reported = self._reported.setdefault(task_manager, _Reported(identity))
@@ -100,14 +101,14 @@ class TaskManagerMetrics:
             reported.now = {name: each for name, each in values.items() if name not in IDENTITY}
 
     def keep_gauges_of(self, task_managers: Collection[int]) -> None:
-        """Forget the gauges of all other TaskManagers: they hold no state any more. Their counters stay."""
+        """Forget the gauges of all other TaskManagers, which have no state any more. Their counters are kept."""
         with self._lock:
             for number, reported in self._reported.items():
                 if number not in task_managers:
                     reported.end()
 
     def mark(self, batch: BatchNumber) -> None:
-        """Remember the values after a batch: the job may go back to it."""
+        """Remember the values after a batch, since the job may return to it."""
         with self._lock:
             self._marks[batch] = {number: replace(each) for number, each in self._reported.items()}
 
@@ -116,7 +117,7 @@ class TaskManagerMetrics:
             self._marks = {number: mark for number, mark in self._marks.items() if number >= batch}
 
     def go_back(self, batch: BatchNumber) -> None:
-        """Count the rows of the batches up to this batch; none are counted if it was before this start."""
+        """Reset the row counters to the rows of the batches up to this batch; to 0 if it was before this start."""
         with self._lock:
             mark = self._marks.get(batch, {})
             for number, reported in self._reported.items():
@@ -124,18 +125,18 @@ class TaskManagerMetrics:
             self._marks = {number: each for number, each in self._marks.items() if number <= batch}
 
     def last(self) -> dict[int, Mapping[str, float]]:
-        """Last reported values of each TaskManager, by its number."""
+        """Return the last reported values of each TaskManager, by its number."""
         with self._lock:
             return {number: each.now for number, each in self._reported.items()}
 
     def reports(self) -> Reports:
-        """Reports of all TaskManagers as they are now. The call is cheap; `picture` combines them on demand."""
+        """Return the current reports of all TaskManagers. The call is cheap; `picture` combines them on demand."""
         with self._lock:
             return [(dict(each.before), each.now) for each in self._reported.values()]
 
 
 def picture(reports: Reports, own: Mapping[str, float] | None = None) -> Picture:
-    """Combine the metrics of all TaskManagers with the JobMaster's `own` values, a flat map as well."""
+    """Combine the metrics of all TaskManagers with the JobMaster's `own` values, which are also a flat map."""
     gathered: dict[str, list[float]] = {name: [value] for name, value in (own or {}).items()}
     for before, now in reports:
         total = dict(before)
@@ -146,7 +147,7 @@ def picture(reports: Reports, own: Mapping[str, float] | None = None) -> Picture
 
 
 def distribution_of(values: Mapping[str, float], name: str) -> Distribution:
-    """Read a histogram back from its entries in a flat map."""
+    """Reconstruct a histogram from its entries in a flat map."""
     head = name + SEPARATOR
     buckets = {
         int(key.removeprefix(head + BUCKET)): value for key, value in values.items() if key.startswith(head + BUCKET)
@@ -177,7 +178,7 @@ def _picture(flat: Mapping[str, float]) -> Picture:
 def over_subtasks(
     metric: str, values: Mapping[SubtaskId, float], by_subtask: Mapping[str, Mapping[SubtaskId, float]]
 ) -> float:
-    """Combine a metric's values of some subtasks; a mean is weighed by the metric that its `weight` names."""
+    """Combine a metric's values of several subtasks; the values of a mean are weighted by the metric in `weight`."""
     known = KNOWN.get(metric)
     weights = {} if known is None or known.weight is None else by_subtask.get(known.weight, {})
     total = sum(weights.get(place, 0.0) for place in values)
@@ -208,7 +209,7 @@ def _add(into: dict[str, float], values: Mapping[str, float]) -> None:
 
 
 def _with_rows_of(found: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
-    """Take the counters that go back from `found`, and everything else from `others`."""
+    """Return the counters that go back with the values of `found`, and all other metrics with those of `others`."""
     kept = {name: value for name, value in others.items() if not _goes_back(name)}
     return kept | {name: value for name, value in found.items() if _goes_back(name)}
 

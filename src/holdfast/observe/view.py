@@ -1,4 +1,4 @@
-"""A running job at a moment, as a single immutable value.
+"""A running job at a certain time, as a single immutable value.
 
     loops, batches, checkpoints, processes ──JobMaster──► JobView ──► Query, Prometheus, the page, `holdfast top`
 
@@ -22,24 +22,24 @@ from holdfast.quantities import size_text
 from holdfast.sources.bad_reasons import BadReason
 
 SPLITS_SHOWN_MAX = 3
-"""Failing splits that a message names."""
+"""Bound on the failing splits that a message names."""
 
 
 @dataclass(frozen=True)
 class GraphEdge:
-    """A way of rows between two nodes, which are named by kind and name, for example "source/clicks"."""
+    """A path of rows between two nodes, which are named by kind and name, for example "source/clicks"."""
 
     origin: str
     target: str
     in_python: bool
     """False if the rows of this edge pass through Spark's JVM."""
     steps: tuple[str, ...] = ()
-    """Steps without state on the way, as declared: `map_batches`, `select`, `where`, `transform`."""
+    """The stateless steps on the path, as declared: `map_batches`, `select`, `where`, `transform`."""
 
 
 @dataclass(frozen=True)
 class JobGraph:
-    """The pipeline of a job: names of its nodes in order of declaration, and the ways between them."""
+    """The pipeline of a job: the names of its nodes in order of declaration, and the paths between them."""
 
     sources: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
@@ -51,8 +51,9 @@ class JobGraph:
 class FollowerView:
     """Progress of a standby that follows the logs of places (`standby_state`).
 
-    `number`: the record that all places which it follows have reached; None: none yet. `followed`: how many places have
-    state here. Behind are the checkpoints that completed since, their new bytes, and the time since the first of them.
+    `number`: the record that all followed places have reached; None: none yet. `followed`: the number of places whose
+    state the standby has. The remaining fields count the checkpoints that it has yet to apply, their new bytes, and the
+    time since the first of them.
     """
 
     places: tuple[int, ...]
@@ -64,29 +65,29 @@ class FollowerView:
     bytes_read: int
     memory_bytes: int
     trouble: str
-    """Why it follows less than it should; empty if it does not."""
+    """The reason why it follows fewer places than it should; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class ProcessView:
-    """A TaskManager or sender that serves now."""
+    """A TaskManager or sender that is in service."""
 
     role: str
     number: int
     incarnation: Incarnation
     address: str
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Last reported metrics of a TaskManager; senders and standbys report none."""
+    """The last reported metrics of a TaskManager; senders and standbys report none."""
     is_standby: bool = False
-    """True for a TaskManager that holds no place, and takes the place of a lost TaskManager."""
+    """True for a TaskManager that holds no place, and takes over the place of a lost TaskManager."""
     follower: FollowerView | None = None
-    """Progress of a standby with state."""
+    """The progress of a standby that has state."""
     leaving: str = ""
-    """Why the machine below it is to go; empty if it stays."""
+    """The reason why its machine will be removed; empty if it stays."""
 
 
 class Restoring(NamedTuple):
-    """Progress of a restore, in all TaskManagers that are at it: subtasks, those that are restored, bytes read."""
+    """Progress of a restore in all TaskManagers that take part: subtasks, restored subtasks, bytes read."""
 
     subtasks: int
     restored: int
@@ -106,10 +107,10 @@ class Restart:
 
 @dataclass(frozen=True)
 class SplitView:
-    """A split that failed and has not caught up since; an empty `reason` says that it advances again.
+    """A split that failed and has not caught up since. If `reason` is empty, the split advances again.
 
-    `since`: number of the checkpoint record at which it got stuck at its position; 0: none yet. `failures`: checkpoints
-    in a row without an advance.
+    `since`: the number of the checkpoint record in which it first stayed at its position; 0: none yet. `failures`: the
+    number of consecutive checkpoints without an advance.
     """
 
     source: str
@@ -123,7 +124,7 @@ class SplitView:
 
 @dataclass(frozen=True)
 class Batch:
-    """A committed batch: PySpark's progress keys, without metrics, and its time from plan to commit."""
+    """A committed batch: PySpark's progress keys without metrics, and the time from its plan to its commit."""
 
     progress: Mapping[str, Any]
     started_s: float
@@ -136,7 +137,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job as it is at the moment of the call.
+    """A job at the moment of the call.
 
     Times are in seconds since the Unix epoch, watermarks in microseconds, lag in each source's unit.
     """
@@ -152,74 +153,74 @@ class JobView:
     is_active: bool
     error: str | None
     paused_by: frozenset[str]
-    """Why no batch is planned: sinks that lag far behind, and savepoints with which the query is to stop."""
+    """The reasons why no batch is planned: sinks that lag far behind, and savepoints after which the query stops."""
     refused_by: tuple[Refusal, ...]
-    """Refusals that make a checkpoint wait for a later batch boundary."""
+    """Refusals because of which a checkpoint waits for a later batch boundary."""
     outage: str | None
     clock: str
-    """How the job's time differs from the wall clock; empty if it follows it."""
+    """The difference between the job's time and the wall clock, in words; empty if they agree."""
     savepoints: tuple[str, ...]
-    """Progress of the savepoints that are being written."""
+    """The progress of the savepoints that are being written."""
     savepoint_history: tuple[SavepointStats, ...]
-    """The last savepoints and their outcomes, oldest first, also of earlier starts."""
+    """The last savepoints and their outcomes, oldest first, including those of earlier starts."""
     source_messages: tuple[str, ...]
-    """Reasons why sources give no rows at the moment."""
+    """The reasons why sources give no rows at the moment."""
     graph: JobGraph
     parallelism: int
     max_parallelism: int
     settings: Mapping[str, str]
-    """Checkpoint settings in force, in words."""
+    """The checkpoint settings in force, in words."""
     kept: Mapping[str, str]
-    """Settings that an update kept for later starts, in words."""
+    """The settings that an update kept for later starts, in words."""
     batches: tuple[Batch, ...]
     """The last batches, oldest first."""
     lag: Mapping[str, Mapping[str, int]]
     source_watermarks: Mapping[str, int]
     operator_watermarks: Mapping[str, int]
     checkpoints: tuple[CheckpointStats, ...]
-    """The last triggers and their outcomes, oldest first, also of earlier starts."""
+    """The last triggers and their outcomes, oldest first, including those of earlier starts."""
     restored: int | None
-    """Number of the record from which the job went on last; None: from empty state."""
+    """The number of the record to which the job last returned; None: it began with empty state."""
     restoring: Restoring | None
-    """How far a restore is that takes long; None if there is none."""
+    """The progress of a restore that takes long; None if there is none."""
     restarts: tuple[Restart, ...]
     advice: str | None
-    """Advice of the autoscaler on the number of TaskManagers; None without it, or before its first measurement."""
+    """The autoscaler's advice on the number of TaskManagers; None without it, or before its first measurement."""
     rescale: str | None
-    """How far a rescale is, or why the last one failed; None if there is nothing to say."""
+    """The progress of a rescale, or the reason why the last rescale failed; None if there is neither."""
     losses: tuple[LostRows, ...]
-    """Rows lost because the job went on without a TaskManager, oldest first, also in earlier starts."""
+    """Rows lost because the job went on without a TaskManager, oldest first, including those of earlier starts."""
     dropping: int
-    """Rows dropped so far for TaskManagers that are missing now."""
+    """The number of rows dropped so far for TaskManagers that are missing now."""
     processes: tuple[ProcessView, ...]
     dead_letters: str | None
     """URL of the folder with the dead letters; None if bad rows end the query."""
     bad_reasons: tuple[tuple[BadReason, int], ...]
-    """Bad rows since the start by source, operator and reason, the most frequent first."""
+    """The bad rows since the start by source, operator and reason, the most frequent first."""
     hot_keys: Mapping[str, tuple[tuple[str, float], ...]]
-    """Keys that many of an operator's rows have, by operator, each with its share of the rows."""
+    """By operator: the keys that occur in many of its rows, each with its share of the rows."""
     sink_rows: Mapping[str, int]
-    """Rows of committed batches that were staged for each sink, since the start."""
+    """The rows of committed batches that were staged for each sink since the start."""
     backlog: Mapping[str, int]
-    """Recorded groups that each sink has still to publish."""
+    """The number of recorded groups that each sink has yet to publish."""
     behind: tuple[SplitView, ...]
-    """Splits that failed and have not caught up since."""
+    """The splits that failed and have not caught up since."""
     metrics: Picture
     events: tuple[LoggedEvent, ...]
 
     @property
     def standby(self) -> int:
-        """Number of TaskManagers that stand by now."""
+        """Return the number of TaskManagers that stand by."""
         return sum(each.is_standby for each in self.processes)
 
     @property
     def is_exactly_once(self) -> bool:
-        """False from a loss on, until a user has acknowledged it."""
+        """Return False after a loss of rows, until a user has acknowledged it."""
         return not self.dropping and all(each.acknowledged for each in self.losses)
 
     @property
     def message(self) -> str:
-        """Describe in a sentence the work or the wait that the job is in."""
+        """Describe in a sentence the work that the job does, or the reason why it waits."""
         if not self.is_active:
             return "Stopped" if self.error is None else f"Ended with an error: {self.error}"
         if lagging := sorted(self.paused_by & set(self.graph.sinks)):
@@ -244,7 +245,7 @@ class JobView:
 
     @property
     def leaving(self) -> str:
-        """Name the processes that are to leave their machines, and why; empty if none are."""
+        """Name the processes whose machines will be removed, and the reasons; empty if there are none."""
         reasons: dict[str, list[str]] = {}
         for each in self.processes:
             if each.leaving:
@@ -255,7 +256,7 @@ class JobView:
 
     @property
     def splits_that_stand(self) -> str:
-        """Name the splits that fail or are parked, the first few of them; empty if there are none."""
+        """Name the first few splits that fail or are parked; empty if there are none."""
         standing = [each for each in self.behind if each.reason]
         shown = "; ".join(
             f"split {each.split!r} of {each.source!r}, {'parked' if each.parked else 'failing'}: {each.reason}"

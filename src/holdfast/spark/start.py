@@ -252,8 +252,7 @@ def _ship(job: "Job", program: Program) -> tuple[bytes, frozenset[str] | None]:
 
 
 def _slots_for_probes(job: "Job", host: SparkHost, found: _Slots) -> int:
-    """Return the number of slots that no other query holds. Raises `JobRefused` if all executors were lost meanwhile.
-    """
+    """Return the number of slots that no other query holds. Raises `JobRefused` if all executors were lost."""
     if not host.slots() and not await_slots(host, 1):
         raise JobRefused(
             f"job {job.name!r}: Spark had {found.available} slots and has none any more: its executors were lost. "

@@ -103,8 +103,7 @@ def _check_columns(who: str, given: pa.Table, keys: list[str], more: tuple[str, 
 
 
 def _by_key(given: pa.Table, keys: list[str]) -> tuple[pa.Table, pa.Table]:
-    """Return the rows with rows of the same key next to each other, in their order, and the number of rows of each key.
-    """
+    """Return the rows grouped by key, in their order within each key, and the number of rows of each key."""
     numbered = given.append_column(ROW, pa.array(np.arange(len(given))))
     grouped = numbered.group_by(keys, use_threads=False).aggregate([(ROW, "list")])
     rows = grouped.column(f"{ROW}_list").combine_chunks()

@@ -81,8 +81,7 @@ def readable_states(tables: Mapping[str, object]) -> list[ReadableState]:
 
 
 def find_state(operator: str, tables: Mapping[str, object], state: str | None) -> ReadableState:
-    """Find a state by name; None means the states of a single value. Raises `HoldfastError` listing those that exist.
-    """
+    """Find a state by name; None means the states of a single value. Raises `HoldfastError`, listing all states."""
     states = readable_states(tables)
     for each in states:
         if each.name == (state or VALUES):
