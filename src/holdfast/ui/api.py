@@ -1,4 +1,4 @@
-"""The JSON under `/api/v1/`, which the page and `holdfast top` show. Pure: from a `JobView` to plain values.
+"""The JSON under `/api/v1/`, which the page and `holdfast top` show. Pure: it turns a `JobView` into plain values.
 
 Names are snake_case. Times are seconds since the Unix epoch (`…_at_s`), durations are seconds (`…_s`) or milliseconds
 (`…_ms`), sizes are bytes (`…_bytes`). docs/guide/page.md describes each field.
@@ -21,9 +21,9 @@ Json = dict[str, Any]
 
 SUMMARIZED = ("duration_s", "start_delay_s", "sync_s", "async_s", "incremental_bytes", "full_bytes")
 PERCENTILES = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "p99_9": 999}
-"""Percentiles by name, in thousandths."""
+"""The percentiles by name, in thousandths."""
 RATE_S = 10.0
-"""Seconds of the last batches over which rates are shown; a higher value shows smoother and older rates."""
+"""Period in seconds, up to the last batch, over which rates are computed. A higher value smooths and delays them."""
 PROCESS_METRICS = {
     "memory_bytes": "processMemoryBytes",
     "state_rows": "stateRows",
@@ -35,7 +35,7 @@ PROCESS_METRICS = {
     "upload_in_flight_bytes": "uploadBytesInFlight",
     "upload_back_pressured": "uploadBackPressured",
 }
-"""Metrics of a TaskManager by their names here."""
+"""The metrics of a TaskManager that are shown, by their names in the JSON."""
 SUBTASK_METRICS = {
     "rows": "stateRows",
     "bytes": "stateBytes",
@@ -50,7 +50,7 @@ SUBTASK_METRICS = {
 
 
 def job(view: JobView) -> Json:
-    """Overview of the job: identity, phase, graph with rates, lag and back-pressure, and the last batches."""
+    """Return the overview of the job: identity, phase, graph with rates, lag and back-pressure, last batches."""
     completed = [each for each in view.checkpoints if each.outcome == Outcome.COMPLETED.value]
     last = completed[-1] if completed else None
     return {
@@ -87,7 +87,7 @@ def job(view: JobView) -> Json:
 
 
 def checkpoints(view: JobView) -> Json:
-    """Counts since the start, the newest checkpoint of each kind, statistics, the history, the settings in force."""
+    """Return counts since the start, the newest checkpoint of each kind, statistics, history, and current settings."""
     completed = [each for each in view.checkpoints if each.outcome == Outcome.COMPLETED.value]
     values = view.metrics.values
     return {
@@ -115,7 +115,7 @@ def checkpoints(view: JobView) -> Json:
 
 
 def processes(view: JobView) -> Json:
-    """TaskManagers and senders that serve now."""
+    """Return the TaskManagers and senders that are in service."""
     return {
         "processes": [
             {
@@ -134,12 +134,12 @@ def processes(view: JobView) -> Json:
 
 
 def state(view: JobView) -> Json:
-    """State of each operator, of each of its subtasks, and how unevenly keys are spread over them."""
+    """Return the state of each operator and of its subtasks, and how unevenly keys are distributed among them."""
     return {"operators": [_state_of(view, name) for name in view.graph.operators]}
 
 
 def restarts(view: JobView) -> Json:
-    """The error that ended the query, the restarts within it, and the last events of the JobMaster's loops."""
+    """Return the error that ended the query, the restarts within it, and the last events of the JobMaster's loops."""
     return {
         "error": view.error,
         "restarts": [{"at_s": each.at_s, "reason": each.reason} for each in view.restarts],
@@ -165,11 +165,11 @@ ENDPOINTS: Mapping[str, Callable[[JobView], Json]] = {
     "state": state,
     "restarts": restarts,
 }
-"""Documents by name, below `/api/v1/`."""
+"""The documents by name, below `/api/v1/`."""
 
 
 def summary(values: list[float]) -> Json | None:
-    """Least, mean, highest value and percentiles; None without values. A percentile is among the values."""
+    """Return the lowest, mean and highest value and percentiles, which are among the values; None without values."""
     if not values:
         return None
     found = sorted(values)
@@ -299,7 +299,7 @@ def _rows_of_sink(batch: Batch, sink: str) -> int:
 
 
 def _rate(view: JobView, rows: Callable[[Batch], int]) -> float:
-    """Rows per second of the last `RATE_S` seconds, or of the time since the first batch kept if that is shorter."""
+    """Return rows per second over the last `RATE_S` seconds, or since the first batch kept if that is shorter."""
     recent = [each for each in view.batches if each.ended_s > view.now_s - RATE_S]
     if not recent:
         return 0.0

@@ -1,4 +1,4 @@
-"""The checkpoints of a query as a list that people can read, in a terminal and in a notebook."""
+"""The checkpoints of a query as a list that is readable in a terminal and in a notebook."""
 
 from datetime import UTC, datetime
 
@@ -9,7 +9,7 @@ COLUMNS = ("id", "record", "at (UTC)", "trigger", "outcome", "took", "stored byt
 
 
 class CheckpointList(list[CheckpointStats]):
-    """A list of triggers and their outcomes, oldest first, that shows itself as a table."""
+    """A list of triggers and their outcomes, oldest first. It is displayed as a table."""
 
     def __repr__(self) -> str:
         rows = [COLUMNS, *map(_cells, self)]

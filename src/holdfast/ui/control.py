@@ -1,10 +1,10 @@
-"""Commands over HTTP that change a running query, for holders of the control token alone.
+"""Commands over HTTP that change a running query. Only holders of the control token can send them.
 
     POST /api/v1/control          a command, as JSON: {"command": "savepoint", "folder": "s3://…"}   ──► {"id": 7}
     GET  /api/v1/control?id=7     {"done": true, "result": "…", "error": null}
 
-A command runs on a thread of its own, since a savepoint may take long. The token is taken from the header
-`Authorization: Bearer …` only, which no page of another site can send, and which stays out of logs and histories.
+A command runs on a thread of its own, since a savepoint may take long. The token is read only from the header
+`Authorization: Bearer …`, which no page of another site can send, and which does not appear in logs and histories.
 """
 
 import itertools
@@ -23,9 +23,9 @@ from holdfast.ui.pages import JSON, Application, Environment, StartResponse, ans
 BODY_BYTES_MAX = 64 << 10
 """Bound on a command's length in bytes."""
 RUNNING_MAX = 8
-"""Bound on commands that run at a time; further commands are refused until one has ended."""
+"""Bound on the commands that run at a time; further commands are refused until a command has ended."""
 KEPT_MAX = 100
-"""Bound on outcomes that can still be asked for; a higher value keeps older outcomes."""
+"""Bound on the outcomes that are kept for later questions; a higher value keeps older outcomes."""
 
 Setting = str | int | float | None
 
@@ -46,8 +46,8 @@ class Command(msgspec.Struct, tag_field="command", forbid_unknown_fields=True):
 
 
 class UpdateCommand(Command, tag="update"):
-    """Change checkpoint settings, by name; `trigger` as text (`trigger_of`). `keep`: later starts apply them as well.
-    `forget`: settings that were kept before are as the job declares them again."""
+    """Change checkpoint settings, by name; `trigger` is a text (`trigger_of`). With `keep`, later starts apply the
+    settings too. `forget` first restores the job's own values of the settings that were kept before."""
 
     settings: dict[str, Setting] = {}
     keep: bool = False
@@ -80,7 +80,7 @@ class SavepointCommand(Command, tag="savepoint"):
 
 
 class RetryCommand(Command, tag="retry"):
-    """Try a split that fails or is parked at once."""
+    """Try a split that fails or is parked again at once."""
 
     split: str
     source: str | None = None
@@ -91,7 +91,7 @@ class RetryCommand(Command, tag="retry"):
 
 
 class SkipCommand(Command, tag="skip"):
-    """Put a row of a failing split aside as a dead letter."""
+    """Write a row of a failing split to the dead letters."""
 
     split: str
     position: int
@@ -121,7 +121,7 @@ _decoder = msgspec.json.Decoder(AnyCommand)
 
 
 class CommandOutcome(msgspec.Struct):
-    """The outcome of a command, so far."""
+    """The outcome of a command so far."""
 
     done: bool = False
     result: str | None = None
@@ -129,7 +129,8 @@ class CommandOutcome(msgspec.Struct):
 
 
 class RemoteControl:
-    """WSGI application. `query` gives the JobMaster, or None before it has started; `options`: those of its storage."""
+    """A WSGI application. `query` returns the JobMaster, or None before it has started; `options` are the options of
+    its storage."""
 
     def __init__(self, query: Callable[[], Controlled | None], options: Mapping[str, str], token: str) -> None:
         self._query = query
@@ -147,7 +148,7 @@ class RemoteControl:
         asked = parse_qs(request.get("QUERY_STRING", "")).get("id", [""])[0]
         outcome = self._outcomes.get(int(asked)) if asked.isdecimal() and len(asked) < 10 else None
         if outcome is None:
-            return _told(start_response, "404 Not Found", "no command has this id, or it is too long ago")
+            return _told(start_response, "404 Not Found", "no command has this id, or its outcome was discarded")
         return answer(start_response, "200 OK", JSON, msgspec.json.encode(outcome))
 
     def _begin(self, request: Environment, start_response: StartResponse) -> Iterable[bytes]:
@@ -170,7 +171,7 @@ class RemoteControl:
         return answer(start_response, "202 Accepted", JSON, msgspec.json.encode({"id": number}))
 
     def _note(self) -> int | None:
-        """Return the number of a new command, or None if too many are running."""
+        """Return the number for a new command, or None if too many commands are running."""
         with self._lock:
             if sum(not each.done for each in self._outcomes.values()) >= RUNNING_MAX:
                 return None
@@ -193,7 +194,7 @@ class RemoteControl:
 
 
 def controlling(pages: Application, control: Application | None, path: str) -> Application:
-    """Put the control, which has a token of its own, beside the guarded pages."""
+    """Add the control, which has a token of its own, to the guarded pages."""
 
     def answered(request: Environment, start_response: StartResponse) -> Iterable[bytes]:
         application = control if control is not None and request["PATH_INFO"] == path else pages

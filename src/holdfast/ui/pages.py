@@ -4,9 +4,9 @@
     GET /api/v1/<name>     JSON documents of `api.ENDPOINTS`
     GET /metrics           the metrics for Prometheus
 
-Nothing can be changed here; that is `control.py`, if the job allows it. `guarded` decides who may read. On loopback
+Nothing can be changed here; `control.py` does that, if the job allows it. `guarded` decides who may read. On loopback
 only requests whose `Host` is this machine are answered, so that a page of another site in the user's browser cannot
-read along (DNS rebinding). Elsewhere a token is asked for, in the query (`?token=…`) or as a bearer token.
+read the pages (DNS rebinding). On other addresses a token is required, in the query (`?token=…`) or as a bearer token.
 """
 
 import hmac
@@ -36,10 +36,10 @@ HEADERS = [
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 ]
-"""Headers of every answer. The page loads nothing from other hosts, and no other site may frame it."""
+"""The headers of every answer. The page loads nothing from other hosts, and other sites cannot embed it in a frame."""
 KEPT_S = 0.2
-"""Time in seconds for which a JSON document is given again as it is. A higher value costs the driver less when many
-readers ask, and shows older figures."""
+"""Seconds for which a JSON document is reused. A higher value costs the driver less when many readers ask, and shows
+older figures."""
 
 Environment = Mapping[str, Any]
 StartResponse = Callable[..., Any]
@@ -48,9 +48,9 @@ Application = Callable[[Any, StartResponse], Iterable[bytes]]
 
 @dataclass(frozen=True)
 class Access:
-    """The readers that are let in: holders of `token`; without a token, requests that name this machine as their host.
+    """Decides who may read: holders of `token`; without a token, requests that name this machine as their host.
 
-    `names`: hosts by which requests may name this machine, besides its addresses and localhost.
+    `names`: host names for this machine that requests may use, besides its addresses and localhost.
     """
 
     token: str | None = None
@@ -63,7 +63,7 @@ class Access:
         return is_token(given, self.token) or is_token(bearer(request), self.token)
 
     def _names_this_machine(self, host: str) -> bool:
-        """True for an address or a known name. A rebound name of another site is neither."""
+        """Return True for an address or a known name. A rebound name of another site is neither."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
@@ -83,17 +83,17 @@ class Access:
 
 
 def is_token(given: str, token: str) -> bool:
-    """Compare a token in a time that tells nothing about it."""
+    """Compare a token in constant time, which reveals nothing about it."""
     return hmac.compare_digest(given.encode(), token.encode())
 
 
 def bearer(request: Environment) -> str:
-    """The bearer token of a request; empty without it."""
+    """Return the bearer token of a request; empty if it has none."""
     return str(request.get("HTTP_AUTHORIZATION", "")).removeprefix("Bearer ")
 
 
 def guarded(application: Application, access: Access) -> Application:
-    """Let only those requests through that read and that `access` allows; each answer gets `HEADERS`."""
+    """Pass on only requests that read and that `access` allows; each answer gets `HEADERS`."""
 
     def answered(request: Environment, start_response: StartResponse) -> Iterable[bytes]:
         def with_headers(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
@@ -109,7 +109,7 @@ def guarded(application: Application, access: Access) -> Application:
 
 
 class Pages:
-    """WSGI application. `view` gives the job as it is now, or None before it has started."""
+    """A WSGI application. `view` returns the job as it is now, or None before it has started."""
 
     def __init__(self, view: Callable[[], JobView | None], metrics: Application) -> None:
         self._view = view
@@ -130,7 +130,7 @@ class Pages:
         return answer(start_response, "404 Not Found", TEXT, f"there is no such page; there are {known}\n".encode())
 
     def _document(self, name: str, start_response: StartResponse) -> Iterable[bytes]:
-        with self._making:  # many readers cost no more than one reader
+        with self._making:  # so that many readers cost no more than a single reader
             made_s, body = self._made.get(name, (0.0, b""))
             if time.monotonic() - made_s > KEPT_S:
                 view = self._view()
@@ -142,6 +142,6 @@ class Pages:
 
 
 def answer(start_response: StartResponse, status: str, kind: str, body: bytes) -> Iterable[bytes]:
-    """Begin an answer, and return its body."""
+    """Start an answer, and return its body."""
     start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
     return [body]

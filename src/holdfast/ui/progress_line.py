@@ -1,6 +1,7 @@
-"""One line in a terminal or notebook that says what a start waits for, and how far an `available_now` run has come.
+"""A line in a terminal or notebook that shows the current step of a start, and the progress of an `available_now` run.
 
-The line is drawn over itself and wiped at its end. Where standard error is neither, as with a log file, nothing comes.
+The line is overwritten, and erased at its end. If standard error is neither a terminal nor a notebook, for example a
+log file, nothing is drawn.
 """
 
 import shutil
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.observe.view import JobView
 
 REFRESH_S = 0.25
-"""Time in seconds between two looks at the job; a lower value shows more and costs more."""
+"""Seconds between two updates of the line. A lower value is more up to date and costs more."""
 BAR_CHARACTERS = 20
 WIPED = "\r\x1b[K"
 
@@ -25,14 +26,14 @@ _log = logger(__name__)
 
 
 class Compiling(NamedTuple):
-    """Kernels that the job's processes have compiled, and the seconds since the first of them."""
+    """The number of kernels that the job's processes have compiled, and the seconds since the first of them."""
 
     kernels: int
     seconds: float
 
 
 def terminal() -> TextIO | None:
-    """Standard error, if a person reads it: a terminal, or the output of a notebook's cell."""
+    """Return standard error if a person reads it: a terminal, or the output of a notebook's cell."""
     stream = sys.stderr
     return stream if stream is not None and (is_notebook(stream) or stream.isatty()) else None
 
@@ -42,7 +43,7 @@ def is_notebook(stream: TextIO) -> bool:
 
 
 class ProgressLine:
-    """A line on a stream; without one, nothing is drawn. Thread-safe."""
+    """A line on a stream; without a stream, nothing is drawn. Thread-safe."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -50,7 +51,7 @@ class ProgressLine:
         self._shown = ""
 
     def say(self, text: str) -> None:
-        """Draw a text in the line's place."""
+        """Draw a text in place of the current text of the line."""
         with self._lock:
             if self._stream is None or text == self._shown:
                 return
@@ -65,8 +66,8 @@ class ProgressLine:
                 self._write(wiped)
 
     def _wiped(self) -> str:
-        """Characters that wipe the line. A notebook does not know the terminal's, and keeps characters that no others
-        are written over."""
+        """Return characters that erase the line. A notebook does not know a terminal's control sequences, and shows
+        old characters until others overwrite them."""
         if self._stream is None or not is_notebook(self._stream):
             return WIPED
         return f"\r{' ' * len(printable(self._shown))}\r"
@@ -77,12 +78,12 @@ class ProgressLine:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError) as error:  # a terminal that is gone, or a stream that was closed
-            _log.debug("the line of progress ends: %s", error)
+            _log.debug("the progress line ends: %s", error)
             self._stream = None
 
 
 def wait_of(view: "JobView", processes: int, compiling: Compiling) -> str | None:
-    """The work that a start waits for; None once its first batch is committed, or the job has ended."""
+    """Return the work that a start waits for; None once its first batch is committed, or the job has ended."""
     if view.batches or not view.is_active:
         return None
     if compiling.kernels:
@@ -102,7 +103,7 @@ def _restored(view: "JobView") -> str:
 
 
 def way_of(view: "JobView", rows: int, seconds: float) -> str | None:
-    """A bar with rows, lag and estimate of a run that ends with its input; None once it has ended."""
+    """Return a bar with rows, lag and estimate for a run that ends with its input; None once it has ended."""
     if not view.is_active:
         return None
     lag = sum(sum(splits.values()) for splits in view.lag.values())
@@ -115,7 +116,7 @@ def way_of(view: "JobView", rows: int, seconds: float) -> str | None:
 
 @contextmanager
 def starting(name: str) -> Iterator[Callable[[str], None]]:
-    """Give a function that says the step that a start is at; the line is wiped at the end."""
+    """Provide a function that shows the current step of a start; the line is erased at the end."""
     line = ProgressLine(terminal())
     try:
         yield lambda step: line.say(f"{name}: {step}")
@@ -124,7 +125,7 @@ def starting(name: str) -> Iterator[Callable[[str], None]]:
 
 
 def follow_texts(texts: Callable[[], str | None], stopped: Callable[[float], bool]) -> threading.Thread | None:
-    """Draw texts on a thread of its own until one is None or the job has `stopped`; None where nobody reads."""
+    """Draw texts on a thread of its own until a text is None or the job has `stopped`; None if nobody reads them."""
     stream = terminal()
     if stream is None:
         return None
@@ -140,6 +141,6 @@ def _follow(line: ProgressLine, texts: Callable[[], str | None], stopped: Callab
             if stopped(REFRESH_S):
                 break
     except Exception as error:
-        _log.debug("the line of progress ends: %s", error)
+        _log.debug("the progress line ends: %s", error)
     finally:
         line.wipe()

@@ -1,7 +1,7 @@
 """The job's metrics for Prometheus, in base units, with the job's name as a label.
 
-Nothing is measured here: a request shows the `JobView` of that moment. The endpoint needs no secret, as is usual, so it
-binds only the given address, and shows only names and numbers.
+Nothing is measured here: a request shows the `JobView` of that moment. The endpoint needs no secret, as is usual for
+Prometheus. It therefore binds only the given address, and shows only names and numbers.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ from holdfast.ui.pages import Application
 
 
 class JobCollector(Collector):
-    """Translates a job's view into Prometheus's families; before the job has started there are none."""
+    """Translates a job's view into metric families of Prometheus; before the job has started there are none."""
 
     def __init__(self, view: Callable[[], JobView | None]) -> None:
         self._view = view
 
     def collect(self) -> Iterator[Any]:
-        """Families in the order of the table of known names; those without a value are left out."""
+        """Yield families in the order of the table of known names; families without a value are left out."""
         view = self._view()
         if view is None:
             return
@@ -37,7 +37,7 @@ class JobCollector(Collector):
                     yield _histogram(job, metric, picture.distributions[metric.name])
             elif metric.name in picture.by_subtask or metric.name in picture.values:
                 yield _numbers(job, metric, picture)
-        lag = GaugeMetricFamily("holdfast_source_lag", "There and not yet processed", labels=["job", "source", "split"])
+        lag = GaugeMetricFamily("holdfast_source_lag", "Input not yet processed", labels=["job", "source", "split"])
         for source, splits in view.lag.items():
             for split, value in splits.items():
                 lag.add_metric(_labels(job, source, split), value)
@@ -51,7 +51,7 @@ class JobCollector(Collector):
 
 
 def _labels(*values: str) -> list[str]:
-    """Values of labels, printable: the names of splits are those of files and topics, and may hold any character."""
+    """Return printable values of labels: splits are named after files and topics, and may have any character."""
     return [printable(each) for each in values]
 
 
@@ -71,7 +71,7 @@ def _numbers(job: str, metric: KnownMetric, picture: Picture) -> Any:
 def _histogram(job: str, metric: KnownMetric, found: Distribution) -> Any:
     made = HistogramMetricFamily(metric.prometheus, metric.help, labels=["job"])
     counted, buckets = 0.0, []
-    for exponent in range(EXPONENT_MIN, EXPONENT_MAX + 1):  # all of them: Prometheus compares them over time
+    for exponent in range(EXPONENT_MIN, EXPONENT_MAX + 1):  # all buckets: Prometheus compares them over time
         counted += found.buckets.get(exponent, 0.0)
         buckets.append((str(2.0**exponent * metric.scale), counted))
     made.add_metric(_labels(job), [*buckets, ("+Inf", found.count)], found.sum * metric.scale)

@@ -1,4 +1,4 @@
-"""A running job in a terminal: the figures of the page as text, drawn anew until the job ends.
+"""A running job in a terminal: the figures of the page as text, redrawn until the job ends.
 
 `query.show()` draws a query of this process; `holdfast top <url>` draws the page of another process.
 """
@@ -33,7 +33,7 @@ STYLES = {"completed": "green", "refused": "yellow", "declined softly": "yellow"
 
 
 def follow(read: Callable[[], Documents], console: Console | None = None, refresh_s: float = REFRESH_S) -> None:
-    """Draw the documents that `read` gives until the job has ended, or until the user interrupts (Ctrl-C)."""
+    """Draw the documents that `read` returns until the job has ended, or until the user presses Ctrl-C."""
     shown = read()
     drawing = Live(screen(*shown), console=console, refresh_per_second=1 / refresh_s, transient=False)
     with drawing as live, suppress(KeyboardInterrupt):  # Ctrl-C ends the drawing, and the query goes on
@@ -49,7 +49,7 @@ def documents(view: JobView) -> Documents:
 
 
 def fetched(url: str, token: str = "") -> Documents:
-    """Fetch the documents of a job from its page. `url` is `query.uiUrl`; its token may also be given as `token`.
+    """Fetch the documents of a job from its page. `url` is `query.uiUrl`; its token may be given as `token` instead.
 
     Raises `HoldfastError`.
     """
@@ -73,7 +73,7 @@ def fetched(url: str, token: str = "") -> Documents:
 
 
 def screen(job: Json, checkpoints: Json) -> RenderableType:
-    """Put the documents of the page into a picture of text, in which nothing controls the terminal."""
+    """Turn the documents of the page into text, in which no characters can control the terminal."""
     job, checkpoints = printable_document(job), printable_document(checkpoints)
     return Group(_head(job), _nodes(job), _checkpoints(checkpoints))
 

@@ -3,8 +3,8 @@
     accept ──► a thread reads the request ──► the application answers ──► closed
                   └── more than CONNECTIONS_MAX, or longer than CONNECTION_S_MAX: the oldest connection is closed
 
-Each connection carries a single request. A stranger who holds connections open therefore takes a few threads and files
-of the driver, never all of them, and cannot keep a reader of the page out: a new connection closes the oldest.
+Each connection carries a single request. Somebody who holds connections open therefore takes a few threads and files of
+the driver, but never all of them, and cannot keep out a reader of the page: a new connection closes the oldest.
 """
 
 import ipaddress
@@ -25,13 +25,13 @@ from holdfast.ui.pages import Application
 log = logger(__name__)
 
 LOOPBACK = "127.0.0.1"
-"""Address that only programs on this machine can reach."""
+"""The address that only programs on this machine can reach."""
 STOP_S_MAX = 0.05
-"""Bound in seconds on the wait of `close`; a lower value wakes the server more often."""
+"""Bound in seconds on the wait in `close`. A lower value wakes the server more often."""
 CONNECTIONS_MAX = 64
-"""Bound on connections that are served at a time, each with a thread. A higher value bears more readers of the page."""
+"""Bound on simultaneous connections, each of which has a thread. A higher value serves more readers of the page."""
 CONNECTION_S_MAX = 30.0
-"""Bound in seconds on a connection's life: its request, and its answer to a slow reader."""
+"""Bound in seconds on the duration of a connection: its request, and its answer to a slow reader."""
 
 
 class HttpServer:
@@ -74,7 +74,7 @@ class HttpServer:
 
 
 def is_loopback(host: str) -> bool:
-    """True if only programs on this machine can reach an address."""
+    """Return True if only programs on this machine can reach an address."""
     if host == "localhost":
         return True
     try:
@@ -91,8 +91,8 @@ def new_token() -> str:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
-    # Connections that may wait to be accepted. A browser opens several at once, and with socketserver's five the system
-    # resets some of them while the driver is busy.
+    # Connections that may wait to be accepted. A browser opens several at once. With socketserver's default of five,
+    # the system would reset some of them while the driver is busy.
     request_queue_size = 128
 
     def __init__(self, *arguments: Any) -> None:
@@ -102,7 +102,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hand an accepted connection to a thread, after the oldest made room for it."""
+        """Pass an accepted connection to a thread. If there are too many, the oldest connection is closed first."""
         with self._lock:
             for oldest in list(self._since_s)[: max(0, len(self._since_s) - CONNECTIONS_MAX + 1)]:
                 self._end(oldest)
@@ -110,7 +110,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Close connections that took too long. The serving loop calls this between requests, at each `STOP_S_MAX`."""
+        """Close connections that took too long. The serving loop calls this between requests, every `STOP_S_MAX`."""
         with self._lock:
             for connection, since_s in list(self._since_s.items()):
                 if time.monotonic() - since_s < CONNECTION_S_MAX:
@@ -118,7 +118,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        """Wake the thread of a connection: its next read or write finds the end, and it closes the socket."""
+        """Wake the thread of a connection: its next read or write sees the end, and the thread closes the socket."""
         self._since_s.pop(connection, None)
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -129,7 +129,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Note an error of a connection. Strangers can provoke it, so it is no warning, and nothing goes to stderr."""
+        """Log an error of a connection. Strangers can provoke it, so it is no warning, and is not printed to stderr."""
         log.debug("a request from %s failed", client_address[0], exc_info=True)
 
 
@@ -137,25 +137,25 @@ class _Handler(WSGIRequestHandler):
     timeout = CONNECTION_S_MAX
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Log a request without its query, which may hold a token."""
+        """Log a request without its query, which may contain a token."""
         line = (format % arguments).encode("unicode_escape").decode()
         log.debug("%s %s", self.address_string(), line.partition("?")[0])
 
     def get_stderr(self) -> Any:
-        """Return where the application's errors go: to the log, since standard error is the user's."""
+        """Return the stream for the application's errors: the log, since standard error belongs to the user."""
         return _ErrorLog()
 
     def address_string(self) -> str:
-        """Return the client's address as it is, without asking for its name."""
+        """Return the client's address, without a lookup of its name."""
         return str(self.client_address[0])
 
 
 class _ErrorLog:
-    """A stream of text that ends in the log."""
+    """A text stream whose lines go to the log."""
 
     def write(self, text: str) -> None:
         if text.strip():
             log.debug("%s", text.rstrip())
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing, since nothing is buffered."""

@@ -1,7 +1,7 @@
-"""The HTTP servers of a running query: its page with the metrics, the metrics alone, and its control.
+"""The HTTP servers of a running query: for its page with metrics and control, and for the metrics alone.
 
 ui_port       page and JSON   guarded by the machine's name, or by a token outside of loopback
-              /metrics        guarded alike
+              /metrics        guarded in the same way
               control         only with ui_control, guarded by a token of its own
 metrics_port  /metrics        guarded by the machine's name
 """
@@ -24,13 +24,13 @@ log = logger(__name__)
 
 CONTROL = API + "control"
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"
-"""Environment variable from which `holdfast` takes the token of a page or of its control."""
+"""The environment variable from which `holdfast` reads the token of a page or of its control."""
 
 
 @dataclass(frozen=True)
 class HttpSettings:
-    """The ports at which a query serves its metrics and its page; None: nowhere. `control`: the token of its control,
-    True for a new token, or False for no control."""
+    """The ports at which a query serves its metrics and its page; None: not served. `control`: the token of its
+    control, True for a new token, or False for no control."""
 
     metrics_port: int | None = None
     ui_port: int | None = None
@@ -39,7 +39,7 @@ class HttpSettings:
 
 
 class HttpUrls(NamedTuple):
-    """URLs at which a start serves its metrics and its page; None where the job has no port for them."""
+    """URLs at which a start serves its metrics and its page; None if the job has no port for them."""
 
     metrics: str | None
     page: str | None
@@ -54,7 +54,8 @@ def serve_http(
     endpoint: Endpoint | None,
     closing: ExitStack,
 ) -> HttpUrls:
-    """Serve what the settings ask for until `closing` closes. Raises `JobRefused` if a port is taken."""
+    """Start the servers that the settings name; they run until `closing` closes. Raises `JobRefused` if a port is
+    taken."""
     metrics_url = page_url = token = None
     if settings.metrics_port is None and settings.ui_port is None:
         return HttpUrls(None, None, None)
@@ -86,5 +87,5 @@ def serve_http(
 
 
 def _names_of_this_machine(host: str) -> tuple[str, ...]:
-    """Names by which a program on another machine may ask for the metrics: of the address and of the machine."""
+    """Return the names by which a program on another machine may ask for metrics: of the address and the machine."""
     return tuple(dict.fromkeys((host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())))
