@@ -1,7 +1,7 @@
-"""Numba's cache of a kernel's compiled forms, by content, and a count of all that this process has compiled.
+"""Numba's cache of a kernel's compiled forms, by content, and a count of the kernels that this process has compiled.
 
-Numba asks `load_overload` before it compiles, and gives the result to `save_overload`. Neither fails: a kernel that
-cannot be kept is compiled by each process that calls it.
+Numba asks `load_overload` before it compiles, and passes the result to `save_overload`. Neither fails: a kernel that
+cannot be stored is compiled by each process that calls it.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ _log = logger(__name__)
 
 
 class Compiled(NamedTuple):
-    """Kernels that a process has compiled since its start, and the seconds that this took."""
+    """The number of kernels that a process has compiled since its start, and the seconds that this took."""
 
     kernels: int
     seconds: float
 
 
 class _Count:
-    """Kernels call each other, and so are compiled inside of each other: seconds count for the outermost alone."""
+    """Kernels call each other, so their compilations are nested. The seconds of the outermost compilation count."""
 
     def __init__(self) -> None:
         self.kernels, self.seconds = 0, 0.0
@@ -59,7 +59,7 @@ def compiled() -> Compiled:
 
 
 class NotCompiled(Exception):
-    """A kernel is not there in compiled form, where nothing is to be compiled."""
+    """A kernel has no compiled form, and may not be compiled in this context."""
 
 
 _refusing: list[bool] = []
@@ -67,7 +67,7 @@ _refusing: list[bool] = []
 
 @contextmanager
 def nothing_compiled() -> Iterator[None]:
-    """Load kernels inside the context, and compile none: raises `NotCompiled` for those that are not found."""
+    """Allow only compiled kernels inside the context: a kernel that would have to be compiled raises `NotCompiled`."""
     _refusing.append(True)
     try:
         yield
@@ -86,8 +86,8 @@ class KernelCache(NullCache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled form for the types, or None and the right to compile it.
 
-        A compiled form needs Numba's runtime alone. Only the compiler needs all that Numba knows of types and
-        functions, which `refresh` loads in 0.2 s.
+        A compiled form needs only Numba's runtime. Only the compiler needs all that Numba knows of types and functions,
+        which `refresh` loads in 0.2 s.
         """
         types = self._types(sig)
         if types is None:
@@ -99,7 +99,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
         if found is None:
             target_context.refresh()
             self._locks[types] = self._shelf.lock(self._name(types, own_processor()))
-            found = self._found(types, target_context)  # another process may have compiled it meanwhile
+            found = self._found(types, target_context)  # another process may have compiled it since
             if found is not None:
                 self._release(types)
             else:
@@ -107,7 +107,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled form, on this machine and with the JobMaster."""
+        """Store a compiled form on this machine and with the JobMaster."""
         types = self._types(sig)
         if types is None:
             return
@@ -115,7 +115,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
             if not any(not each.can_cache for each in data.lifted) and not data.library.has_dynamic_globals:
                 self._shelf.keep_everywhere(self._name(types, own_processor()), sealed(dumps(data._reduce())))
         except Exception as error:
-            _log.info("kernel %s is not kept: %s", self._function.__qualname__, error)
+            _log.info("kernel %s is not stored: %s", self._function.__qualname__, error)
         finally:
             _count.end()
             self._release(types)
@@ -138,12 +138,12 @@ class KernelCache(NullCache):  # type: ignore[misc]
             return None
 
     def _types(self, sig: Any) -> str | None:
-        """The types as text; None if they, or the code, cannot be told apart from others by their content."""
+        """Return the types as text; None if the content of the types or of the code does not identify them."""
         try:
             content_of(self._function)
             types = ", ".join(map(str, sigutils.normalize_signature(sig)[0]))
         except (UnknownContent, TypeError) as error:
-            _log.info("kernel %s is not kept: %s", self._function.__qualname__, error)
+            _log.info("kernel %s is not stored: %s", self._function.__qualname__, error)
             return None
         return None if " at 0x" in types else types
 
@@ -153,6 +153,6 @@ class KernelCache(NullCache):  # type: ignore[misc]
 
 
 def kept_by_content(kernel: Any) -> Callable[..., Any]:
-    """Give a kernel of Numba's the cache by content."""
+    """Make a kernel use the cache by content."""
     kernel._cache = KernelCache(kernel.py_func)
     return kernel  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""The content of a kernel: a digest of its code, and of all that its code calls.
+"""The content of a kernel: a digest of its code, and of all code that it calls.
 
-Bytecode stands for the source, so that a comment or a moved line changes nothing. Functions of other packages are known
-by name: Numba's version, which is part of an address, decides what it makes of them.
+The digest covers bytecode and not source, so a comment or a moved line changes nothing. Functions of other packages are
+identified by name; the address also contains Numba's version, which decides how they are compiled.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _VALUES = (int, float, complex, str, bytes, bool, type(None), np.generic, np.dty
 
 
 class UnknownContent(TypeError):
-    """A kernel refers to an object of which no digest can be made."""
+    """A kernel refers to an object for which no digest can be computed."""
 
 
 @cache
@@ -58,7 +58,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _referred(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Values of a function's enclosing functions, and of its module, in the order of their names."""
+    """Yield the values of a function's enclosing functions and of its module, in the order of their names."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield name, cell.cell_contents
     for name in sorted(_names(function.__code__)):
@@ -67,7 +67,7 @@ def _referred(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _function_of(value: Any) -> FunctionType | None:
-    """The Python function behind a kernel, an intrinsic or a function of this package."""
+    """Return the Python function behind a kernel, an intrinsic or a function of this package."""
     for attribute in ("py_func", "_defn"):
         inner = getattr(value, attribute, None)
         if isinstance(inner, FunctionType):

@@ -1,7 +1,7 @@
-"""The folders in which compiled kernels are kept, and the question if others than this user can write to them.
+"""The folders in which compiled kernels are stored, and a check whether other users can write to them.
 
-The files are code: who writes to them runs code in every process. A folder that other users can write to is not used,
-and a warning says so once. Where no folder can be written, kernels stay in memory.
+The files are code: a user who can write to them can run code in every process. A folder to which other users can write
+is not used, and a warning says so once. If no folder is writable, kernels stay in memory.
 """
 
 import grp
@@ -23,7 +23,7 @@ _log = logger(__name__)
 
 
 def folders() -> Iterator[Path]:
-    """Folders of kernels, in the order in which they are looked through, and in which one is sought to write to."""
+    """Yield the folders of kernels, in the order in which they are searched, also for the first that is writable."""
     named = os.environ.get(VARIABLE)
     if named:
         yield Path(named).absolute() / "holdfast"
@@ -39,13 +39,13 @@ def _user_cache() -> Path | None:
     given = os.environ.get("XDG_CACHE_HOME")
     if given:
         return Path(given).absolute()
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111  Path.home() raises where no home is known
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  Path.home() raises if no home is known
     return home / ".cache" if home.is_absolute() and home.is_dir() else None
 
 
 @cache
 def is_own_cache(folder: str) -> bool:
-    """True if nobody but this user and root can write to the folder, or put another in its place."""
+    """Return True if nobody but this user and root can write to the folder, or replace it."""
     where = _open_to_others(Path(folder))
     if where is not None:
         _log.warning(
@@ -57,7 +57,7 @@ def is_own_cache(folder: str) -> bool:
 
 
 def can_be_written(folder: Path) -> bool:
-    """True if the folder is there, or could be made, and takes files."""
+    """Return True if the folder exists or can be created, and files can be written to it."""
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -67,19 +67,19 @@ def can_be_written(folder: Path) -> bool:
 
 
 def others_write(found: os.stat_result) -> bool:
-    """True if users other than this one and root can write to a file."""
+    """Return True if users other than this user and root can write to a file."""
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
         return True
     return bool(found.st_mode & stat.S_IWGRP) and not _is_own_group(found.st_gid)
 
 
 def _open_to_others(folder: Path) -> Path | None:
-    """The folder on the way that others can write to; None if there is none."""
+    """Return the first folder on the path to which other users can write; None if there is none."""
     for each in (folder, *folder.parents):
         try:
             found = each.stat()
         except FileNotFoundError:
-            continue  # it will be made
+            continue  # it will be created
         except OSError:
             return each
         if others_write(found) and (each == folder or not found.st_mode & stat.S_ISVTX):
@@ -89,7 +89,7 @@ def _open_to_others(folder: Path) -> Path | None:
 
 @cache
 def _is_own_group(gid: int) -> bool:
-    """True for root's group, and for a group of the user's own name without further members, as many systems make."""
+    """Return True for root's group, and for a group of the user's own name without other members, which is common."""
     try:
         group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:

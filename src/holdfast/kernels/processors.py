@@ -1,7 +1,7 @@
-"""The processors for which kernels are compiled, and those whose kernels this machine can run.
+"""The processors for which kernels are compiled, and the processors whose kernels this machine can run.
 
-A kernel is compiled for this machine's own processor, or for a level that many processors have (`x86-64-v3`), as an
-image or archive needs. A machine looks for its own kernels first, then for those of the levels that it has.
+A kernel is compiled for this machine's own processor, or for a level that many processors support (`x86-64-v3`), for an
+image or archive. A machine searches for kernels of its own processor first, then for kernels of its levels.
 """
 
 import hashlib
@@ -19,27 +19,27 @@ _V2 = ("cx16", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3")
 _V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 LEVELS: dict[str, tuple[str, ...]] = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2, "x86-64": ()}
-"""The levels of x86-64 that LLVM knows as processors, the best first, and the features that each asks for."""
+"""The levels of x86-64 that LLVM knows as processors, highest first, and the features that each requires."""
 
 
 class Processor(NamedTuple):
-    """A processor, and all else that compiled code depends on."""
+    """A processor, and all other properties on which compiled code depends."""
 
     folder: str
-    """Name of the folder that holds the processor's kernels."""
+    """The name of the folder with the processor's kernels."""
     content: str
-    """Facts that go into the address of each kernel."""
+    """The facts that are part of the address of each kernel."""
 
 
 @cache
 def own_processor() -> Processor:
-    """The processor that Numba compiles for in this process."""
+    """Return the processor for which Numba compiles in this process."""
     return _processor(config.CPU_NAME or binding.get_host_cpu_name(), _host_features())
 
 
 @cache
 def usable_processors() -> tuple[Processor, ...]:
-    """Processors whose kernels this machine runs, the best first."""
+    """Return the processors whose kernels this machine can run, the best first."""
     if config.CPU_NAME is not None:
         return (own_processor(),)
     there = {each[1:] for each in _host_features().split(",") if each.startswith("+")}

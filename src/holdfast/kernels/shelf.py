@@ -1,7 +1,7 @@
-"""The places where compiled kernels lie: memory, folders of the machine, and the JobMaster of the job.
+"""The places that store compiled kernels: memory, folders of the machine, and the JobMaster of the job.
 
-A file holds the SHA-256 of its content, then the content, compressed. A file that is damaged is no file. Files are
-written aside and renamed, so that processes that write the same kernel do no harm.
+A file contains the SHA-256 of its content, then the content, compressed. A damaged file is treated as missing. Files
+are written under another name and then renamed, so that several processes can write the same kernel.
 
     folder of the processor / address   =   sha256 (32 bytes) | zlib(kernel, as Numba pickles it)
 """
@@ -23,13 +23,13 @@ from holdfast.kernels import places
 from holdfast.printable import logger
 
 KERNEL_BYTES_MAX = 4 << 20
-"""Bound in bytes on a kernel, which has some 30 KB; larger ones are compiled by each process."""
+"""Bound in bytes on a kernel; most have some 30 KB. Larger kernels are compiled by each process."""
 MEMORY_BYTES_MAX = 64 << 20
-"""Bound in bytes on kernels in memory; a higher value keeps more of them where no folder can be written."""
+"""Bound in bytes on kernels in memory. A higher value keeps more of them if no folder is writable."""
 FILES_MAX = 4_000
-"""Bound on the files of a folder; beyond it the files that were written first are deleted."""
+"""Bound on the number of files in a folder. Beyond it the oldest files are deleted."""
 LOCK_S_MAX = 20.0
-"""Bound in seconds on the wait for another process of the machine that compiles the same kernel."""
+"""Bound in seconds on the wait for another process of the machine that is compiling the same kernel."""
 LOCK_POLL_S = 0.02
 CHECKSUM_BYTES = 32
 _FOLDER = re.compile(r"[a-z0-9][a-z0-9._-]{0,119}")
@@ -39,7 +39,7 @@ _log = logger(__name__)
 
 
 class KernelName(NamedTuple):
-    """The place of a kernel: the folder of its processor, and its address."""
+    """The identity of a stored kernel: the folder of its processor, and its address."""
 
     folder: str
     address: str
@@ -51,16 +51,16 @@ class KernelName(NamedTuple):
 
 
 class Elsewhere(Protocol):
-    """The JobMaster, as the processes of its job ask it for kernels."""
+    """The JobMaster, which the processes of its job ask for kernels."""
 
     def kernel(self, names: Sequence[KernelName]) -> tuple[int, bytes]:
-        """Return the first kernel that is there, after its place among the names; no bytes if none is."""
+        """Return the first kernel that exists, after its index among the names; no bytes if none exists."""
 
     def keep_kernel(self, name: KernelName, data: bytes) -> bool: ...
 
 
 def sealed(content: bytes) -> bytes:
-    """Compress a kernel, and put its checksum before it."""
+    """Compress a kernel, and put its checksum in front of it."""
     packed = zlib.compress(content, 1)
     return hashlib.sha256(packed).digest() + packed
 
@@ -78,7 +78,7 @@ def unsealed(data: bytes) -> bytes | None:
 
 
 class Shelf:
-    """All places of kernels that a process knows. Safe for use from several threads."""
+    """All places of kernels that a process knows. Thread-safe."""
 
     def __init__(self, folders: Callable[[], Iterator[Path]] = places.folders) -> None:
         self._folders = folders
@@ -86,18 +86,19 @@ class Shelf:
         self._elsewhere: Elsewhere | None = None
         self._written: tuple[int, Path | None] | None = None
         self.taken, self.taken_since_s, self.taken_last_s = 0, 0.0, 0.0
-        """Kernels that processes of jobs have compiled and given to this one, and the times of the first and last."""
+        """The number of kernels that processes of jobs have compiled and sent here, and the times of the first and the
+        last."""
 
     def only(self, folder: Path) -> None:
-        """Look in this folder alone, and keep kernels there."""
+        """Search only this folder, and store kernels there."""
         self._folders, self._written = lambda: iter([folder]), None
 
     def ask(self, elsewhere: Elsewhere | None) -> None:
-        """Ask there, too, for kernels that this machine does not have, and give there what is compiled here."""
+        """Also ask `elsewhere` for kernels that this machine does not have, and send it kernels compiled here."""
         self._elsewhere = elsewhere
 
     def find(self, name: KernelName) -> bytes | None:
-        """Return a kernel as it is sealed, from this process or its machine."""
+        """Return a kernel in its sealed form, from this process or its machine."""
         name.check()
         found = self._memory.get(name)
         if found is not None:
@@ -109,7 +110,7 @@ class Shelf:
         return None
 
     def find_first(self, names: Sequence[KernelName]) -> tuple[KernelName, bytes] | None:
-        """Return the first of the kernels that is found. One that came from the JobMaster is kept on this machine."""
+        """Return the first of the kernels that is found. A kernel from the JobMaster is also stored on this machine."""
         for name in names:
             found = self.find(name)
             if found is not None:
@@ -127,7 +128,7 @@ class Shelf:
         return names[place], asked
 
     def keep(self, name: KernelName, data: bytes) -> bool:
-        """Keep a sealed kernel in the first folder that can be written, else in memory. False: it is damaged."""
+        """Store a sealed kernel in the first writable folder, else in memory. False: the kernel is damaged."""
         name.check()
         if unsealed(data) is None:
             return False
@@ -139,7 +140,7 @@ class Shelf:
         return True
 
     def keep_everywhere(self, name: KernelName, data: bytes) -> None:
-        """Keep a kernel that was compiled here, and give it to the JobMaster."""
+        """Store a kernel that was compiled here, and send it to the JobMaster."""
         self.keep(name, data)
         if self._elsewhere is not None:
             try:
@@ -149,7 +150,7 @@ class Shelf:
                 self._elsewhere = None
 
     def take(self, name: KernelName, data: bytes) -> bool:
-        """Keep a kernel that a process of a job has compiled, and count it."""
+        """Store a kernel that a process of a job has compiled, and count it."""
         self.taken_last_s = time.monotonic()
         self.taken_since_s = self.taken_since_s or self.taken_last_s
         self.taken += 1
@@ -163,8 +164,8 @@ class Shelf:
                 (folder / name.folder / name.address).unlink()
 
     def lock(self, name: KernelName) -> "Lock | None":
-        """Take the right to compile a kernel on this machine; None where no folder can be written, or after a bounded
-        wait, when several processes compile it."""
+        """Lock the compilation of a kernel on this machine. None: no folder is writable, or the bounded wait for
+        another process has ended; several processes may then compile the kernel."""
         folder = self._writable()
         return None if folder is None else _locked(folder / name.folder / f"{name.address}.lock")
 
@@ -176,7 +177,7 @@ class Shelf:
 
 
 SHELF = Shelf()
-"""The kernels that this process finds and keeps."""
+"""The kernels that this process finds and stores."""
 
 
 def _read(path: Path, folder: Path) -> bytes | None:
@@ -202,7 +203,7 @@ def _write(folder: Path, address: str, data: bytes) -> bool:
         aside.rename(folder / address)
         _prune(folder)
     except OSError as error:
-        _log.debug("a compiled kernel is not kept in %s: %s", folder, error)
+        _log.debug("a compiled kernel is not stored in %s: %s", folder, error)
         with suppress(OSError):
             aside.unlink()
         return False
@@ -220,7 +221,7 @@ def _prune(folder: Path) -> None:
 
 
 class Lock(NamedTuple):
-    """The right to compile a kernel."""
+    """The right of a process to compile a kernel."""
 
     path: Path
     descriptor: int

@@ -1,4 +1,4 @@
-"""The testing kit: run a function or a small pipeline in process, without Spark, in milliseconds.
+"""The testing kit: it runs a function or a small pipeline in this process, without Spark, in milliseconds.
 
 source = TestSource([[{"k": 1}], Abort(), [{"k": 1}], Eof()], "k BIGINT")
 job = hf.Job(None, name="test", storage="memory://test")

@@ -1,4 +1,5 @@
-"""A cluster inside this process: TaskManagers as objects, units of work in turn. No Spark, no network."""
+"""A cluster inside this process: TaskManagers are objects, and units of work run one after the other. No Spark, no
+network."""
 
 import threading
 import time
@@ -48,13 +49,13 @@ log = logger(__name__)
 T = TypeVar("T")
 
 CLOSE_S_MAX = 10.0
-"""Seconds in which all TaskManagers are closed at the end. A TaskManager that still works then, since a user's function
-does not return, is left to itself: nothing ends a thread. A higher value holds up the end for longer."""
+"""Bound in seconds on closing all TaskManagers at the end. A TaskManager that is still busy then, because a user's
+function does not return, is abandoned, since nothing can end a thread. A higher value delays the end."""
 
 
 @dataclass
 class _Hosted:
-    """A TaskManager with everything through which it reaches the world, so that all of it can be cut at once."""
+    """A TaskManager with all objects through which it reaches the outside, so that they can be cut off at once."""
 
     start: ProcessStarter
     store: CutOffStore
@@ -68,7 +69,7 @@ class _Hosted:
         self.dead.set()
 
     def close(self) -> None:
-        """Close the TaskManager; what it cannot let go of stays for a later clean-up."""
+        """Close the TaskManager. Anything that it cannot delete remains for a later clean-up."""
         try:
             self.task_manager.close()
         except Exception as error:
@@ -78,8 +79,8 @@ class _Hosted:
 class LocalCluster:
     """Implements `jobmaster.processes.cluster.Cluster`.
 
-    `kill` ends a TaskManager as SIGKILL would: from any thread, in the middle of its work. From then on it reaches
-    neither store nor JobMaster, and nobody reaches it; its state is let go of in the background.
+    `kill` ends a TaskManager as SIGKILL would: from any thread, in the middle of its work. Afterwards it reaches
+    neither store nor JobMaster, and nobody reaches it; its state is released in the background.
     """
 
     senders = 1
@@ -129,7 +130,7 @@ class LocalCluster:
             self.kill(process.number)
 
     def kill(self, task_manager: int) -> None:
-        """End the TaskManager under that index; do nothing if there is none."""
+        """End the TaskManager with that index; do nothing if there is none."""
         with self._lock:
             found = self._hosted.pop(task_manager, None)
         if found is None:
@@ -139,7 +140,7 @@ class LocalCluster:
         found.start.ended(found.start.process, "killed")
 
     def leave(self, task_manager: int, reason: str = "its machine is to go") -> None:
-        """Tell that the machine of the TaskManager under that index is to go; it works on until `kill`."""
+        """Announce that the machine of the TaskManager with that index will be removed. It works on until `kill`."""
         start = self._hosted[task_manager].start
         start.leaving(start.process, reason)
 
@@ -167,7 +168,7 @@ class LocalCluster:
         return results
 
     def cancel(self, run: RunNumber) -> None:
-        """Units run on the caller's thread: there is nothing to cancel."""
+        """Do nothing: units run on the caller's thread, so there is nothing to cancel."""
 
     def stop(self) -> None:
         with self._lock:
@@ -184,7 +185,7 @@ class LocalCluster:
         close_calls(self._program)
 
     def _close(self, hosted: _Hosted) -> None:
-        """Close a TaskManager in the background, once it has come to the end of its work."""
+        """Close a TaskManager in the background, once it has finished its current work."""
         name = f"holdfast-close-{hosted.start.process.number}"
         thread = threading.Thread(target=hosted.close, name=name, daemon=True)
         thread.start()
@@ -193,7 +194,7 @@ class LocalCluster:
 
 
 class _Reachable:
-    """The JobMaster as a TaskManager reaches it, until it is cut off: then nothing is answered."""
+    """The JobMaster as a TaskManager reaches it, until the TaskManager is cut off; then calls get no answer."""
 
     def __init__(self, gateway: JobMasterGateway) -> None:
         self._gateway = gateway

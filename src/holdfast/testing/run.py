@@ -30,9 +30,9 @@ MakeCluster = Callable[[Program, ObjectStore, ClusterContext, JobMasterGateway],
 def run(
     job: Job, *, store: ObjectStore | None = None, clock: Clock | None = None, **options: Unpack[StartKeywords]
 ) -> Query:
-    """Run a job until everything its sources have is processed and published. Raises `QueryFailed`.
+    """Run a job until everything that its sources have is processed and published. Raises `QueryFailed`.
 
-    `options`: as of `job.start(…)`.
+    `options` are those of `job.start(…)`.
 
     A script that ends with `Eof(drain=True)` drains the job.
     """
@@ -51,11 +51,11 @@ def start(
     on_cluster: Callable[[LocalCluster], None] | None = None,
     **options: Unpack[StartKeywords],
 ) -> Query:
-    """Start a job in this process. `options`: as of `job.start(…)`.
+    """Start a job in this process. `options` are those of `job.start(…)`.
 
-    `store` stands in for the store that the job's URL names, without retries of its own; `clock` for the machine's
-    clock.
-    `on_cluster` is given the cluster before anything runs on it: its `kill(n)` ends TaskManager n at any moment.
+    `store` is used instead of the store that the job's URL names, without retries of its own; `clock` is used instead
+    of the machine's clock.
+    `on_cluster` is called with the cluster before anything runs on it: its `kill(n)` ends TaskManager n at any time.
     """
     used = clock or SystemClock()
     if store is None:
@@ -78,7 +78,7 @@ def start_on(
     cluster: MakeCluster,
     options: StartKeywords | None = None,
 ) -> Query:
-    """Start a job on a cluster that `cluster` makes, once the storage is taken over; `plain` does not retry."""
+    """Start a job on a cluster that `cluster` makes after the storage is taken over. `plain` does not retry."""
     trigger = job.checked(trigger, options or {})
     program = build_program(job.declared, without_spark, job.dead_letters, job.state)
     task_managers = job.task_managers if program.operators else 0

@@ -1,4 +1,4 @@
-"""A scheduler for the changelog on a single thread, with time that is moved by hand: same calls, same order."""
+"""A scheduler for the changelog on a single thread, whose time is advanced by the test: same calls, same order."""
 
 import heapq
 from collections.abc import Callable
@@ -20,12 +20,12 @@ class _Event:
 
 
 class ManualScheduler:
-    """`uploads.scheduling.Scheduler`; lanes have no limit.
+    """Implements `uploads.scheduling.Scheduler`; its lanes have no limit.
 
     Parameters
     ----------
     duration_s
-        Seconds that a call takes in a lane; its effects come at the end of that time.
+        The seconds that a call takes in a lane. Its effects appear at the end of that time.
     """
 
     def __init__(self, duration_s: Callable[[str], float] = lambda lane: 0.0) -> None:
@@ -58,7 +58,7 @@ class ManualScheduler:
         return future.result()
 
     def close(self) -> None:
-        """Do nothing: calls that wait still run when time comes to them."""
+        """Do nothing: waiting calls still run when their time comes."""
 
     def run_until(self, condition: Callable[[], bool]) -> None:
         """Let time pass, from one event to the next, until the condition holds.
@@ -66,14 +66,14 @@ class ManualScheduler:
         Raises
         ------
         RuntimeError
-            Nothing is left that could make the condition true.
+            No call is left that could make the condition true.
         """
         while not condition():
             if not self._step(float("inf")):
-                raise RuntimeError("nothing is left to run, and the condition does not hold")
+                raise RuntimeError("no call is left to run, and the condition does not hold")
 
     def advance(self, seconds: float) -> None:
-        """Let that many seconds pass; calls that fall due meanwhile run."""
+        """Let that many seconds pass; calls that fall due in that time run."""
         until_s = self._now_s + seconds
         while self._step(until_s):
             pass

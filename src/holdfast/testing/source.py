@@ -1,4 +1,4 @@
-"""A source that follows a script: rows, an abort, boundaries at which no checkpoint may be cut, the end."""
+"""A source that follows a script: rows, an abort, batch boundaries that allow or refuse a checkpoint, and the end."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +17,12 @@ ScriptRows = Sequence[Mapping[str, Any]]
 
 
 class Abort:
-    """All TaskManagers are lost here, once; the job goes on from its last checkpoint."""
+    """All TaskManagers are lost here, once; the job then goes on from its last checkpoint."""
 
 
 @dataclass(frozen=True)
 class Eof:
-    """The end; a script without `Eof` ends as well.
+    """The end of the script. A script without `Eof` ends too.
 
     `drain`: the input is complete, as with `available_now(drain=True)`.
     """
@@ -32,7 +32,7 @@ class Eof:
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Set the source's answer at each batch boundary from this row on; the first answer is `AVAILABLE`."""
+    """Sets the source's answer at each batch boundary from this row on. The first answer is `AVAILABLE`."""
 
     availability: SnapshotAvailability
 
@@ -45,10 +45,10 @@ class Aborted(TaskManagerLost):
 
 
 class TestSource(Source):
-    """Each element with rows is a batch of its own: `TestSource([rows, Abort(), rows, Eof()], "k BIGINT")`.
+    """Gives each element with rows as a batch: `TestSource([rows, Abort(), rows, Eof()], "k BIGINT")`.
 
-    Rows are lists of dicts or a `pyarrow.RecordBatch`. For jobs run by `holdfast.testing` only: the script's place
-    is kept in this process.
+    Rows are lists of dicts or a `pyarrow.RecordBatch`. The source works only in jobs run by `holdfast.testing`, because
+    the position in the script is kept in this process.
     """
 
     __test__ = False
@@ -65,7 +65,7 @@ class TestSource(Source):
         self.drains = any(isinstance(step, Eof) and step.drain for step in self._steps)
 
     def availability(self, place: int) -> SnapshotAvailability:
-        """The answer at a place of the script."""
+        """Return the answer at a position in the script."""
         before = bisect_left(self._boundaries, place)
         if before == 0:
             return SnapshotAvailability.AVAILABLE

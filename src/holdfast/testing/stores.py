@@ -1,4 +1,4 @@
-"""Object stores that misbehave as real ones do: requests that fail, lie, take long or land late."""
+"""Object stores that misbehave as real stores do: requests fail, take long, take effect late, or report falsely."""
 
 import random
 import threading
@@ -17,23 +17,24 @@ class Fault(Enum):
     """The way in which a request goes wrong."""
 
     FAIL = auto()
-    """Nothing is done; an I/O error is reported."""
+    """The request is not carried out, and an I/O error is reported."""
     LOST_ANSWER = auto()
     """The request is carried out, but reported as an I/O error."""
     LATE = auto()
-    """`put` and `create`: a time-out is reported; it is done when `land()` is called, if it then can be. Else FAIL."""
+    """`put` and `create`: a time-out is reported, and `land()` carries the request out later, if it is still possible.
+    Other requests: FAIL."""
     FALSE_EXISTS = auto()
-    """`create`: nothing is done, but "exists" is reported. Other requests: FAIL."""
+    """`create`: the request is not carried out, but "exists" is reported. Other requests: FAIL."""
     OWN_EXISTS = auto()
-    """`create`: it is done, but "exists" is reported. Other requests: LOST_ANSWER."""
+    """`create`: the request is carried out, but "exists" is reported. Other requests: LOST_ANSWER."""
 
 
 Decide = Callable[[str, str], Fault | None]
-"""(operation, name) → the fault of this request, or None. May block, to hold a request up."""
+"""A function from (operation, name) to the fault of this request, or None. It may block, to delay a request."""
 
 
 def seeded_faults(seed: int, ratio: float) -> Decide:
-    """Faults at random: each request goes wrong with probability `ratio`. The same seed gives the same sequence."""
+    """Return random faults: each request fails with probability `ratio`. The same seed gives the same sequence."""
     rng = random.Random(seed)
     lock = threading.Lock()
 
@@ -45,7 +46,7 @@ def seeded_faults(seed: int, ratio: float) -> Decide:
 
 
 class FaultyStore:
-    """Treats every request as `decide` says; see `Fault`."""
+    """Treats every request as `decide` says; `Fault` describes the possibilities."""
 
     def __init__(self, inner: ObjectStore, decide: Decide) -> None:
         self.url = inner.url
@@ -55,7 +56,7 @@ class FaultyStore:
         self._late: list[tuple[str, str, bytes]] = []
 
     def land(self) -> int:
-        """Do all the requests that are late, in the order they were made; returns how many there were."""
+        """Carry out all requests that are late, in the order in which they were made; return their number."""
         with self._lock:
             late, self._late = self._late, []
         for operation, name, data in late:
@@ -117,8 +118,8 @@ class FaultyStore:
 class SlowStore:
     """Waits before every request.
 
-    `delay_s` is a number of seconds, or says for (operation, name) how long; `wait` can be replaced by a clock
-    turned by hand.
+    `delay_s` is a number of seconds, or a function of (operation, name) that returns it. `wait` can be replaced by a
+    clock that a test advances.
     """
 
     def __init__(
@@ -161,10 +162,10 @@ class SlowStore:
 
 
 class ThrottledStore:
-    """Every request takes `latency_s`, and all of them share `bytes_per_s` for the bytes that they read and write.
+    """Every request takes `latency_s`, and all requests share `bytes_per_s` for the bytes that they read and write.
 
-    Bytes are under way from the moment they were asked for: the time that the inner store takes is not added.
-    `monotonic` and `wait` can be replaced by a clock turned by hand.
+    The transfer of bytes begins when they are requested, so the time that the inner store takes is not added.
+    `monotonic` and `wait` can be replaced by a clock that a test advances.
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class ThrottledStore:
         self._inner.delete(names)
 
     def _transfer(self, size_bytes: int, asked_s: float) -> None:
-        """Wait as long as the request takes: the latency, then its bytes after the bytes of earlier requests."""
+        """Wait as long as the request takes: the latency, and its bytes after the bytes of earlier requests."""
         with self._lock:
             self._free_at_s = max(self._free_at_s, asked_s + self._latency_s) + size_bytes / self._bytes_per_s
             end_s = self._free_at_s
@@ -221,7 +222,7 @@ class ThrottledStore:
 
 
 class CutOffStore:
-    """Lets everything through until `cut`, and nothing afterwards: so a store looks to a process that was killed."""
+    """Passes all requests on until `cut`, and none afterwards, as for a process that was killed."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.url = inner.url

@@ -1,4 +1,4 @@
-"""Small jobs of the usual kinds over made-up rows: to have compiled all that they call, before a job is in a hurry."""
+"""Small jobs of the usual kinds over generated rows. Running them compiles the kernels that usual jobs call."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ Shape = Callable[[hf.Job, hf.Stream], None]
 
 
 def run_usual_jobs() -> Iterator[None]:
-    """Run the jobs, each with both kinds of state."""
+    """Run the jobs, each with both state backends."""
     for shape in _SHAPES:
         for state in (hf.HashMapState(), hf.RocksDBState()):
             _run(shape, state)
@@ -23,7 +23,7 @@ def run_usual_jobs() -> Iterator[None]:
 
 
 def _run(shape: Shape, state: hf.HashMapState | hf.RocksDBState) -> None:
-    """Run a job over made-up rows; it loses its TaskManagers once, and so restores its tables."""
+    """Run a job over generated rows. It loses its TaskManagers once, so that it also restores its tables."""
     job = hf.Job(None, name="kernels", storage=f"memory://kernels-{uuid.uuid4()}", state=state)
     script = [_rows(0), _rows(0), Abort(), _rows(60), Eof(drain=True)]
     shape(job, job.read(TestSource(script, SCHEMA)).with_watermark("t", "0s"))
