@@ -94,7 +94,7 @@ class Shelf:
         self._folders, self._written = lambda: iter([folder]), None
 
     def ask(self, elsewhere: Elsewhere | None) -> None:
-        """Also ask `elsewhere` for kernels that this machine does not have, and send it kernels compiled here."""
+        """Ask `elsewhere`, too, for kernels that this machine does not have, and send it kernels compiled here."""
         self._elsewhere = elsewhere
 
     def find(self, name: KernelName) -> bytes | None:

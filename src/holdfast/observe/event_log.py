@@ -37,7 +37,7 @@ class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
     is_command: bool
     name: str
     values: dict[str, str]
-    """Its plain values, by name of the field."""
+    """The plain values of its fields, by name."""
 
     def __str__(self) -> str:
         said = ", ".join(f"{name}={value}" for name, value in self.values.items())

@@ -29,7 +29,7 @@ class KnownMetric:
     goes_back: bool = False
     """True for a counter of rows that returns to an earlier value after a loss, as state does: each row counts once."""
     weight: str | None = None
-    """For a mean: the metric by subtask that weights its values."""
+    """The metric by subtask that weights the values of a mean."""
 
 
 def _of_lane(lane: str, objects: str) -> Iterator[KnownMetric]:

@@ -198,7 +198,7 @@ class JobView:
     bad_reasons: tuple[tuple[BadReason, int], ...]
     """The bad rows since the start by source, operator and reason, the most frequent first."""
     hot_keys: Mapping[str, tuple[tuple[str, float], ...]]
-    """By operator: the keys that occur in many of its rows, each with its share of the rows."""
+    """The keys that occur in many rows of an operator, by operator, each with its share of the rows."""
     sink_rows: Mapping[str, int]
     """The rows of committed batches that were staged for each sink since the start."""
     backlog: Mapping[str, int]
