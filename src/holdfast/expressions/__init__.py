@@ -1,12 +1,14 @@
-"""Expressions in Spark's SQL over Arrow batches: the same answers as Spark, or refused by name. Pure.
+"""Expressions in Spark's SQL over Arrow batches. They give the same results as Spark, or are refused by name. Pure.
 
-A text is parsed by sqlglot, bound to a schema once, which finds columns, functions and types, and run for each batch by
-PyArrow's compute functions and NumPy. Errors of values are `pa.ArrowInvalid`, so that the row becomes a bad record.
+sqlglot parses a text. The tree is bound once to a schema, which finds columns, functions and types. PyArrow's compute
+functions and NumPy then evaluate it for each batch. If a value causes an error, `pa.ArrowInvalid` is raised, and the
+row becomes a bad record.
 
 Files in reading order: `declared` (an expression as declared), `bound` (ready to run), `parse`, `nodes` (terms, which
-run), `types`, `binding`, `literals`, `operators`, `table` (of functions); the functions, `arithmetic`, `comparing`,
+run), `types`, `binding`, `literals`, `operators`, `table` (of functions); the functions: `arithmetic`, `comparing`,
 `choosing`, `mathematics`, `texts`, `patterns`, `times`, `units`, `formats`, `nested`, `sets`, `building`, `lambdas`,
-`json_texts`, `digests`; their parts, `conversions` (casts), `reading_texts`, `writing_texts`, `zones`, `lists`,
-`mapping`, `hashing`; `columns` (PySpark's), `failing` (rows for which an expression fails), `conditions` (joined, and
-over other columns), `pruning` with `group_bounds` (groups of rows without one for which a condition is true).
+`json_texts`, `digests`; files that these use: `conversions` (casts), `reading_texts`, `writing_texts`, `zones`,
+`lists`, `mapping`, `hashing`; `columns` (PySpark's), `failing` (finds the rows for which an expression fails),
+`conditions` (joins conditions, and rewrites them for other columns), `pruning` with `group_bounds` (finds groups of
+rows in which a condition is true for no row).
 """

@@ -1,4 +1,4 @@
-"""Arithmetic of whole numbers, floating numbers and decimals: overflow and division by zero as Spark has them."""
+"""Arithmetic of whole numbers, floating-point numbers and decimals, with Spark's overflow and division by zero."""
 
 from collections.abc import Callable
 from decimal import Context, Decimal
@@ -67,7 +67,7 @@ def calculated(binder: Binding, sign: str, left: Term, right: Term, mode: str | 
 
 
 def _tried(checked: Kernel, wrapping: Kernel, sign: str) -> Kernel:
-    """Make a kernel that is null for values that overflow."""
+    """Make a kernel whose result is null for values that overflow."""
 
     def kernel(left: pa.Array, right: pa.Array) -> pa.Array:
         try:
@@ -113,7 +113,7 @@ def _decimals(binder: Binding, sign: str, left: Term, right: Term, mode: str) ->
 
 
 def _without_zero(divisor: Value, mode: str) -> Value:
-    """Return divisors without zeros, which fail in ANSI mode and give null else."""
+    """Return divisors without zeros, which are an error in ANSI mode and give null in other modes."""
     is_decimal = pa.types.is_decimal(divisor.type)
     zero = pc.equal(divisor, pa.scalar(Decimal(0) if is_decimal else 0, divisor.type))
     if mode == "ansi":
@@ -125,7 +125,7 @@ def _without_zero(divisor: Value, mode: str) -> Value:
 
 
 def divided(binder: Binding, left: Term, right: Term, mode: str | None = None) -> Term:
-    """Make `/`, which is a DOUBLE, or a DECIMAL for decimals."""
+    """Make `/`, whose result is a DOUBLE, or a DECIMAL for decimals."""
     timed = times.calculated(binder, "/", left, right)
     if timed is not None:
         return timed
@@ -143,7 +143,7 @@ def divided(binder: Binding, left: Term, right: Term, mode: str | None = None) -
 
 
 def _needed(first: Value, second: Value, mode: str) -> Value:
-    """Check divisors where there is a dividend: null divided by zero is null."""
+    """Check only divisors that have a dividend, since null divided by zero is null."""
     if mode != "ansi" or (isinstance(first, pa.Scalar) and first.is_valid) or not _has_nulls(first):
         return _without_zero(second, mode)
     return _without_zero(pc.if_else(pc.is_valid(first), second, None), mode)
@@ -176,7 +176,7 @@ def _decimal_quotient(binder: Binding, left: Term, right: Term, mode: str) -> Te
 
 
 def _quotient(one: object, other: object, scale: int, shift: int) -> int:
-    """Divide two decimals as whole numbers, towards zero, at `shift` further digits."""
+    """Divide two decimals as whole numbers, rounded towards zero, with `shift` more digits."""
     assert isinstance(one, Decimal) and isinstance(other, Decimal)
     top = int(_EXACT.scaleb(one, Decimal(scale))) * 10 ** (shift - scale if shift >= scale else 0)
     bottom = int(_EXACT.scaleb(other, Decimal(-int(other.as_tuple().exponent))))
@@ -308,7 +308,7 @@ def positive_of(_: Binding, node: Term) -> Term:
 
 
 def _known(binder: Binding, node: Term) -> Term:
-    """Return a null as a DOUBLE."""
+    """Return a null of unknown type as a DOUBLE, and other terms unchanged."""
     return cast(node, pa.float64(), binder.settings) if pa.types.is_null(node.type) else node
 
 

@@ -1,4 +1,4 @@
-"""Binding of a parsed tree to a schema: columns and functions are found, types are brought together."""
+"""Binding of a parsed tree to a schema: it finds columns and functions, and casts values to common types."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -66,14 +66,14 @@ class Binder:
         self.schema = schema
         self.settings = settings
         self.reads: set[str] = set()
-        """Columns of the schema that the bound trees read."""
+        """The columns of the schema that the bound trees read."""
         self.parameters: dict[str, Term] = {}
         """The parameters of the lambdas around the tree that is being bound."""
         self._known: dict[exp.Expression, SharedTerm] = {}
-        """The terms of parts outside of lambdas: a part that stands there twice is one term."""
+        """The terms of parts outside of lambdas: a part that occurs twice becomes a single term."""
 
     def bound(self, tree: exp.Expression) -> Term:
-        """Return the node of a tree. Raises `ExpressionRefused`."""
+        """Return the term of a tree. Raises `ExpressionRefused`."""
         if self.parameters:
             return self._bound(tree)
         if tree not in self._known:
@@ -91,7 +91,7 @@ class Binder:
         raise ExpressionRefused(f"{_shown(tree)} is not supported in expressions; use transform(…)")
 
     def column(self, parts: Sequence[str]) -> Term:
-        """Return the node of a column, or of a field within it."""
+        """Return the term of a column, or of a field within it."""
         first, *fields = parts
         node: Term = self.parameters[first] if first in self.parameters else self._column(first)
         for name in fields:
@@ -121,7 +121,7 @@ class Binder:
         return Term(kind, run, name=name)
 
     def fitted(self, node: Term, kind: str, place: str) -> Term:
-        """Cast an argument to the type that a function takes, where Spark does so by itself."""
+        """Cast an argument to the type that a function takes, if Spark does this implicitly."""
         if kind in _ASIS or pa.types.is_null(node.type):
             return node if kind not in _CASTS else cast(node, _CASTS[kind], self.settings)
         is_text = node.type == pa.string()
@@ -166,7 +166,7 @@ class Binder:
         return kind in ("date", "timestamp") and is_time(found)
 
     def together(self, nodes: Sequence[Term], place: str) -> list[Term]:
-        """Cast nodes to their common type."""
+        """Cast terms to their common type."""
         kind: pa.DataType | None = pa.null()
         for node in _texts_last(nodes):
             wider = None if kind is None else common_type(kind, node.type, self.settings.ansi)
@@ -222,7 +222,7 @@ def _cast(binder: Binder, tree: exp.Cast) -> Term:
     literal = tree.this if isinstance(tree.this, exp.Literal) else None
     kind = type_of_sql(tree.to)
     if literal is not None and not literal.is_string and not tree.args.get("safe") and is_number(kind):
-        with suppress(ExpressionRefused, pa.ArrowInvalid):  # A number that its type does not hold is cast as others.
+        with suppress(ExpressionRefused, pa.ArrowInvalid):  # a number outside its type's range is cast like others
             return number(literal.this, kind)
     node = binder.bound(tree.this)
     return cast(node, kind, binder.settings, "try" if tree.args.get("safe") else None)
@@ -265,11 +265,11 @@ def _call(binder: Binder, tree: exp.Anonymous) -> Term:
 
 _WITH_UNITS = {"dateadd", "timestampadd", "datediff", "timestampdiff", "date_diff", "date_add"}
 _TRIMS = {"btrim": "trim_of", "ltrim": "ltrim_of", "rtrim": "rtrim_of"}
-"""Functions that take the removed characters as well: `btrim` behind the text, the others before it."""
+"""The functions that also take the characters to remove. `btrim` takes them after the text, the others before it."""
 
 
 def _decoded(binder: Binder, given: Sequence[Term]) -> Term:
-    """Make `decode(value, search, result, …, default)`, for which null equals null."""
+    """Make `decode(value, search, result, …, default)`, in which null equals null."""
     value, *rest = given
     default = [rest.pop()] if len(rest) % 2 else [null_of(pa.null())]
     conditions = [operators.is_same(binder, value, each) for each in rest[::2]]

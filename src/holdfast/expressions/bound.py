@@ -12,11 +12,11 @@ from holdfast.expressions.parse import parsed
 from holdfast.expressions.table import FUNCTIONS
 
 _LOADED = (building, digests, formats, json_texts, lambdas, mathematics, patterns, sets, texts)
-"""Modules whose functions are in the table because they are loaded."""
+"""Modules that are loaded so that their functions are in the table."""
 
 
 class BoundExpression:
-    """An expression over rows of a schema. Processes that get it bind it once more, when they load it."""
+    """An expression over rows of a schema. A process that receives it binds the text again."""
 
     def __init__(self, text: str, settings: SqlSettings, schema: pa.Schema, tree: Any = None) -> None:
         self.text = text
@@ -42,12 +42,12 @@ class BoundExpression:
 
     @property
     def fails(self) -> bool:
-        """True if there are rows for which it fails."""
+        """Return True if there are rows for which it fails."""
         return self._node.fails
 
     @property
     def tree(self) -> Any:
-        """The tree of the text, in which a text that is the name of a column is that column."""
+        """Return the tree of the text; a text that is the name of a column becomes that column."""
         if self.text in self._schema.names:
             return exp.Column(this=exp.to_identifier(self.text, quoted=True))
         return parsed(self.text) if self._tree is None else self._tree
@@ -57,7 +57,7 @@ class BoundExpression:
         return self._settings
 
     def __call__(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return the value for each row. Raises `pa.ArrowInvalid` if there is a row for which it fails."""
+        """Return the value for each row. Raises `pa.ArrowInvalid` if it fails for a row."""
         return array_of(self._node.run(Scope(rows.column, rows.num_rows)), rows.num_rows)
 
     def __reduce__(self) -> "tuple[Any, tuple[str, SqlSettings, pa.Schema, Any]]":

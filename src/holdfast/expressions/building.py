@@ -1,4 +1,4 @@
-"""Arrays and maps that are built of others: joined, made of entries or of texts, counted."""
+"""Functions that build arrays and maps: from other arrays and maps, from entries, from texts, and by counting."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -17,11 +17,11 @@ from holdfast.expressions.times import text_constant
 from holdfast.expressions.types import is_integer, type_name, wider_number
 
 SEQUENCE_ITEMS_MAX = 10_000_000
-"""Items of the arrays of `sequence` in a batch. A higher value makes longer arrays in more memory."""
+"""Bound on the items of all arrays that `sequence` makes for a batch. A higher value needs more memory."""
 
 
 def joined_arrays(binder: Binding, given: Sequence[Term]) -> Term:
-    """Make `concat` of arrays: null if one of them is."""
+    """Make `concat` of arrays: the result is null if one of them is null."""
     arrays = binder.together(given, "concat")
     if not pa.types.is_list(arrays[0].type):
         raise ExpressionRefused(f"concat of {type_name(arrays[0].type)}; expected arrays, or texts")
@@ -39,7 +39,7 @@ def _joined(*arrays: pa.Array) -> pa.Array:
 
 
 def map_of_lists(lists: pa.Array) -> pa.Array:
-    """Return lists of keys and values as maps. Raises `pa.ArrowInvalid` for a key that is null, or is there twice."""
+    """Return lists of keys and values as maps. Raises `pa.ArrowInvalid` if a key is null or occurs twice."""
     entries, missing = lists.flatten(), lists.is_null()
     keys, values = entries.field(0), entries.field(1)
     if keys.null_count:

@@ -1,6 +1,6 @@
-"""Conditions: three-valued AND, OR and NOT, CASE, and values that are taken only where they are needed.
+"""Conditions: three-valued AND, OR and NOT, CASE, and values that are computed only for the rows that need them.
 
-A part that may fail runs over the rows that need it alone, so that `CASE WHEN b <> 0 THEN a / b END` fails for no row.
+A part that may fail runs only over the rows that need it, so that `CASE WHEN b <> 0 THEN a / b END` fails for no row.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from holdfast.expressions.types import type_name
 
 
 def condition(node: Term, place: str) -> Term:
-    """Return the node as a condition. Raises `ExpressionRefused` if it is no boolean."""
+    """Return the term as a condition. Raises `ExpressionRefused` if it is no boolean."""
     if pa.types.is_null(node.type):
         return null_of(pa.bool_())
     if node.type != pa.bool_():
@@ -104,7 +104,7 @@ def _true(found: Value) -> Value:
 
 
 def _scattered(parts: Sequence[tuple[pa.Array, Term]], rows: Scope, kind: pa.DataType) -> pa.Array:
-    """Run each node over its own rows alone; rows of none are null."""
+    """Run each term over its own rows only; rows that belong to no term are null."""
     arrays, places = [], []
     for where, node in parts:
         chosen_rows = np.flatnonzero(where.to_numpy(zero_copy_only=False))

@@ -1,4 +1,4 @@
-"""PySpark's `Column` as a text in Spark's SQL: its tree, in the JVM or of Spark Connect's client, is read node by node.
+"""PySpark's `Column` as a text in Spark's SQL. Its tree, in the JVM or in Spark Connect's client, is read node by node.
 
 PySpark is not imported.
 """
@@ -39,7 +39,7 @@ _REFUSED = "is not supported in expressions; use transform(…)"
 
 
 def text_of(column: Any) -> str:
-    """Return the text of a column. Raises `ExpressionRefused` for parts that have none, such as functions of Python."""
+    """Return the text of a column. Raises `ExpressionRefused` for parts without a text, such as Python functions."""
     classic = getattr(column, "_jc", None)
     return _connect(column._expr) if classic is None else _classic(classic.node())
 
@@ -181,7 +181,7 @@ def _floating(value: float) -> str:
 
 
 def _decimal(value: Any, _: Any) -> str:
-    """Write a decimal, which has at least ten digits, as the server of Spark Connect takes it."""
+    """Write a decimal in the form that the server of Spark Connect uses, with a precision of at least ten digits."""
     scale = max(0, -int(value.as_tuple().exponent))
     digits = max(len(value.as_tuple().digits), scale, 10)
     return f"CAST({value:f}BD AS DECIMAL({digits},{scale}))"

@@ -1,4 +1,4 @@
-"""Comparisons as Spark makes them: NaN equals NaN and is above every number, -0.0 equals 0.0, texts go by bytes."""
+"""Comparisons with Spark's rules: NaN equals NaN and is above every number, -0.0 equals 0.0, texts compare by bytes."""
 
 from collections.abc import Callable, Sequence
 
@@ -40,11 +40,11 @@ _TO_NUMBER: dict[str, Kernel] = {
     "gt": lambda left, right: pc.invert(pc.less_equal(left, right)),
     "ge": lambda left, right: pc.invert(pc.less(left, right)),
 }
-"""Comparisons of floating numbers with a number on the right that is not NaN."""
+"""Comparisons of floating-point numbers whose right side is a number other than NaN."""
 
 
 def compared(binder: Binding, how: str, left: Term, right: Term) -> Term:
-    """Make a comparison. Raises `ExpressionRefused` for types that are not compared."""
+    """Make a comparison. Raises `ExpressionRefused` for types that cannot be compared."""
     left, right = binder.together([left, right], f"the comparison {how}")
     if pa.types.is_null(left.type):
         return null_of(pa.bool_())
@@ -70,7 +70,7 @@ equal, unequal, less, most, greater, least_of = (_comparison(each) for each in (
 
 @function("equal_null", "any, any")
 def is_same(binder: Binding, left: Term, right: Term) -> Term:
-    """Make `<=>`: nulls are equal."""
+    """Make `<=>`, for which nulls are equal."""
     left, right = binder.together([left, right], "the comparison <=>")
     if pa.types.is_null(left.type):
         return constant(pa.scalar(True))

@@ -1,4 +1,4 @@
-"""Conditions as trees: joined by AND and OR, and over the columns from which others are taken."""
+"""Conditions as trees: they are joined by AND and OR, and rewritten for the columns from which others are computed."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -18,9 +18,9 @@ def any_true(conditions: Sequence[Any]) -> Any:
 
 
 def over_columns(condition: Any, column_of: Callable[[str], str | None]) -> Any:
-    """Return a condition over other columns, as far as its columns are those; None if nothing of it is.
+    """Return the parts of a condition that can be rewritten for other columns; None if there are no such parts.
 
-    `column_of`: the column that a name stands for, or None.
+    `column_of` returns the other column for a name, or None if there is none.
     """
     if isinstance(condition, exp.Paren):
         return over_columns(condition.this, column_of)
@@ -44,7 +44,7 @@ def over_columns(condition: Any, column_of: Callable[[str], str | None]) -> Any:
 
 
 def column_alone(tree: Any) -> str | None:
-    """Return the name of the column that a tree is, perhaps with an alias; None if it is none."""
+    """Return the name of the column if a tree is only a column, perhaps with an alias; None for other trees."""
     tree = tree.this if isinstance(tree, exp.Alias) else tree
     return str(tree.name) if isinstance(tree, exp.Column) and len(tree.parts) == 1 else None
 

@@ -1,5 +1,5 @@
-"""Casts between Spark's types, in three modes: ANSI (a value without a result fails), `try_cast` (it is null), and
-Spark's older mode (null, and whole numbers wrap around)."""
+"""Casts between Spark's types, in three modes: ANSI (a value that cannot be cast fails), `try_cast` (it becomes null),
+and Spark's older mode (it becomes null, and whole numbers wrap around)."""
 
 from typing import Literal
 
@@ -31,7 +31,7 @@ def mode_of(settings: SqlSettings) -> CastMode:
 
 
 def cast(node: Term, wanted: pa.DataType, settings: SqlSettings, mode: CastMode | None = None) -> Term:
-    """Make the node that casts the values of another. Raises `ExpressionRefused` if there is no such cast."""
+    """Make the term that casts the values of another. Raises `ExpressionRefused` if there is no such cast."""
     if node.type == wanted:
         return node
     if pa.types.is_null(node.type):
@@ -44,7 +44,7 @@ def cast(node: Term, wanted: pa.DataType, settings: SqlSettings, mode: CastMode 
 
 
 def may_fail(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether there are values for which the cast has no result."""
+    """Return whether the cast fails for some values."""
     if pa.types.is_nested(found):
         return True
     if wanted in (pa.string(), pa.binary()) or (found == pa.bool_() and not pa.types.is_decimal(wanted)):
@@ -55,7 +55,7 @@ def may_fail(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def kernel_for(found: pa.DataType, wanted: pa.DataType, mode: CastMode, zone: str) -> Kernel:
-    """Return the kernel of a cast. Raises `ExpressionRefused` if Spark, or this engine, does not have it."""
+    """Return the kernel of a cast. Raises `ExpressionRefused` if Spark or Holdfast does not have it."""
     if found == wanted:
         return lambda array: array
     if pa.types.is_null(found):
@@ -131,7 +131,7 @@ def _whole_in_range(array: pa.Array, wanted: pa.DataType, mode: CastMode) -> pa.
 
 
 def _wrapped(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Keep the low bits, as Java does for numbers that are too large."""
+    """Keep the low bits of numbers that are too large, as Java does."""
     if not pa.types.is_decimal(array.type):
         return pc.cast(array, wanted, safe=False)
     modulus = 1 << _BITS[wanted]
@@ -169,11 +169,11 @@ def _floating_to_whole(wanted: pa.DataType, mode: CastMode) -> Kernel:
 
 
 def to_decimal(found: pa.DataType, wanted: pa.DataType, mode: CastMode) -> Kernel:
-    """Return the kernel that rounds half up to the digits of a decimal; values with more before the point fail."""
+    """Return the kernel that rounds half up to a decimal's scale. Values with too many digits before the point fail."""
 
     def kernel(array: pa.Array) -> pa.Array:
         if pa.types.is_floating(array.type):
-            finite = pc.if_else(pc.is_finite(array), array, None)  # NaN and infinity are null in ANSI mode, too
+            finite = pc.if_else(pc.is_finite(array), array, None)  # NaN and infinity become null even in ANSI mode
             return reading_texts.read_decimals(writing_texts.written_floats(finite), wanted, mode)
         scale = array.type.scale if pa.types.is_decimal(array.type) else 0
         room = max(wanted.scale, scale)
@@ -188,7 +188,7 @@ def to_decimal(found: pa.DataType, wanted: pa.DataType, mode: CastMode) -> Kerne
 
 
 def fitted_decimal(array: pa.Array, wanted: pa.DataType, mode: CastMode) -> pa.Array:
-    """Round decimals of 256 bits to the wanted scale, half up; values with too many digits fail, or are null."""
+    """Round decimals of 256 bits half up to the wanted scale. Values with too many digits fail or become null."""
     if array.type.scale > wanted.scale:
         array = pc.round(array, wanted.scale, "half_towards_infinity")
     bound = pa.scalar(10 ** (wanted.precision - wanted.scale), pa.decimal256(76, 0))

@@ -1,4 +1,4 @@
-"""Expressions as a user declares them. Jobs without expressions load no parser: a text is parsed when it is needed."""
+"""Expressions as a user declares them. A text is parsed only when it is needed: other jobs do not load the parser."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,21 +11,21 @@ from holdfast.errors import SettingsError
 from holdfast.expressions.nodes import ExpressionRefused, SqlSettings
 
 SPARK_4 = SqlSettings()
-"""The settings that Spark 4 has unless they are changed, in UTC."""
+"""The default settings of Spark 4, in UTC."""
 
 
 @dataclass(frozen=True)
 class SqlExpression:
-    """An expression in Spark's SQL. A text that is the name of a column is that column, whatever it looks like."""
+    """An expression in Spark's SQL. A text that is the name of a column means that column, whatever its characters."""
 
     text: str
     settings: SqlSettings = SPARK_4
     given: Any = field(default=None, compare=False)
-    """The tree of the text where it is known already: a part of a query."""
+    """The tree of the text if it is already known, because the expression is a part of a query."""
 
     @cached_property
     def tree(self) -> Any:
-        """The tree of sqlglot. Raises `ExpressionRefused`."""
+        """Return sqlglot's tree. Raises `ExpressionRefused`."""
         if self.given is not None:
             return self.given
         from holdfast.expressions.parse import parsed
@@ -34,7 +34,7 @@ class SqlExpression:
 
     @property
     def name(self) -> str | None:
-        """The name that the text gives to its value: an alias, or the last field of `a.b`; None if it gives none."""
+        """Return the name that the text gives its value: an alias, or the last field of `a.b`; None if it has none."""
         from holdfast.expressions.parse import name_of
 
         try:
@@ -54,13 +54,13 @@ class SqlExpression:
 
 @dataclass(frozen=True)
 class MaskedColumn:
-    """A column, null where a condition is not true: for aggregates of the rows that have it."""
+    """A column whose values are null unless a condition is true: for aggregates over the rows that meet it."""
 
     condition: SqlExpression
     column: str
 
     def bound(self, schema: pa.Schema) -> "BoundMask":
-        """Return it over rows of a schema. Raises `ExpressionRefused`."""
+        """Return the column bound to a schema. Raises `ExpressionRefused`."""
         if self.column not in schema.names:
             raise ExpressionRefused(f"there is no column {self.column!r} in its input ({', '.join(schema.names)})")
         made = self.condition.bound(schema)
@@ -74,7 +74,7 @@ class MaskedColumn:
 
 @dataclass(frozen=True)
 class BoundMask:
-    """A masked column over rows of a schema."""
+    """A masked column, bound to a schema."""
 
     condition: Any
     column: str
@@ -86,7 +86,7 @@ class BoundMask:
 
     @property
     def fails(self) -> bool:
-        """True if there are rows for which it fails."""
+        """Return True if there are rows for which its condition fails."""
         return bool(self.condition.fails)
 
     def __call__(self, rows: pa.RecordBatch) -> pa.Array:
@@ -102,7 +102,7 @@ Given = Any
 
 
 def settings_of(spark: Any) -> SqlSettings:
-    """Return the settings of a Spark session on which answers depend; those of Spark 4 without a session."""
+    """Return the settings of a Spark session that change results; without a session, the defaults of Spark 4."""
     if spark is None:
         return SPARK_4
     return SqlSettings(
@@ -112,7 +112,7 @@ def settings_of(spark: Any) -> SqlSettings:
 
 
 def declared(given: Given, settings: SqlSettings, place: str) -> Any:
-    """Return an expression as it is declared: PyArrow's own stay as they are. Raises `SettingsError`."""
+    """Return an expression as it is declared; PyArrow's own expressions are unchanged. Raises `SettingsError`."""
     if isinstance(given, pc.Expression):
         return given
     if isinstance(given, SqlExpression):

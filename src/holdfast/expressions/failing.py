@@ -1,4 +1,4 @@
-"""Rows for which an expression fails, set apart from those for which it does not."""
+"""Separation of the rows for which an expression fails from the other rows."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,13 +6,14 @@ from typing import Any
 import pyarrow as pa
 
 VALUE_ERRORS = (pa.ArrowInvalid, pa.lib.ArrowIndexError, pa.ArrowCapacityError)
-"""Errors of PyArrow that depend on the values of a row, not on the types of its columns."""
+"""The errors of PyArrow that depend on the values of a row, and not on the types of its columns."""
 
 
 def in_parts(rows: pa.RecordBatch, fn: Callable[[pa.RecordBatch], Any]) -> tuple[list[Any], dict[int, str]]:
-    """Call a function with rows; where it fails, with halves of them, down to single rows.
+    """Call a function with rows. If it fails, call it with halves of the rows, down to single rows.
 
-    Return its results in order, without the rows for which it fails, and these by their numbers, each with the reason.
+    Returns the results in order, without the rows for which the function fails, and the numbers of these rows, each
+    with the reason.
     """
     found: list[Any] = []
     failed: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Patterns of dates and times (`yyyy-MM-dd HH:mm:ss`): texts from times, and times from texts."""
+"""Patterns of dates and times (`yyyy-MM-dd HH:mm:ss`), which turn times into texts, and texts into times."""
 
 import re
 
@@ -66,7 +66,7 @@ def _named(names: pa.Array, places: pa.Array, short: bool) -> pa.Array:
 
 
 def _writer(token: str, pattern: str):  # type: ignore[no-untyped-def]
-    """Return the kernel that writes a letter of a pattern from local times."""
+    """Return the kernel that writes the part of local times for a letter of a pattern."""
     letter, width = token[0], len(token)
     numbers = {"M": pc.month, "d": pc.day, "H": pc.hour, "h": _hour12, "m": pc.minute, "s": pc.second}
     if letter == "y" and width == 4:
@@ -89,7 +89,7 @@ def _writer(token: str, pattern: str):  # type: ignore[no-untyped-def]
 
 
 def written(binder: Binding, node: Term, pattern: str) -> Term:
-    """Make the node of the texts of times in a pattern."""
+    """Make the term that writes times as texts in a pattern."""
     parts = []
     for token in _tokens(pattern):
         text = _literal(token)
@@ -134,7 +134,7 @@ _DIGITS = {
 
 
 def _shape(pattern: str) -> tuple[str, set[str]]:
-    """Return the regular expression of a pattern, with a group for each letter."""
+    """Return the regular expression of a pattern, which has a group for each letter, and the letters."""
     made, letters = "", set()
     for token in _tokens(pattern):
         text = _literal(token)
@@ -156,7 +156,10 @@ def _shape(pattern: str) -> tuple[str, set[str]]:
 
 
 def read(binder: Binding, node: Term, pattern: str, mode: str) -> Term:
-    """Make the node of the local times of texts in a pattern. `mode`: "ansi" fails, else other texts are null."""
+    """Make the term that reads local times from texts in a pattern.
+
+    With `mode` "ansi" other texts fail; in other modes they give null.
+    """
     shape, letters = _shape(pattern)
 
     def kernel(array: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Bounds of the values of columns in groups of rows, as files store them. Loads no parser."""
+"""Bounds of the values of columns in groups of rows, as files store them. This module loads no parser."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 GroupFlags = npt.NDArray[np.bool_]
-"""A flag for each group."""
+"""An array with a flag for each group."""
 
 
 @dataclass(frozen=True)
 class ValueBounds:
-    """The least and the greatest value of a column in each group, null if unknown or if all are null; and the number of
-    nulls in each group, -1 if unknown."""
+    """The least and greatest value of a column in each group, null if unknown or if all values are null; and the number
+    of nulls in each group, -1 if unknown."""
 
     least: pa.Array
     greatest: pa.Array

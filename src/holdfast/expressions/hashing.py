@@ -1,4 +1,4 @@
-"""Spark's hashes of columns: Murmur3 (x86, 32 bits) and XXH64; each value takes the hash before it as its seed."""
+"""Spark's hashes of columns: Murmur3 (x86, 32 bits) and XXH64. Each value's hash is the seed for the next column."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ _P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 
 
 def _numbers(array: pa.Array) -> tuple[np.ndarray, int] | None:
-    """Return values as whole numbers, with their width in bits as Spark hashes them; None for texts."""
+    """Return values as whole numbers, with the width in bits with which Spark hashes them; None for texts."""
     kind = array.type
     if pa.types.is_null(kind):
         return np.zeros(len(array), np.int32), 32
@@ -69,7 +69,7 @@ def _finished(state: Any, length: int) -> Any:
 
 
 def _murmur3_bytes(data: bytes, seed: int) -> int:
-    """Spark mixes each byte behind the last four by itself, as a signed number."""
+    """Return Murmur3 of bytes. Spark mixes each byte after the last group of four separately, as a signed number."""
     with np.errstate(over="ignore"):
         state = np.uint32(seed)
         whole = len(data) - len(data) % 4

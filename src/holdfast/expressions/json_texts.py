@@ -25,7 +25,7 @@ def _refuse_constant(text: str) -> Any:
 
 
 class _Doubled(Exception):
-    """An object with a name twice, of which Spark's functions take the first, the last, or both."""
+    """An object has a name twice. Some of Spark's functions then take the first value, others the last, or both."""
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ _MISSING = object()
 
 
 def _decoded(text: str) -> Any:
-    """Return the value at the start of a text, as Jackson reads it; `_MISSING` if it is no JSON."""
+    """Return the value at the start of a text, as Jackson reads it; `_MISSING` if the text is not JSON."""
     try:
         return _DECODER.raw_decode(text.lstrip(" \t\r\n"))[0]
     except _Doubled:
@@ -169,7 +169,7 @@ def _schema(text: str) -> pa.DataType:
 
 
 def _items(value: Any, read: Callable[[Any], Any]) -> list[Any] | None:
-    """Read a list; it is null as a whole if an item has another type."""
+    """Read a list. The list is null if an item has another type."""
     if not isinstance(value, list):
         return None
     made = [None if each is None else read(each) for each in value]
@@ -178,7 +178,7 @@ def _items(value: Any, read: Callable[[Any], Any]) -> list[Any] | None:
 
 
 def _reader(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return what reads a value of a type; values of other types are null."""
+    """Return the function that reads a value of a type; values of other types become null."""
     types = pa.types
     if types.is_struct(kind):
         readers = {each.name: _reader(each.type) for each in kind}

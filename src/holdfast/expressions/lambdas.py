@@ -1,4 +1,4 @@
-"""Higher-order functions over arrays: the lambda runs once over the items of all rows."""
+"""Higher-order functions over arrays: the lambda runs once, over the items of all rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ SUPPORTED = (
     "zip_with", "aggregate", "reduce",
 )  # fmt: skip
 AGGREGATE_ITEMS_MAX = 100_000
-"""Items of an array that `aggregate` goes over, one after the other. A higher value takes longer for a single row."""
+"""Bound on an array's items in `aggregate`, which processes them in turn. A higher value lets a row take longer."""
 
 
 def bound(binder: Binding, name: str, given: Sequence[exp.Expression]) -> Term:
@@ -51,7 +51,10 @@ def bound(binder: Binding, name: str, given: Sequence[exp.Expression]) -> Term:
 
 
 def _body(binder: Binding, tree: exp.Lambda, kinds: Sequence[pa.DataType], name: str) -> tuple[Term, tuple[str, ...]]:
-    """Return the term of a lambda, and the columns that its parameters read. `kinds`: of the parameters, at most."""
+    """Return the term of a lambda, and the columns that its parameters read.
+
+    `kinds` are the types of the parameters; a lambda may have fewer.
+    """
     names = [each.name for each in tree.expressions]
     if len(names) > len(kinds):
         raise ExpressionRefused(f"the lambda of {name} takes {len(names)} parameters; that is too many")
@@ -97,7 +100,7 @@ def _filter(array: Term, body: Term, item: str, place: str) -> Term:
 
 
 def _quantified(name: str, array: Term, body: Term, item: str, place: str) -> Term:
-    """Make `exists` or `forall`: null where no item decides and the lambda gave null for an item."""
+    """Make `exists` or `forall`. The result is null if no item decides and the lambda returned null for an item."""
     decides = name != "forall"
 
     def run(rows: Scope) -> Value:
@@ -142,7 +145,7 @@ def _over_map(binder: Binding, name: str, node: Term, tree: exp.Lambda) -> Term:
 
 
 def _zip_with(binder: Binding, given: Sequence[exp.Expression]) -> Term:
-    """Make `zip_with`: the shorter array goes on with nulls."""
+    """Make `zip_with`. The shorter array is filled up with nulls."""
     if len(given) != 3 or not isinstance(given[2], exp.Lambda) or len(given[2].expressions) != 2:
         raise ExpressionRefused("zip_with: expected two arrays and a lambda, such as (x, y) -> x + y")
     arrays = [binder.bound(each) for each in given[:2]]
@@ -170,7 +173,7 @@ def _zip_with(binder: Binding, given: Sequence[exp.Expression]) -> Term:
 
 
 def _aggregated(binder: Binding, name: str, given: Sequence[Any]) -> Term:
-    """Make `aggregate`: the lambda takes the value so far and an item, for all rows at once, item by item."""
+    """Make `aggregate`. The lambda takes the value so far and an item, for all rows at once, item after item."""
     if len(given) not in (3, 4) or not all(isinstance(each, exp.Lambda) for each in given[2:]):
         raise ExpressionRefused(
             f"{name}: expected an array, a start and a lambda, such as {name}(items, 0, (a, x) -> a + x)"

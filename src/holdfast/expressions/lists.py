@@ -1,4 +1,4 @@
-"""Arrays of lists in a plain layout: their items, their offsets, and lists with other items."""
+"""Arrow arrays of lists in a plain layout: their items, their offsets, and lists with other items."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 
 
 def offsets_of(array: pa.Array) -> np.ndarray:
-    """Return offsets into `array.flatten()`: null lists have no items there."""
+    """Return offsets into `array.flatten()`, which has no items for null lists."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
 

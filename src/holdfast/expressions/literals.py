@@ -21,7 +21,7 @@ _UNITS_US = {
 
 
 def number(text: str, kind: pa.DataType | None = None) -> Term:
-    """Return the node of a number: INT or BIGINT; with a point DECIMAL, with an exponent DOUBLE."""
+    """Return the term of a number: INT or BIGINT; DECIMAL if it has a point, DOUBLE if it has an exponent."""
     if kind is not None and pa.types.is_floating(kind):
         return constant(pa.scalar(float(text), kind))
     if kind is not None and is_integer(kind):
@@ -55,7 +55,7 @@ def text_of_literal(tree: exp.Expression) -> str:
 
 
 def interval(tree: exp.Interval) -> Term:
-    """Return the node of an interval: of months and years, or of shorter units; Spark does not mix them either."""
+    """Return the term of an interval: of months and years, or of shorter units. Spark does not mix them either."""
     unit = tree.args.get("unit")
     this = tree.this
     text = this.name if isinstance(this, exp.Literal) else f"-{this.this.name}" if isinstance(this, exp.Neg) else None

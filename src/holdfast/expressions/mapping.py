@@ -1,4 +1,4 @@
-"""Functions over values one by one: each distinct value is calculated once, each distinct setting takes its rows."""
+"""Python functions over values: each distinct value is computed once, and rows with equal settings run together."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +11,14 @@ from holdfast.expressions.nodes import Scope, Term, Value, applied, array_of
 
 
 def mapped(array: pa.Array, fn: Callable[[Any], Any], kind: pa.DataType) -> pa.Array:
-    """Apply a function of Python to each distinct value that is not null."""
+    """Apply a Python function to each distinct value that is not null."""
     distinct = array.unique()
     made = pa.array([None if each is None else fn(each) for each in distinct.to_pylist()], kind)
     return made.take(pc.index_in(array, distinct))
 
 
 def mapping(fn: Callable[..., Any], kind: pa.DataType) -> Callable[..., pa.Array]:
-    """Make a kernel from a function of Python; it is null where an argument is."""
+    """Make a kernel from a Python function. Its result is null if an argument is null."""
 
     def kernel(*arrays: pa.Array) -> pa.Array:
         if len(arrays) == 1:
@@ -42,7 +42,7 @@ def with_settings(
     fails: bool = False,
     costly: bool = False,
 ) -> Term:
-    """Make a node whose kernel takes an array, and settings as values of Python: one run for each distinct setting."""
+    """Make a term whose kernel takes an array, and settings as Python values; it runs once per distinct setting."""
 
     def over(array: Value, *given: Value) -> pa.Array:
         count = next(len(each) for each in (array, *given) if not isinstance(each, pa.Scalar))

@@ -19,7 +19,7 @@ DOUBLE = pa.float64()
 
 
 def _numpy(names: str, fn: Callable[..., Any], count: int = 1, null_if: Callable[..., Any] | None = None) -> None:
-    """Put a function of doubles into the table. `null_if`: the values for which it is null."""
+    """Add a function of doubles to the table. `null_if` selects the values for which the result is null."""
 
     def kernel(*arrays: pa.Array) -> pa.Array:
         values = [pc.fill_null(each, 1.0).to_numpy(zero_copy_only=False) for each in arrays]
@@ -69,7 +69,7 @@ _numpy("hypot", np.hypot, 2)
 
 
 def _power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """Return powers as Java does: 1 to the power of NaN, and of infinity, is NaN."""
+    """Return powers as Java does: 1 to the power of NaN or of infinity is NaN."""
     found = np.power(base, exponent)
     return np.where((np.abs(base) == 1) & ~np.isfinite(exponent), np.nan, found)
 

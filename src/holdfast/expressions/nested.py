@@ -24,7 +24,7 @@ from holdfast.expressions.types import is_integer, type_name
 
 
 def field_of(binder: Binding, node: Term, name: str) -> Term:
-    """Make the node of a field of a struct, or of the value of a key of a map."""
+    """Make the term of a field of a struct, or of the value of a key of a map."""
     kind = node.type
     if pa.types.is_map(kind):
         return value_of(binder, node, constant(pa.scalar(name)))
@@ -74,7 +74,7 @@ def _item(binder: Binding, node: Term, place: Term, from_one: bool, fails: bool)
 
 
 def value_of(binder: Binding, node: Term, key: Term) -> Term:
-    """Make the value of a key of a map; null if the map does not have the key."""
+    """Make the term of the value of a key of a map; it is null if the map does not have the key."""
     kind = node.type
     key = cast(key, kind.key_type, binder.settings)
     probe = compared(
@@ -107,7 +107,7 @@ def entries_of(array: pa.Array) -> pa.Array:
         if len(array.keys)
         else pa.array([], pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
     )
-    offsets = pa.array(np.array(array.offsets))  # Those of a slice are not taken together with a mask.
+    offsets = pa.array(np.array(array.offsets))  # a copy, since PyArrow takes no slice's offsets together with a mask
     return pa.ListArray.from_arrays(offsets, items, mask=array.is_null() if len(array) else None)
 
 
@@ -229,7 +229,7 @@ def map_contains_key(binder: Binding, node: Term, key: Term) -> Term:
 
 
 def _items(binder: Binding, node: Term, key: Term, place: str) -> tuple[Term, Term, Term]:
-    """Return the array, the value in the type of its items, and the comparison of both."""
+    """Return the array, the value cast to the type of its items, and the comparison of both."""
     inner = Term(node.type.value_type, lambda rows: rows.column("items"))
     one, other = binder.together([inner, key], place)
     if one.type != inner.type:
@@ -313,7 +313,7 @@ def flatten(_: Binding, node: Term) -> Term:
 
 
 def _ordered(array: pa.Array, ascending: bool, nulls_first: bool) -> np.ndarray:
-    """Return the places of the items, row by row in order. NaN is above every number."""
+    """Return the positions of the items, sorted within each row. NaN is above every number."""
     items = array.flatten()
     columns, keys = [pa.array(parents_of(array))], [("row", "ascending")]
     for name, values, order in (

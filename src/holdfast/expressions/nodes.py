@@ -1,7 +1,7 @@
-"""Typed expressions: a tree of nodes, each with its type and the way to its values over rows.
+"""Typed expressions: a tree of terms, each of which has its type and a function that computes its values over rows.
 
-A node is prepared once, when an expression meets a schema; only `run` is called for each batch. Values are an array
-with a value for each row, or a scalar where all rows have the same value.
+A term is prepared once, when an expression is bound to a schema; only `run` is called for each batch. Values are an
+array with a value for each row, or a scalar if all rows have the same value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,25 +14,25 @@ import pyarrow.compute as pc
 from holdfast.errors import JobRefused
 
 Kernel = Callable[..., pa.Array]
-"""Makes the values of a term from those of others."""
+"""A function that computes the values of a term from the values of others."""
 Value = Any
-"""An array with a value for each row, or a scalar."""
+"""An array with a value for each row, or a scalar for all rows."""
 
 
 class ExpressionRefused(JobRefused):
-    """An expression that cannot be run: its message names the part, and says what to do."""
+    """An expression that cannot be run. The message names the part, and says what to do."""
 
 
 @dataclass(frozen=True)
 class SqlSettings:
-    """The settings of Spark on which answers depend: `spark.sql.ansi.enabled`, `spark.sql.session.timeZone`."""
+    """Settings of Spark that change results: `spark.sql.ansi.enabled` and `spark.sql.session.timeZone`."""
 
     ansi: bool = True
     zone: str = "UTC"
 
 
 class Scope:
-    """Scope over which nodes run: columns by name, taken from a batch only when a node asks for them."""
+    """The rows over which terms run: columns by name, which are taken from a batch only when a term asks for them."""
 
     def __init__(self, column: Callable[[str], pa.Array], count: int) -> None:
         self._column = column
@@ -46,17 +46,17 @@ class Scope:
         return self._known[name]
 
     def once(self, part: object, run: "Callable[[Scope], Value]") -> Value:
-        """Return the value of a part, which is calculated a single time."""
+        """Return the value of a part, which is computed only once."""
         if part not in self._values:
             self._values[part] = run(self)
         return self._values[part]
 
     def taken(self, places: pa.Array) -> "Scope":
-        """Return the rows at these places."""
+        """Return a scope with the rows at these positions."""
         return Scope(lambda name: self.column(name).take(places), len(places))
 
     def with_columns(self, columns: Mapping[str, pa.Array]) -> "Scope":
-        """Return these rows with further columns: the parameters of a lambda."""
+        """Return a scope with further columns, which are the parameters of a lambda."""
         made = Scope(self.column, self.count)
         made._known.update(columns)
         return made
@@ -66,9 +66,9 @@ class Scope:
 class Term:
     """A part of an expression.
 
-    `fails`: there are rows for which it raises `pa.ArrowInvalid`, so that it runs only over the rows that need it.
-    `costly`: so much work for each row that it runs only over the rows that need it, too.
-    `constant`: its value, where it is the same for all rows.
+    `fails`: it raises `pa.ArrowInvalid` for some rows, so it runs only over the rows that need it.
+    `costly`: it takes so long for each row that it, too, runs only over the rows that need it.
+    `constant`: its value, if it is the same for all rows.
     """
 
     type: pa.DataType
@@ -76,10 +76,10 @@ class Term:
     fails: bool = False
     constant: pa.Scalar | None = None
     name: str | None = None
-    """The name that Spark gives to it within `struct(…)`: a column, a field, or an alias."""
+    """The name that Spark gives it within `struct(…)`: of a column, a field, or an alias."""
     costly: bool = False
     digits: int | None = None
-    """The digits of a literal of a whole number: Spark takes them for its precision beside decimals."""
+    """The number of digits of a literal whole number, which Spark uses as its precision in operations with decimals."""
 
     @property
     def is_constant(self) -> bool:
@@ -87,7 +87,7 @@ class Term:
 
 
 class Binding(Protocol):
-    """The surroundings in which functions make their terms."""
+    """The part of the binder that functions use to make their terms."""
 
     settings: SqlSettings
     parameters: dict[str, Term]
@@ -103,7 +103,7 @@ class Binding(Protocol):
 
 
 class SharedTerm:
-    """A term that may stand in several places: its value over some rows is calculated a single time then."""
+    """A term that may occur several times in an expression. Its value over the same rows is then computed once."""
 
     def __init__(self, term: Term) -> None:
         self._run = term.run
@@ -111,7 +111,7 @@ class SharedTerm:
         self._term = term if term.is_constant else replace(term, run=self._value)
 
     def used(self) -> Term:
-        """Return the term for a further place."""
+        """Return the term for another occurrence."""
         self._uses += 1
         return self._term
 
@@ -148,7 +148,7 @@ _ONE = Scope(lambda name: nulls(pa.null(), 1), 1)
 def applied(
     kind: pa.DataType, kernel: Callable[..., pa.Array], *inputs: Term, fails: bool = False, costly: bool = False
 ) -> Term:
-    """Make the node that applies a kernel to the values of nodes. A kernel gets at least one array among scalars."""
+    """Make the term that applies a kernel to the values of terms. A kernel gets at least one array among scalars."""
     over_constants = all(each.is_constant for each in inputs)
     failing = fails or any(each.fails for each in inputs)
 
@@ -168,7 +168,7 @@ def applied(
 
 
 def with_arrays(kernel: Callable[..., pa.Array]) -> Callable[..., pa.Array]:
-    """Make a kernel that gets arrays alone, also where values are the same for all rows."""
+    """Make a kernel that receives only arrays, even for values that are the same for all rows."""
 
     def run(*values: Value) -> pa.Array:
         count = max(len(each) for each in values if not isinstance(each, pa.Scalar))
@@ -178,7 +178,7 @@ def with_arrays(kernel: Callable[..., pa.Array]) -> Callable[..., pa.Array]:
 
 
 def failed_where(wrong: Value, message: str, *shown: Value) -> None:
-    """Raise `pa.ArrowInvalid` if a row is wrong, with the values of the first such row."""
+    """Raise `pa.ArrowInvalid` if a row is wrong. The message shows the values of the first wrong row."""
     if not isinstance(wrong, pa.Scalar) and pc.any(wrong).as_py():
         place = pc.index(wrong, True).as_py()
         values = [each if isinstance(each, pa.Scalar) else each[place] for each in shown]

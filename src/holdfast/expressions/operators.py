@@ -1,4 +1,4 @@
-"""Operators of Spark's SQL by the nodes of sqlglot's trees, and access to fields and items."""
+"""Operators of Spark's SQL, by the classes of sqlglot's nodes, and access to fields and items."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Texts in Spark's SQL, parsed by sqlglot into a tree that keeps Spark's own names of functions.
+"""Texts in Spark's SQL, which sqlglot parses into a tree that keeps Spark's own function names.
 
-sqlglot turns calls into functions that it knows from all dialects, and forgets in which they were written. Here calls
-stay calls, `Anonymous(name, arguments)`, but those with a syntax of their own (`CAST`, `EXTRACT`, `TRIM`, …).
+sqlglot turns calls into functions that it knows from all dialects, and forgets the names in the text. Here a call stays
+a call, `Anonymous(name, arguments)`, except for functions with a syntax of their own (`CAST`, `EXTRACT`, `TRIM`, …).
 """
 
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 from holdfast.expressions.nodes import ExpressionRefused
 
 TEXT_BYTES_MAX = 1_000_000
-"""Length of a text in SQL. A longer one takes the parser long."""
+"""Bound on the length of a text in SQL. The parser takes long for longer texts."""
 
 _WITH_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "SUBSTRING", "SUBSTR", "TRIM", "POSITION", "OVERLAY")
 
@@ -70,13 +70,13 @@ class SparkCalls(Spark):
         KEYWORDS: ClassVar[dict[str, Any]] = {
             name: token for name, token in Spark.Tokenizer.KEYWORDS.items() if name not in ("WINDOW", "SESSION")
         }
-        """Key words but WINDOW and SESSION, whose clauses are not supported: they are calls wherever they stand."""
+        """Key words except WINDOW and SESSION, whose clauses are not supported: here they are always calls."""
 
     Parser = _Parser
 
 
 def name_of(tree: Any) -> str | None:
-    """Return the name that a text gives to its value: an alias, or the last part of `a.b`."""
+    """Return the name that a text gives its value: an alias, or the last part of `a.b`."""
     if isinstance(tree, exp.Alias):
         return str(tree.alias)
     if isinstance(tree, exp.Column):
@@ -85,7 +85,7 @@ def name_of(tree: Any) -> str | None:
 
 
 def parsed(text: str) -> Any:
-    """Parse an expression, or a query. Raises `ExpressionRefused` with the place in the text."""
+    """Parse an expression or a query. Raises `ExpressionRefused` with the place in the text."""
     if len(text) > TEXT_BYTES_MAX:
         raise ExpressionRefused(f"the text has {len(text):,} characters; at most {TEXT_BYTES_MAX:,} are read")
     try:

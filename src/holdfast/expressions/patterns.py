@@ -1,4 +1,4 @@
-"""LIKE and regular expressions: Java's syntax, where RE2 means the same, is translated to it; all else is refused."""
+"""LIKE and regular expressions. Java's syntax is translated to RE2 if both mean the same, and is refused otherwise."""
 
 import re
 
@@ -17,7 +17,7 @@ _SPECIAL = set("\\^$.|?*+()[]{}")
 
 
 def like(binder: Binding, node: Term, pattern: Term, escape: str, folded: bool) -> Term:
-    """Make `LIKE`, or `ILIKE`, whose sides are put into small letters."""
+    """Make `LIKE`, or `ILIKE`, which compares lower-case forms of both sides."""
     from holdfast.expressions.table import found
 
     if len(escape) != 1:
@@ -74,7 +74,7 @@ def _matches_like(array: pa.Array, pattern: str, escape: str) -> pa.Array:
 
 
 def java_to_re2(pattern: str) -> tuple[str, int]:
-    """Translate a regular expression of Java's; also return the number of its groups. Raises `ExpressionRefused`."""
+    """Translate a regular expression of Java; returns it with the number of its groups. Raises `ExpressionRefused`."""
     made, groups, place = [], 0, 0
     flags = re.match(r"\(\?([is]+)\)", pattern)
     any_character = False
@@ -136,7 +136,7 @@ def _escaped(pattern: str, place: int, refused, inside: bool) -> tuple[str, int]
 
 
 def _class(pattern: str, place: int, refused) -> tuple[str, int]:  # type: ignore[no-untyped-def]
-    """Translate a class of characters such as `[a-z_]`."""
+    """Translate a character class such as `[a-z_]`."""
     made = "["
     place += 1
     if pattern[place : place + 1] == "^":

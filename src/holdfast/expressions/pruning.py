@@ -1,10 +1,10 @@
-"""Groups of rows that hold no row for which a condition is true, told by the bounds of their columns. Pure.
+"""Groups of rows in which a condition is true for no row, found with the bounds of their columns. Pure.
 
-    a > 5 AND (b = 'x' OR c IS NULL)      a group is passed over if its greatest a is 5, or its b and c deny both
+    a > 5 AND (b = 'x' OR c IS NULL)      a group is skipped if its greatest a is at most 5, or if b and c exclude it
 
-A comparison of a column with a constant is evaluated as it stands, over the least or the greatest values in the place
-of the column, so that it means the same for both. Everything else may be true in any group. NaN is above all numbers
-and in no bounds, so that bounds of floating numbers deny only what lies below a number.
+To exclude a group, a comparison of a column with a constant is evaluated with the group's least or greatest value
+instead of the column, so it follows the same rules as for rows. All other conditions may be true in any group. NaN is
+above all numbers and in no bounds, so bounds of floating-point numbers can exclude only comparisons with less than.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ from holdfast.expressions.nodes import ExpressionRefused, Scope, SqlSettings, Te
 from holdfast.expressions.types import is_number
 
 ConditionTree = Any
-"""A node of sqlglot's trees, or the class of one."""
+"""A node of sqlglot's trees, or the class of a node."""
 Question = Callable[[KnownGroups], GroupFlags]
-"""Says whether a condition may be true for a row of each group."""
+"""A function that returns for each group whether a condition may be true for one of its rows."""
 
 _TURNED: dict[ConditionTree, ConditionTree] = {
     exp.GT: exp.LT,
@@ -44,22 +44,22 @@ _DENIED: dict[ConditionTree, ConditionTree] = {
 
 
 class Pruning:
-    """A condition over rows of a schema, as far as bounds can deny it."""
+    """A condition over rows of a schema, used to exclude groups by their bounds."""
 
     def __init__(self, condition: ConditionTree, schema: pa.Schema, settings: SqlSettings) -> None:
         self._binder = Binder(schema, settings)
         self.columns: set[str] = set()
-        """The columns whose bounds tell something."""
+        """The columns whose bounds are useful."""
         parts = list(_joined_by_and(condition))
         failing = [place for place, part in enumerate(parts) if self._binder.bound(part).fails]
         self._fails = bool(failing)
         self._questions = [each for part in parts[: min(failing, default=len(parts))] if (each := self._asked(part))]
 
     def may_hold(self, known: KnownGroups) -> GroupFlags:
-        """Return which groups may hold a row for which the condition is true, or for which it fails.
+        """Return which groups may have a row for which the condition is true, or for which it fails.
 
-        Only parts before the first that may fail deny a group, and none of its rows if they are null: AND goes on to
-        the next part for such rows.
+        Only parts before the first part that may fail can exclude a group, and only if they are null for none of its
+        rows: for null, AND goes on to the next part.
         """
         found = np.ones(len(known.rows), np.bool_)
         for question in self._questions:
@@ -70,7 +70,7 @@ class Pruning:
         return found
 
     def _asked(self, tree: ConditionTree) -> Question | None:
-        """Return the question for a condition; None: it may be true in any group."""
+        """Return the question for a condition; None if it may be true in any group."""
         if isinstance(tree, exp.Paren):
             return self._asked(tree.this)
         if isinstance(tree, exp.Not):
@@ -92,7 +92,7 @@ class Pruning:
         return None
 
     def _denied(self, tree: ConditionTree) -> Question | None:
-        """Return the question for NOT before a condition."""
+        """Return the question for the negation of a condition."""
         if isinstance(tree, exp.Paren):
             return self._denied(tree.this)
         if isinstance(tree, exp.Not):
@@ -164,7 +164,7 @@ class Pruning:
         return ask
 
     def _column(self, tree: ConditionTree) -> str | None:
-        """Return the column of the schema that a tree is; None if it is none, or a field of one."""
+        """Return the column of the schema if a tree is only that; None for other trees and for fields."""
         is_column = isinstance(tree, exp.Column) and len(tree.parts) == 1
         return self._binder.bound(tree).name if is_column else None
 
@@ -177,7 +177,7 @@ _ASKED: dict[ConditionTree, list[tuple[str, ConditionTree]]] = {
     exp.EQ: [("least", exp.LTE), ("greatest", exp.GTE)],
     exp.NEQ: [("least", exp.NEQ), ("greatest", exp.NEQ)],
 }
-"""The comparisons of bounds without which none of their rows meets a comparison."""
+"""For each comparison, the comparison that the bounds must meet if a row of the group is to meet it."""
 
 
 def _joined_by_and(tree: ConditionTree) -> Iterator[ConditionTree]:
@@ -210,7 +210,7 @@ def _any(given: list[Question | None]) -> Question | None:
 
 
 def _keeps_order(value: Term, other: Term, binder: Binder) -> bool:
-    """True if values of the column are compared in the order that their bounds have."""
+    """Return True if values of the column are compared in the order that their bounds have."""
     try:
         common = binder.together([value, other], "a comparison")[0]
     except ExpressionRefused:

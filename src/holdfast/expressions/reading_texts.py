@@ -1,4 +1,4 @@
-"""Texts as values, as Spark's cast of STRING reads them."""
+"""Values read from texts, as Spark's cast of STRING reads them."""
 
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
@@ -28,12 +28,12 @@ _TIME = (
     r"(?::(?P<s>[0-9]{1,2})(?:\.(?P<f>[0-9]*))?)?)?)?)?)?)\s*(?P<z>Z|UTC|GMT|[+-][0-9]{1,2}(?::[0-9]{1,2})?)?$"
 )
 _OTHER_TIME = r"^(?:[+-]?[0-9]{4,}-.*[A-Za-z]{2,}|[+-][0-9]{4,}-|T?[0-9]{1,2}:[0-9])"
-"""Times that Spark may read and that are not read here: with the name of a zone, with a sign, or without a day."""
+"""Forms of times that Spark may read and Holdfast does not: with the name of a zone, with a sign, or without a day."""
 _BLANK = "".join(map(chr, range(33))) + "\x7f"
 
 
 def reader(wanted: pa.DataType, mode: str, zone: str) -> Callable[[pa.Array], pa.Array] | None:
-    """Return the kernel that reads values of a type; None if there is none."""
+    """Return the kernel that reads texts as values of a type; None if there is none."""
     if is_integer(wanted):
         return lambda array: _integers(array, wanted, mode)
     if pa.types.is_floating(wanted):
@@ -52,7 +52,7 @@ def reader(wanted: pa.DataType, mode: str, zone: str) -> Callable[[pa.Array], pa
 
 
 def _checked(array: pa.Array, valid: pa.Array, wanted: pa.DataType, mode: str) -> pa.Array:
-    """Return which texts to read; those that are not valid fail, or will be null."""
+    """Return the mask of the texts to read. Invalid texts fail, or will be null."""
     if mode == "ansi":
         failed_where(pc.invert(valid), f"{{}} cannot be cast to {type_name(wanted)}", array)
     return valid
@@ -133,7 +133,7 @@ def _booleans(array: pa.Array, mode: str) -> pa.Array:
 
 
 def read_dates(array: pa.Array, mode: str) -> pa.Array:
-    """Read dates: years, months or days, and anything behind a blank or a T."""
+    """Read dates: years, months or days, followed by any text after a blank or a T."""
     texts = _trimmed(array)
     parts = pc.extract_regex(texts, _DATE)
     days = days_from(
@@ -151,12 +151,12 @@ def _number(texts: pa.Array, otherwise: int) -> pa.Array:
 
 
 def days_from(years: pa.Array, months: pa.Array, days: pa.Array) -> pa.Array:
-    """Return the days since 1970 of texts of years, months and days; null where there is no such day."""
+    """Return the days since 1970 for years, months and days as texts; null if there is no such day."""
     return days_of(_number(years, 1970), _number(months, 1), _number(days, 1))
 
 
 def days_of(year: pa.Array, month: pa.Array, day: pa.Array) -> pa.Array:
-    """Return the days since 1970 of years, months and days as numbers, in int32; null where there is no such day."""
+    """Return the days since 1970 for years, months and days as numbers, in int32; null if there is no such day."""
     valid = pc.and_(
         pc.and_(pc.greater_equal(month, 1), pc.less_equal(month, 12)),
         pc.and_(pc.greater_equal(day, 1), pc.less_equal(day, 31)),

@@ -23,7 +23,7 @@ def _alike(binder: Binding, name: str, left: Term, right: Term) -> tuple[Term, T
 
 
 def _without_negative_zero(node: Term) -> Term:
-    """Return arrays in which -0.0 is 0.0, which Spark's sets put out for it."""
+    """Return arrays in which -0.0 is replaced by 0.0, as in the results of Spark's functions on sets."""
     if not pa.types.is_floating(node.type.value_type):
         return node
     zero = pa.scalar(0.0, node.type.value_type)
@@ -33,7 +33,7 @@ def _without_negative_zero(node: Term) -> Term:
 
 
 def _codes(left: pa.Array, right: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return a number for each item of both, the same for equal items of the same row."""
+    """Return a number for each item of both arrays; equal items of the same row have the same number."""
     items = pa.concat_arrays([left.flatten(), right.flatten()])
     found = items.dictionary_encode(null_encoding="encode")
     rows = np.concatenate([parents_of(left), parents_of(right)])
@@ -52,7 +52,7 @@ def _both(left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def _null_unless(given: pa.Array, array: pa.Array) -> pa.Array:
-    """Return lists, null where not `given`."""
+    """Return lists that are null unless `given` is true."""
     return list_of(offsets_of(array), array.flatten(), pc.invert(given))
 
 
@@ -69,7 +69,7 @@ def _chosen(name: str, is_in: bool) -> None:
 
 
 def _emptied(array: pa.Array, given: pa.Array) -> pa.Array:
-    """Return lists, null and without items where not `given`."""
+    """Return lists that are null and have no items unless `given` is true."""
     keep = given.to_numpy(zero_copy_only=False)[parents_of(array)]
     return _null_unless(given, kept(array, keep))
 

@@ -1,4 +1,4 @@
-"""The table of functions: each has its names, the types that it takes, and the way to a node."""
+"""The table of functions, with the names of each, the types that it takes, and the way to build its term."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from holdfast.expressions.nodes import Binding, ExpressionRefused, Term, applied
 
 Build = Callable[..., Term]
 NEAREST = 3
-"""Names that a message proposes for an unknown name."""
+"""Number of names that a message proposes for an unknown name."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function. `takes`: the types of its arguments, with `?` if one may lack, `*` if the last may come again."""
+    """A function. `takes`: the types of its arguments, with `?` for an optional argument, and `*` if the last may be
+    repeated."""
 
     names: tuple[str, ...]
     room: str
@@ -28,7 +29,7 @@ class Function:
         return f"{self.names[0]}({', '.join(self.takes)})"
 
     def node(self, binder: Binding, given: Sequence[Term]) -> Term:
-        """Make the node of a call. Raises `ExpressionRefused`."""
+        """Make the term of a call. Raises `ExpressionRefused`."""
         least = sum(not each.endswith(("?", "*")) for each in self.takes)
         repeated = bool(self.takes) and self.takes[-1].endswith("*")
         if len(given) < least or (len(given) > len(self.takes) and not repeated):
@@ -58,14 +59,14 @@ _WAYS = {
     "rand randn random randstr uniform uuid shuffle": f"{_REPEATED}; make it of columns, with hash(…) or xxhash64(…)",
     "monotonically_increasing_id spark_partition_id input_file_name": f"{_REPEATED}; let the source give a column",
 }
-"""Functions that are no expressions over a row, and the way that there is instead."""
+"""Functions that are not expressions over a row, and what to use instead."""
 
 FUNCTIONS: dict[str, Function] = {}
-"""All functions by each of their names, in small letters."""
+"""All functions by each of their names, in lower case."""
 
 
 def function(names: str, takes: str = "") -> Callable[[Build], Build]:
-    """Put a function into the table; it gets the binder, then its arguments as nodes of the types that it takes."""
+    """Add a function to the table. It is called with the binder and its arguments, as terms of the types in `takes`."""
 
     def put(build: Build) -> Build:
         each = tuple(names.split())

@@ -1,4 +1,4 @@
-"""Functions of texts. Characters are Unicode's code points; beyond ASCII, case changes by Unicode's full mapping."""
+"""Functions of texts. Characters are Unicode code points; beyond ASCII, case changes follow Unicode's full mapping."""
 
 import base64 as base_64
 import re
@@ -126,7 +126,7 @@ def concat_ws(binder: Binding, separator: Term, *given: Term) -> Term:
         return applied(TEXT, lambda value: pc.if_else(pc.is_valid(value), "", None), separator)
 
     def kernel(between: Value, *values: Value) -> pa.Array:
-        # PyArrow leaves a row out of which all values are null.
+        # PyArrow omits a row in which all values are null.
         nothing = reduce(pc.and_, [pc.is_null(each) for each in values])
         first = pc.if_else(nothing, "", values[0])
         return pc.binary_join_element_wise(first, *values[1:], between, null_handling="skip")
@@ -239,7 +239,7 @@ _per_value("chr char", "long", TEXT, lambda n: "" if n < 0 else chr(n & 0xFF))
 
 
 def _part_of(array: pa.Array, between: str, number: int) -> pa.Array:
-    """Return a part of each text, counted from 1, or from the end by negative numbers; empty where there is none."""
+    """Return a part of each text, counted from 1, or from the end for negative numbers; empty if there is none."""
     if number == 0 and array.null_count < len(array):
         raise pa.ArrowInvalid("split_part: parts are counted from 1, not 0")
     if not between:

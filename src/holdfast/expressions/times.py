@@ -1,4 +1,4 @@
-"""Times: intervals, parts of dates and times, and the functions that make and move them."""
+"""Times: intervals, parts of dates and times, and the functions that create and shift them."""
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,7 @@ _DAYS = {
 
 
 def calculated(binder: Binding, sign: str, left: Term, right: Term) -> Term | None:
-    """Make `+` or `-` of times and intervals; None if neither operand is one."""
+    """Make `+` or `-` of times and intervals; None if neither operand is a time or an interval."""
     intervals = (SPAN, MONTHS)
     kinds = (left.type, right.type)
     if not any(is_time(kind) or kind in intervals for kind in kinds):
@@ -69,7 +69,7 @@ def _difference(left: Value, right: Value) -> pa.Array:
 
 
 def local_time(binder: Binding, node: Term) -> Term:
-    """Make the node of local times in the session's zone."""
+    """Make the term of local times in the session's zone."""
     if node.type == INSTANT:
         zone = binder.settings.zone
         return applied(LOCAL, with_arrays(lambda array: zones.to_local(array, zone)), node)
@@ -77,7 +77,7 @@ def local_time(binder: Binding, node: Term) -> Term:
 
 
 def resolved(local: pa.Array, before: pa.Array, zone: str) -> pa.Array:
-    """Return the instants of local times that were moved; where there is a choice they keep their offset."""
+    """Return the instants of local times that were shifted. A time that occurs twice keeps its UTC offset."""
     if zones.is_utc(zone):
         return zones.to_instant(local, zone)
     offset = pc.subtract(zones.to_local(before, zone).cast(pa.int64()), before.cast(pa.int64()))
@@ -128,7 +128,7 @@ def moved_by_months(array: pa.Array, months: int | np.ndarray, zone: str) -> pa.
 
 
 def months_added(array: pa.Array, months: int | np.ndarray) -> pa.Array:
-    """Add months to dates: the day of the month stays, or becomes the month's last."""
+    """Add months to dates. The day of the month stays the same, or becomes the last day of the month."""
     days = pc.fill_null(array.cast(pa.int32()), 0).to_numpy(zero_copy_only=False).astype("datetime64[D]")
     first = days.astype("datetime64[M]")
     place = (days - first.astype("datetime64[D]")).astype(np.int64)
@@ -201,7 +201,7 @@ def date_part(binder: Binding, part: Term, node: Term) -> Term:
 
 
 def _scaled(micros: pa.Array) -> pa.Array:
-    """Return microseconds as seconds with six digits behind the point."""
+    """Return microseconds as seconds with six decimal places."""
     from decimal import Decimal
 
     return pc.multiply(micros.cast(pa.decimal128(8, 0)), pa.scalar(Decimal("0.000001"), pa.decimal128(7, 6))).cast(
@@ -210,7 +210,7 @@ def _scaled(micros: pa.Array) -> pa.Array:
 
 
 def text_constant(node: Term, place: str) -> str:
-    """Return the text of a literal. Raises `ExpressionRefused` if the node is no literal."""
+    """Return the text of a literal. Raises `ExpressionRefused` if the term is no literal."""
     if node.constant is None or not node.constant.is_valid or node.type != pa.string():
         raise ExpressionRefused(f"{place} has to be a text in quotes in expressions")
     return str(node.constant.as_py())

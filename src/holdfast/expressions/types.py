@@ -1,4 +1,4 @@
-"""Spark's types, as Arrow types: their names, the order in which numbers widen, the types of decimals' results."""
+"""Spark's types as Arrow types: their names, the order in which numbers widen, and the types of decimal results."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ _BY_SQL: dict[Any, pa.DataType] = {
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return the name that Spark has for a type."""
+    """Return Spark's name of a type."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_map(kind):
@@ -47,7 +47,7 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def spark_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type that Spark has for the values of an Arrow type; None if it has none."""
+    """Return Spark's type for the values of an Arrow type; None if it has none."""
     types = pa.types
     if kind in _NAMES and kind != MONTHS:
         return kind
@@ -115,7 +115,7 @@ def decimal_of(kind: pa.DataType, digits: int | None = None) -> pa.DataType:
 
 
 def bounded(precision: int, scale: int) -> pa.DataType:
-    """Return the decimal type that Spark gives to a result: of too many digits those behind the point go first."""
+    """Return the decimal type that Spark gives a result: if it has too many digits, decimal places are cut first."""
     if precision <= DIGITS_MAX:
         return pa.decimal128(precision, scale)
     whole = precision - scale
@@ -123,7 +123,7 @@ def bounded(precision: int, scale: int) -> pa.DataType:
 
 
 def wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the decimal type in which two decimals are compared, or come together."""
+    """Return the decimal type in which two decimals are compared or combined."""
     scale = max(one.scale, other.scale)
     whole = max(one.precision - one.scale, other.precision - other.scale)
     if whole + scale <= DIGITS_MAX:
@@ -132,7 +132,7 @@ def wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def wider_number(one: pa.DataType, other: pa.DataType, ansi: bool) -> pa.DataType:
-    """Return the type in which Spark brings two numbers together."""
+    """Return the type in which Spark combines two numbers."""
     if one == other:
         return one
     if is_integer(one) and is_integer(other):
@@ -149,7 +149,7 @@ def wider_number(one: pa.DataType, other: pa.DataType, ansi: bool) -> pa.DataTyp
 
 
 def common_type(one: pa.DataType, other: pa.DataType, ansi: bool) -> pa.DataType | None:
-    """Return the type in which Spark brings values of two types together; None if there is none."""
+    """Return the type in which Spark combines values of two types; None if there is none."""
     types = pa.types
     if one == other or types.is_null(other):
         return one
@@ -174,7 +174,8 @@ def common_type(one: pa.DataType, other: pa.DataType, ansi: bool) -> pa.DataType
 
 
 def _with_text(other: pa.DataType, ansi: bool) -> pa.DataType | None:
-    """The common type of a string and another type: in ANSI mode the other; else it depends on the place in Spark."""
+    """Return the common type of a string and another type: in ANSI mode that of the other, in its widest form; in other
+    modes None, because it depends on the operation."""
     if not ansi:
         return None
     if is_integer(other):

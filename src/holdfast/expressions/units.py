@@ -1,4 +1,4 @@
-"""Times moved by units, and the units between two times: `timestampadd(HOUR, 3, at)`, `timestampdiff(DAY, a, b)`."""
+"""Times shifted by units, and the units between two times: `timestampadd(HOUR, 3, at)`, `timestampdiff(DAY, a, b)`."""
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ def of_unit(binder: Binding, name: str, unit: str, first: Term, second: Term) ->
 
 
 def _between(binder: Binding, unit: str, start: Term, end: Term) -> Term:
-    """Make the number of whole units between two times, in local times of the session."""
+    """Make the term of the number of whole units between two times, in local times of the session."""
     ends = [local_time(binder, cast(each, INSTANT, binder.settings)) for each in (start, end)]
 
     def kernel(begin: pa.Array, stop: pa.Array) -> pa.Array:
@@ -63,7 +63,7 @@ def _between(binder: Binding, unit: str, start: Term, end: Term) -> Term:
 
 
 def _months(begin: np.ndarray, stop: np.ndarray) -> np.ndarray:
-    """Return the whole months between local times, in microseconds, towards zero."""
+    """Return the whole months between local times in microseconds, rounded towards zero."""
     days = [np.floor_divide(each, zones.DAY_US) for each in (begin, stop)]
     of_day = [each - day * zones.DAY_US for each, day in zip((begin, stop), days, strict=True)]
     last = days[1] - ((days[1] > days[0]) & (of_day[1] < of_day[0])) + ((days[1] < days[0]) & (of_day[1] > of_day[0]))

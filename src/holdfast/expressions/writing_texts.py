@@ -39,7 +39,7 @@ def plain_decimals(array: pa.Array) -> pa.Array:
 
 
 def written_floats(array: pa.Array) -> pa.Array:
-    """Write floating numbers as Java does, with the fewest digits that give the number again."""
+    """Write floating-point numbers as Java does, with the fewest digits that identify the number."""
     values = array.unique()
     texts = pa.array([java_text(each, array.type) for each in values.to_pylist()], pa.string())
     places = pc.index_in(array, values)

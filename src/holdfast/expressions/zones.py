@@ -1,4 +1,4 @@
-"""Times in the zone of the session: instants to local times, and back as Java does."""
+"""Times in the session's zone: conversion of instants to local times, and back as Java does it."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ _FAR_US = 2_114_380_800_000_000
 _YEARS = np.arange("2009", "2037", dtype="datetime64[Y]")
 _BEGINS = _YEARS.astype("datetime64[D]").astype(np.int64)
 _LIKE = np.zeros(14, np.int64)
-"""The day on which a near year begins, by its day of the week and, from 7 on, for leap years."""
+"""A near year with the same days of the week, by the weekday of its first day; from 7 on, leap years."""
 _LIKE[(_BEGINS + 3) % 7 + 7 * ((_YEARS + 1).astype("datetime64[D]").astype(np.int64) - _BEGINS - 365)] = _BEGINS
 _UTC = {"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "Etc/GMT", "UCT", "Etc/UCT", "Zulu"}
 
@@ -25,7 +25,7 @@ def is_utc(zone: str) -> bool:
 
 
 def check_zone(zone: str) -> None:
-    """Raise `ExpressionRefused` for a zone that is not known here."""
+    """Raise `ExpressionRefused` for an unknown zone."""
     try:
         pc.assume_timezone(pa.array([0], LOCAL), zone)
     except (pa.ArrowException, ValueError) as error:
@@ -33,10 +33,11 @@ def check_zone(zone: str) -> None:
 
 
 def _without_far(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """Move times after 2037 into years with the same days of the week, and return by how many microseconds.
+    """Move times after 2037 into earlier years with the same days of the week; returns the shift in microseconds too.
 
-    PyArrow knows no summer time after 2037. The rules of zones go on: those of a year depend on the day of the week on
-    which it begins, and on whether it has a leap day, which come again among any 28 years of this century.
+    PyArrow knows no daylight saving time after 2037, but the rules of zones continue. The rules for a year depend on
+    the weekday of its first day and on whether it is a leap year, and all combinations occur within any 28 years of
+    this century.
     """
     micros = pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     far = micros >= _FAR_US
@@ -60,7 +61,7 @@ def to_local(array: pa.Array, zone: str) -> pa.Array:
 
 
 def to_instant(array: pa.Array, zone: str) -> pa.Array:
-    """Return the instants of local times: in an overlap the earlier; in a gap the time moves on by the gap's length."""
+    """Return the instants of local times: the earlier instant in an overlap; in a gap, the time shifted by the gap."""
     if is_utc(zone):
         return array.cast(pa.int64()).cast(INSTANT)
     near, ahead = _without_far(array)
@@ -92,7 +93,7 @@ def midnight(array: pa.Array) -> pa.Array:
 
 
 def between(found: pa.DataType, wanted: pa.DataType, zone: str) -> Callable[[pa.Array], pa.Array]:
-    """Return the cast between two of DATE, TIMESTAMP and TIMESTAMP_NTZ."""
+    """Return the cast between two of the types DATE, TIMESTAMP and TIMESTAMP_NTZ."""
 
     def kernel(array: pa.Array) -> pa.Array:
         local = midnight(array) if found == pa.date32() else to_local(array, zone) if found == INSTANT else array
