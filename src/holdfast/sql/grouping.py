@@ -25,7 +25,7 @@ from holdfast.sql.scopes import (
 )
 
 _ALL = "_all"
-"""The key of a query that aggregates all rows: it is the same for each."""
+"""The key of a query that aggregates all rows; it is the same for all of them."""
 
 
 def aggregates_in(tree: Tree) -> list[Tree]:
@@ -53,7 +53,7 @@ def duration(tree: Tree) -> timedelta:
 
 
 class Grouping:
-    """The groups of a query. `source`: the rows before."""
+    """The groups of a query. `source`: the rows that are grouped."""
 
     def __init__(self, tree: Tree, source: Table, emit: str | None) -> None:
         self._tree = tree
@@ -62,7 +62,7 @@ class Grouping:
         self._emit = emit
         self._keys: list[Any] = []
         self._known: list[tuple[Tree, Tree]] = []
-        """Parts of the query, and the columns that hold their values behind the groups."""
+        """Parts of the query, and the columns that hold their values after the grouping."""
         self._windowed = False
         self._made: dict[str, Aggregate] = {}
 
@@ -103,7 +103,7 @@ class Grouping:
         return Table(rows.select(**columns), tuple(columns))
 
     def _meant(self, key: Tree) -> Tree:
-        """Return the part of SELECT that a number or an alias stands for."""
+        """Return the part of SELECT to which a number or an alias refers."""
         items = self._tree.expressions
         if isinstance(key, exp.Literal) and not key.is_string:
             place = int(key.name)
@@ -116,7 +116,7 @@ class Grouping:
         return key
 
     def _check_window(self, group: Tree | None) -> None:
-        """Refuse groups that do not have the window of their table function, or not its partitions."""
+        """Refuse a grouping that lacks the window of its table function, or the window's partitions."""
         source = self._source
         if source.window is None:
             return
@@ -183,7 +183,7 @@ class Grouping:
         self._known += [(tree, both), (exp.Column(this=exp.to_identifier(struct)), both)]
 
     def _computed(self, tree: Tree, name: str) -> str:
-        """Return the column of a value, which is made before the groups if it is no column."""
+        """Return the column of a value. If the value is no column, it is computed before the grouping."""
         if isinstance(tree, exp.Column) and not tree.table:
             return str(tree.name)
         self._stream = self._stream.with_column(name, expression(tree))

@@ -1,4 +1,4 @@
-"""JOIN as `key_by(…).join(…)`: equalities are the keys, bounds of event time say how long rows wait.
+"""JOIN as `key_by(…).join(…)`: equalities are the keys, and bounds of event time say how long rows wait.
 
 l.k = r.k                                          a key
 r.at BETWEEN l.at - INTERVAL … AND l.at            `within`
@@ -6,7 +6,7 @@ l.at BETWEEN r.at AND r.until                      `between`
 l.window_start = r.window_start                    the same window, of table functions
 FOR SYSTEM_TIME AS OF l.at, ASOF JOIN              `how="asof"`
 conditions on a side that is not kept              `where` before the join
-other conditions                                   of the operator: pairs for which they are true meet
+other conditions                                   `condition` of the operator, on pairs of rows
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _TURNED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}
 _COMPARED = {exp.GTE: "ge", exp.GT: "gt", exp.LTE: "le", exp.LT: "lt"}
 _SWAPPED = {"inner": "inner", "left": "right", "right": "left", "outer": "outer"}
 _KEEPS = {"inner": (), "semi": (), "left": (LEFT,), "anti": (LEFT,), "asof": (LEFT,), "right": (RIGHT,)}
-"""The sides of each kind whose rows come out also if they meet no other; both for the rest."""
+"""For each kind of join, the sides whose rows are given out even if they meet no other row; both for other kinds."""
 
 
 @dataclass
@@ -40,9 +40,9 @@ class _Conditions:
 
     keys: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
     bounds: dict[str, timedelta] = field(default_factory=dict)
-    """The least and greatest time by which the right event time is later than the left, `low` and `high`."""
+    """The bounds of the right event time minus the left event time, `low` and `high`."""
     until: dict[int, str] = field(default_factory=dict)
-    """The column with the end of the time in which a side's rows meet others, by the side."""
+    """The column with the end of the time in which a row meets others, by the row's side."""
     times: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
     windowed: bool = False
     rest: list[Tree] = field(default_factory=list)
@@ -56,7 +56,7 @@ _HOW = {
 
 
 def kind_of(join: Tree) -> str:
-    """Return the kind of a JOIN in the query, before it is known whether it looks rows up. Raises `JobRefused`."""
+    """Return the kind of a JOIN in the query, before it is known whether it is a look-up. Raises `JobRefused`."""
     how = _HOW.get((str(join.args.get("side") or "").upper(), str(join.args.get("kind") or "").upper()))
     method = str(join.args.get("method") or "").upper()
     if how is None or method not in ("", "ASOF"):
@@ -67,12 +67,12 @@ def kind_of(join: Tree) -> str:
 
 
 def is_lookup(join: Tree) -> bool:
-    """True if a JOIN looks up the right rows as of a time of the left side."""
+    """Return True if a JOIN looks up the right rows as of a time of the left side."""
     return join.args.get("method") is not None or join.this.args.get("version") is not None
 
 
 def join_conditions(join: Tree, before: Names, names: Names) -> list[Tree]:
-    """Return the conditions of a JOIN, with the table of each column. `before`: the tables that stand before it."""
+    """Return the conditions of a JOIN, with the table of each column. `before`: the tables in front of the JOIN."""
     made = [names.qualified(each) for each in conditions(join.args.get("on"))]
     right = (join.this.alias or join.this.name).lower()
     for each in join.args.get("using") or []:
@@ -87,7 +87,7 @@ def join_conditions(join: Tree, before: Names, names: Names) -> list[Tree]:
 def joined(
     join: Tree, sides: tuple[QueryRows, QueryRows], names: Names, wanted: list[Tree], parts: Sequence[Tree], number: int
 ) -> QueryRows:
-    """Return the rows of a JOIN under these conditions. Raises `JobRefused`."""
+    """Return the rows of a JOIN with these conditions. Raises `JobRefused`."""
     how, lookup = kind_of(join), is_lookup(join)
     version = join.this.args.get("version")
     made = Join(
@@ -103,11 +103,11 @@ def joined(
 
 
 class Join:
-    """A join of two relations. `as_of`: the time of the left side as of which right rows are looked up.
+    """A join of two relations. `as_of`: the left side's time, as of which right rows are looked up.
 
-    `matched`: of an as-of join, True if left rows that met no other are left out.
-    `options`: further ones of `KeyedStream.join`.
-    `parts`: all other parts of the query, which name columns of both; None: all columns are kept.
+    `matched`: for an as-of join, True if left rows that met no other row are left out.
+    `options`: further options of `KeyedStream.join`.
+    `parts`: all other parts of the query, which name columns of both sides; None: all columns are kept.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Join:
     # Conditions.
 
     def _add(self, tree: Tree) -> None:
-        """Take a condition: an equality, a bound of time, a condition on a side, or for joined rows."""
+        """Sort a condition: an equality, a bound of time, a condition on a side, or a condition on joined rows."""
         sides = self._sides_of(tree)
         if len(sides) == 1:
             self._add_of_side(tree, *sides)
@@ -175,7 +175,7 @@ class Join:
         self._found.rest.append(tree)
 
     def _condition(self, first: int) -> SqlExpression | None:
-        """Return the condition on pairs of rows. `first`: the side that is the left side of the operator."""
+        """Return the condition on pairs of rows. `first`: the query's side that is the operator's left side."""
         tree = all_of(self._found.rest)
         if tree is None:
             return None
@@ -208,7 +208,7 @@ class Join:
         return self._sides[side].window is not None and isinstance(value, exp.Column) and value.name in WINDOW_COLUMNS
 
     def _column(self, side: int, value: Tree) -> str:
-        """Return the column of a value, which is made before the join if it is no column."""
+        """Return the column of a value. If the value is no column, it is computed before the join."""
         if isinstance(value, exp.Column):
             return self._sides[side].name(value)
         name = f"_key{self._number}_{len(self._found.keys[side])}"
@@ -222,7 +222,7 @@ class Join:
         return how is not None and self._bound(tree.this, tree.expression, how)
 
     def _bound(self, one: Tree, other: Tree, how: str) -> bool:
-        """Take `one how other`, each a time plus or minus an interval, as a bound of the right time minus the left."""
+        """Interpret `one how other`, each a time plus or minus an interval, as a bound of right minus left time."""
         found = [_time(one), _time(other)]
         if None in found:
             return False
@@ -244,7 +244,7 @@ class Join:
         return True
 
     def _is_end(self, first: Tree, second: Tree, how: str, timed: Sequence[Tree]) -> bool:
-        """Take `event time <= column` as the end of the time in which rows of the column's side meet others."""
+        """Interpret `event time <= column` as the end of the time in which rows of the column's side meet others."""
         if len(timed) != 1 or how != ("le" if timed[0] is first else "ge"):
             return False
         end = second if timed[0] is first else first
@@ -256,7 +256,7 @@ class Join:
         return True
 
     def _is_time(self, node: Tree) -> bool:
-        """True if a column may be a time, as far as its type is known."""
+        """Return True if a column may be a time, as far as its type is known."""
         stream = self._sides[self._side(node)].stream
         schema = stream._job.known_schemas.schema(stream._node)
         name = self._sides[self._side(node)].name(node)
@@ -275,7 +275,7 @@ class Join:
         self._found.bounds["high"] = timedelta()
 
     def _bound_arguments(self) -> dict[str, Any]:
-        """Return the bound of time as arguments of `join`. Raises `JobRefused`."""
+        """Return the bounds of time as arguments of `join`. Raises `JobRefused`."""
         bounds, until = self._found.bounds, self._found.until
         if self._found.windowed:
             if bounds or until or self._how == "asof":
@@ -329,12 +329,12 @@ class Join:
         return side.event_times == {side.name(node)}
 
     def _drop_nulls(self, side: int) -> None:
-        """Leave rows out that have a null among their keys: they meet no other."""
+        """Leave out rows with a null among their keys, since they meet no other row."""
         for name in self._found.keys[side]:
             self._streams[side] = self._streams[side].where(expression(exp.Not(this=_is_null(name))))
 
     def _named(self, side: int) -> dict[tuple[str, str], str]:
-        """Return the columns of a side that the query names, by their tables and names."""
+        """Return the columns of a side to which the query refers, by their tables and names."""
         relation = self._sides[side]
         return {
             (qualifier(node), node.name): relation.name(node)
@@ -363,7 +363,7 @@ class Join:
         return rows.key_by(*self._found.keys[side], *window)
 
     def _joined(self, rows: Any, used: Sequence[Sequence[str] | None], suffix: str, first: int) -> QueryRows:
-        """Return the joined rows, with the columns that hold those of each table."""
+        """Return the joined rows, and the columns that hold the columns of each table."""
         left, right = self._sides
         tables = {**left.tables, **right.tables} if self._how not in ("semi", "anti") else dict(left.tables)
         of_first = used[first] or self._sides[first].columns

@@ -1,6 +1,6 @@
-"""The function behind aggregates over rows: rows wait for the watermark, and come out in the order of their times.
+"""The function that computes aggregates over rows: rows wait for the watermark, and are given out in order of time.
 
-rows of a batch ──► waiting, of each key ──► a timer at the newest time of each key's rows
+rows of a batch ──► waiting rows of each key ──► a timer at the newest time of each key's rows
 timer ──► waiting rows up to its time, in order ──► each with the aggregate of the values before it ──► `last`
 """
 
@@ -14,10 +14,10 @@ from holdfast.functions.process.declared import BatchFunction, Context
 from holdfast.functions.process.shared.states import ListState
 
 AGGREGATES_OVER_ROWS = ("mean", "sum", "min", "max", "count")
-"""The aggregates of values that are not null; without any they are null, but `count`."""
+"""The aggregates of values that are not null. Without such values the result is null, or 0 for `count`."""
 TIME, VALUE = "__row_time", "__row_value"
-"""The last columns: the time of a row, further values by which rows of the same time are in order, and the value that
-is aggregated. The other columns come out again."""
+"""The last columns: the time of a row, further values that order rows of the same time, and the value that is
+aggregated. The other columns are given out unchanged."""
 
 
 class _LastRows(BatchFunction):
@@ -60,7 +60,7 @@ class _LastRows(BatchFunction):
         return pa.RecordBatch.from_arrays([*columns, made.cast(self.output.field(-1).type)], schema=self.output)
 
     def _keep_last(self, values: pa.Array, owners: Any) -> None:
-        """Keep the values of each key that rows after these may take."""
+        """Keep the last values of each key, which the aggregates of later rows include."""
         _, counts = np.unique(owners, return_counts=True)
         behind = np.repeat(np.cumsum(counts), counts) - np.arange(len(owners))
         kept = behind <= self.before
@@ -68,7 +68,7 @@ class _LastRows(BatchFunction):
         self.last.append(values.filter(pa.array(kept)), owners[kept])
 
     def _aggregated(self, values: pa.Array, owners: Any) -> pa.Array:
-        """Return the aggregate of each value and those before it, of values that lie in order, key by key."""
+        """Return the aggregate of each value and the values before it. The values are in order, key by key."""
         starts = np.flatnonzero(np.diff(owners, prepend=-1))
         ranks = np.arange(len(owners)) - np.repeat(starts, np.diff(np.append(starts, len(owners))))
         valid = values.is_valid().to_numpy(zero_copy_only=False)
@@ -87,7 +87,7 @@ class _LastRows(BatchFunction):
 
 
 def _combine(aggregate: str, made: Any, counts: Any, first: Any, rows: Any, behind: int) -> None:
-    """Add the values that lie so far before some rows to their aggregates."""
+    """Add the values that are `behind` rows before the given rows to the aggregates of these rows."""
     others = first[rows - behind]
     if aggregate in ("mean", "sum"):
         made[rows] += others
@@ -98,7 +98,7 @@ def _combine(aggregate: str, made: Any, counts: Any, first: Any, rows: Any, behi
 
 
 def _numbers(values: pa.Array, aggregate: str) -> Any:
-    """Return values as numbers, 0 for null; whole numbers that may overflow as Python's."""
+    """Return values as numbers, with 0 for null. Whole numbers that may overflow become Python's."""
     kind = values.type
     whole = values.cast(pa.int64()) if pa.types.is_timestamp(kind) or pa.types.is_boolean(kind) else values
     found = pc.fill_null(whole, 0).to_numpy(zero_copy_only=False).copy()
@@ -115,10 +115,10 @@ def _flat(lists: pa.Array) -> tuple[Any, Any]:
 
 
 def _in_order(rows: pa.Array, parents: Any) -> pa.Array:
-    """Return the order of rows by their key, their time and the further values; then as they came."""
+    """Return the order of rows by key, time and further values; rows that are equal in all stay in order of arrival."""
     columns = {"__key": pa.array(parents)}
     for name in (field.name for field in rows.type if field.name.startswith(TIME)):
-        columns |= {f"{name} is there": rows.field(name).is_valid(), name: rows.field(name)}  # nulls come first
+        columns |= {f"{name} is there": rows.field(name).is_valid(), name: rows.field(name)}  # nulls first
     return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
 
 

@@ -1,4 +1,4 @@
-"""`left.join(right, on=…)`: a condition in Spark's SQL, or a `Column` of PySpark, as a join of keyed streams."""
+"""`left.join(right, on=…)` as a join of keyed streams, for a condition in Spark's SQL or a `Column` of PySpark."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,10 @@ LEFT_NAME, RIGHT_NAME = "left", "right"
 
 
 def joined_on(left: Any, right: Any, on: Any, how: str, **options: Any) -> Any:
-    """Return the rows of two streams that meet. Raises `SettingsError` or `JobRefused`."""
+    """Return the joined rows of two streams. Raises `SettingsError` or `JobRefused`."""
     check_how(how)
     if type(right) is not type(left):
-        raise SettingsError(f"join({right!r}): expected a stream; of keyed streams, join them by key_by(…).join(…)")
+        raise SettingsError(f"join({right!r}): expected a stream; join keyed streams with key_by(…).join(…)")
     if right._job is not left._job:
         raise JobRefused("join of streams of different jobs: read both sources in one job")
     names = _columns(on)
@@ -34,7 +34,7 @@ def joined_on(left: Any, right: Any, on: Any, how: str, **options: Any) -> Any:
 
 
 def _columns(on: Any) -> Sequence[str]:
-    """Return the columns of both sides, if these are given by their names."""
+    """Return the columns that both sides share if `on` gives their names, and no columns otherwise."""
     if isinstance(on, str) and on.isidentifier():
         return (on,)
     if isinstance(on, list | tuple) and on and all(isinstance(each, str) for each in on):

@@ -1,7 +1,7 @@
-"""Aggregates `OVER (PARTITION BY … ORDER BY time ROWS n PRECEDING)`: each row with an aggregate of the rows before it.
+"""Aggregates `OVER (PARTITION BY … ORDER BY time ROWS n PRECEDING)`: each row gets an aggregate of the rows before it.
 
-A row waits until the watermark has passed its time, so that rows come in the order of ORDER BY whatever the order in
-which they arrive; of rows with the same time the first that arrived comes first.
+A row waits until the watermark has passed its time, so that rows are given out in the order of ORDER BY, and not in the
+order of arrival. Rows with the same time are given out in the order of arrival.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from holdfast.sql.last_rows import AGGREGATES_OVER_ROWS, TIME, VALUE, last_rows
 from holdfast.sql.scopes import AGGREGATES, Table, Tree, call_name, column, expression, output_name, refused, value_of
 
 ROWS_MAX = 10_000
-"""The most rows before a row that its aggregate may take. They are kept for each key."""
+"""Bound on the rows before a row that its aggregate may include. They are kept for each key."""
 
 
 def is_over_rows(items: Sequence[Tree]) -> bool:
-    """True if a SELECT has an aggregate over a window of rows."""
+    """Return True if a SELECT has an aggregate over a window of rows."""
     windows = [window for item in items for window in item.find_all(exp.Window)]
     return any(call_name(window.this) in AGGREGATES for window in windows)
 
@@ -64,7 +64,7 @@ def over_rows(tree: Tree, source: Table) -> Table:
 
 
 def _rows_before(window: Tree) -> int:
-    """Return the number of rows before a row that belong to its window."""
+    """Return the number of rows before a row that are in its window."""
     spec = window.args.get("spec")
     start = None if spec is None else spec.args.get("start")
     is_to_here = spec is not None and str(spec.args.get("end") or "CURRENT ROW").upper() == "CURRENT ROW"
@@ -77,7 +77,7 @@ def _rows_before(window: Tree) -> int:
 
 @dataclass(frozen=True)
 class OverSettings:
-    """An aggregate over rows, which becomes an operator once the types of its input are known."""
+    """An aggregate over rows. It becomes an operator once the types of its input are known."""
 
     aggregate: str
     before: int

@@ -48,7 +48,7 @@ def query(text: str, streams: Mapping[str, Any], emit: str | None) -> Any:
 
 
 class Queries:
-    """The queries of a text. `emit`: of its aggregates."""
+    """The queries of a text. `emit`: the mode of their aggregates."""
 
     def __init__(self, emit: str | None) -> None:
         self._emit = emit

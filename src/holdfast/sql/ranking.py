@@ -1,4 +1,4 @@
-"""`ROW_NUMBER()` and `RANK()` of partitions in a subquery, with `<= n` outside, as `key_by(…).top(n, by=…)`."""
+"""`ROW_NUMBER()` and `RANK()` of partitions in a subquery, with `<= n` outside it, as `key_by(…).top(n, by=…)`."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -21,11 +21,11 @@ from holdfast.sql.scopes import (
 )
 
 _RANKS = {"row_number": False, "rank": True}
-"""Functions of ranks, and whether rows that are equal to the last come as well."""
+"""The functions of ranks, and whether rows that are equal to the last row are included."""
 
 
 def ranked(tree: Tree, source: Table) -> Table:
-    """Return the rows of a SELECT with a rank: they wait for the condition on it. Raises `JobRefused`."""
+    """Return the rows of a SELECT with a rank, which need a condition on the rank. Raises `JobRefused`."""
     windows = [window for item in tree.expressions for window in item.find_all(exp.Window)]
     if len(windows) != 1 or call_name(windows[0].this) not in _RANKS:
         raise refused(windows[0], "of functions OVER a window, a single ROW_NUMBER or RANK is supported")
@@ -40,7 +40,7 @@ def ranked(tree: Tree, source: Table) -> Table:
 
 
 class _Rank:
-    """The first rows of each partition. `name`: of the column with the rank. `items`: the other columns of SELECT."""
+    """The first rows of each partition. `name`: the column with the rank. `items`: the other columns of SELECT."""
 
     def __init__(self, window: Tree, source: Table, name: str, items: Sequence[Tree]) -> None:
         self.name = name
@@ -63,7 +63,7 @@ class _Rank:
             raise refused(window, "SESSION makes its windows within PARTITION BY: name the same columns here")
 
     def _ordered(self, item: Tree) -> tuple[str, bool]:
-        """Return a column of ORDER BY, and whether its least values come first."""
+        """Return a column of ORDER BY, and whether its lowest values come first."""
         least = not item.args.get("desc")
         if bool(item.args.get("nulls_first")) != least:
             raise refused(self._window, "NULLS FIRST and NULLS LAST are not supported: nulls come last")
@@ -124,7 +124,7 @@ class _Rank:
         return [window if each == WINDOW_START else each for each in keys]
 
     def _later_keys(self) -> list[str]:
-        """Return the partition behind a window, whose bounds are columns there."""
+        """Return the columns of the partition after a window, whose bounds are columns there."""
         return list(dict.fromkeys([*self._keys, WINDOW_START]))
 
     def _projected(self, rows: Any, named: bool) -> Any:
@@ -138,7 +138,7 @@ class _Rank:
 
 
 def limited(table: Table, where: Tree | None, items: Sequence[Tree]) -> tuple[Any, list[Tree]]:
-    """Return the first rows of each group, and the conditions that are left. Raises `JobRefused`."""
+    """Return the first rows of each group, and the remaining conditions. Raises `JobRefused`."""
     assert table.ranked is not None
     rest, count = list[Tree](), None
     for each in conditions(where):

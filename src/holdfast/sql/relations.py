@@ -1,4 +1,4 @@
-"""The rows of FROM: tables by their names in the query, joined one after the other, and which column is whose."""
+"""The rows of FROM: tables by their names in the query, joined one after the other, and the table of each column."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -21,18 +21,18 @@ from holdfast.sql.scopes import (
 
 @dataclass(frozen=True)
 class QueryRows:
-    """Rows of tables by their names in the query. `known`: the column of the rows that holds each table's column;
-    of a single table these have their own names."""
+    """Rows of tables by their names in the query. `known`: the column of the rows that holds each table's column; the
+    columns of a single table keep their names."""
 
     stream: Any
     tables: Mapping[str, Table]
     known: Mapping[tuple[str, str], str] = field(default_factory=dict)
     window: Any = None
-    """The window of a table function, of a single table."""
+    """The window of a table function, if the rows are those of a single table."""
 
     @property
     def event_times(self) -> set[str | None]:
-        """The columns of event time."""
+        """The columns that hold event time."""
         return event_times(self.stream._node, self.stream._job.declared.operators)
 
     @property
@@ -48,7 +48,7 @@ class QueryRows:
         return self.known.get((qualifier(node), node.name), node.name)
 
     def has(self, tree: Tree) -> bool:
-        """True if all columns of a tree are of these tables."""
+        """Return True if all columns of a tree belong to these tables."""
         return all(qualifier(each) in self.tables for each in tree.find_all(exp.Column))
 
     def rewritten(self, tree: Tree) -> Tree:
@@ -63,7 +63,7 @@ class QueryRows:
 
 
 def relation_of(alias: str, table: Table) -> QueryRows:
-    """Return a single table as a relation. Raises `JobRefused` if it has rows only by a condition on their rank."""
+    """Return a single table as a relation. Raises `JobRefused` if its rows depend on a condition on their rank."""
     if table.ranked is not None:
         raise refused(
             table.rank_name,
@@ -73,21 +73,21 @@ def relation_of(alias: str, table: Table) -> QueryRows:
 
 
 def free_names(tree: Tree) -> set[str]:
-    """Return the names in a SELECT that may be no columns: aliases, and windows of GROUP BY."""
+    """Return the names in a SELECT that may not be columns: aliases, and windows of GROUP BY."""
     aliases = {each.alias for each in tree.expressions if isinstance(each, exp.Alias)}
     return {*aliases, "window", "session_window", *WINDOW_COLUMNS}
 
 
 class Names:
-    """The tables that a part of a query sees. `outer`: those of the query around it, which are seen behind these.
-    `free`: names that may stand for something else: aliases of SELECT, windows of GROUP BY."""
+    """The tables that a part of a query sees. `outer`: the tables of the query around it, which are searched last.
+    `free`: names that may mean something else: aliases of SELECT, and windows of GROUP BY."""
 
     def __init__(
         self, tables: Mapping[str, Table], outer: Mapping[str, Table] | None = None, free: Collection[str] = ()
     ) -> None:
         self._free = free
         self.merged = dict[str, str]()
-        """The table for each column of USING, which both sides have."""
+        """The table of each column of USING, which both sides have."""
         self._tables = {**(outer or {}), **tables}
         self._scopes = [dict(tables), *([dict(outer)] if outer else [])]
         self._columns = {alias: table.columns for alias, table in self._tables.items()}
@@ -122,7 +122,7 @@ class Names:
         return dict(self._scopes[0])
 
     def write_out(self, tree: Tree, hidden: Collection[str] = ()) -> None:
-        """Let each column in SELECT, GROUP BY and HAVING name its table, and write `*` out, without hidden tables."""
+        """Add the table to each column in SELECT, GROUP BY and HAVING, and expand `*`, without hidden tables."""
         items = [
             exp.Alias(this=self.qualified(value_of(each)), alias=exp.to_identifier(output_name(each), quoted=True))
             for each in self._starred(tree.expressions, hidden)
@@ -148,7 +148,7 @@ class Names:
         return made
 
     def _table_of(self, name: str, node: Tree) -> str | None:
-        """Return the only table with a column of that name; None if the name stands for something else."""
+        """Return the only table with a column of that name; None if the name means something else."""
         if name in self.merged:
             return self.merged[name]
         for scope in self._scopes:

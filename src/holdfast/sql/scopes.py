@@ -1,4 +1,4 @@
-"""Parts of queries: tables with the names by which they are known, changes of trees, and refusals with their place."""
+"""Parts of queries: tables and the names under which they are known, changes of trees, refusals with their place."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ AGGREGATES = {
     "collect_list": "collect_list", "array_agg": "collect_list", "collect_set": "collect_set", "first": "first",
     "last": "last", "approx_count_distinct": "approx_count_distinct", "count_if": "count",
 }  # fmt: skip
-"""Aggregates of SQL, and the names that Holdfast has for them."""
+"""The aggregates of SQL, and Holdfast's names for them."""
 WINDOW_COLUMNS = ("window_start", "window_end")
 WINDOWS = {"window", "session_window", "tumble", "hop", "session"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a part of a query. `names`: its columns in order, where they are known.
+    """The rows of a part of a query. `names`: its columns in order, if they are known.
 
-    `ranked`: makes the first rows of each group, for `ROW_NUMBER() … AS rank_name` that waits for its condition;
-    it gets their number, and the columns that the query around it names.
-    `window`: of a table function such as TUMBLE, for GROUP BY, PARTITION BY or JOIN that name `window_start`.
+    `ranked`: for `ROW_NUMBER() … AS rank_name`, which needs a condition on the rank: a function that returns the first
+    rows of each group, given their number and the columns that the query around it names.
+    `window`: the window of a table function such as TUMBLE, for a GROUP BY, PARTITION BY or JOIN with `window_start`.
     """
 
     stream: Any
@@ -39,11 +39,11 @@ class Table:
     ranked: Callable[[int, Collection[str] | None], Any] | None = None
     window: Any = None
     partition: tuple[str, ...] | None = None
-    """The columns within which the window's sessions are."""
+    """The columns by which the sessions of the window are separate."""
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The names of the columns, where they are known, with those of the window."""
+        """The names of the columns, if they are known, followed by those of the window."""
         names = self.names
         if names is None:
             schema = self.stream._job.known_schemas.schema(self.stream._node)
@@ -91,7 +91,7 @@ def qualifier(column: Tree) -> str:
 
 
 def event_times(node: Any, operators: Mapping[str, Any]) -> set[str | None]:
-    """Return the columns of event time of the sources that rows come from; None among them: there is no watermark."""
+    """Return the event-time columns of the sources of some rows; None is among them if a source has no watermark."""
     found, waiting, seen = set[str | None](), list(reads_of(node)), set[Any]()
     while waiting:
         read = waiting.pop()
@@ -106,7 +106,7 @@ def event_times(node: Any, operators: Mapping[str, Any]) -> set[str | None]:
 
 
 def without_alias(tree: Tree, alias: str) -> Tree:
-    """Return a tree whose columns do not name the only table: `b.price` is `price`."""
+    """Return a tree whose columns do not name the only table: `b.price` becomes `price`."""
 
     def change(node: Tree) -> Tree:
         if not isinstance(node, exp.Column) or len(node.parts) < 2 or node.parts[0].name.lower() != alias:
@@ -137,7 +137,7 @@ def column(name: str) -> Tree:
 
 
 def call_name(tree: Tree) -> str:
-    """Return the name of a call in small letters; empty for other trees."""
+    """Return the name of a call in lower case; empty for other trees."""
     return str(tree.this).lower() if isinstance(tree, exp.Anonymous) else ""
 
 

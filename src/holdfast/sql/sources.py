@@ -17,7 +17,10 @@ _ARGUMENTS = {
 
 
 def source_of(tree: Tree, tables: Mapping[str, Table], made: Callable[[Tree], Table]) -> tuple[str, Table]:
-    """Return a table of FROM or JOIN with its name in the query. `made`: runs a subquery. Raises `JobRefused`."""
+    """Return a table of FROM or JOIN with its name in the query. `made` makes the rows of a subquery.
+
+    Raises `JobRefused`.
+    """
     if isinstance(tree, exp.Subquery):
         return tree.alias.lower(), made(tree.this)
     if isinstance(tree, exp.Table) and isinstance(tree.this, exp.Anonymous):

@@ -11,17 +11,17 @@ from holdfast.sql.relations import Names, QueryRows, relation_of
 from holdfast.sql.scopes import Table, Tree, all_of, column, conditions, refused, value_of
 
 _PLAIN = {"expressions", "from_", "where", "distinct", "kind"}
-"""The parts of a query whose condition may name columns of the query around it."""
+"""The parts of a query whose conditions may name columns of the query around it."""
 
 
 def is_of_query(tree: Tree) -> bool:
-    """True if a condition is EXISTS or IN with a query, or its negation."""
+    """Return True if a condition is EXISTS or IN with a query, or its negation."""
     inner = tree.this if isinstance(tree, exp.Not) else tree
     return isinstance(inner, exp.Exists) or (isinstance(inner, exp.In) and inner.args.get("query") is not None)
 
 
 def refuse_queries(condition: Tree) -> None:
-    """Raise `JobRefused` for a query within a condition."""
+    """Raise `JobRefused` for a query inside a condition."""
     inner = condition.find(exp.Subquery, exp.Exists) or next(
         (each for each in condition.find_all(exp.In) if each.args.get("query")), None
     )
@@ -31,7 +31,7 @@ def refuse_queries(condition: Tree) -> None:
 
 @dataclass(frozen=True)
 class Subquery:
-    """A query in WHERE: the condition that it stands for, its rows, and how these meet the rows around it."""
+    """A query in WHERE: the condition in which it is used, its rows, and how they join the rows around it."""
 
     tree: Tree
     relation: QueryRows
@@ -39,7 +39,7 @@ class Subquery:
     how: str
 
     def joined(self, relation: QueryRows, parts: list[Tree], number: int) -> QueryRows:
-        """Return the rows around it that it keeps. Raises `JobRefused`."""
+        """Return the rows around it that meet the condition. Raises `JobRefused`."""
         join = Join(self.tree, (relation, self.relation), self.how, parts, number=number)
         return join.relation(all_of(self.conditions))
 
