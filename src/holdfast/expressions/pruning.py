@@ -177,7 +177,7 @@ _ASKED: dict[ConditionTree, list[tuple[str, ConditionTree]]] = {
     exp.EQ: [("least", exp.LTE), ("greatest", exp.GTE)],
     exp.NEQ: [("least", exp.NEQ), ("greatest", exp.NEQ)],
 }
-"""For each comparison, the comparison that the bounds must meet if a row of the group is to meet it."""
+"""The comparisons that a group's bounds must meet if one of its rows is to meet a comparison."""
 
 
 def _joined_by_and(tree: ConditionTree) -> Iterator[ConditionTree]:

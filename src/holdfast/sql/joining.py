@@ -31,7 +31,7 @@ _TURNED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}
 _COMPARED = {exp.GTE: "ge", exp.GT: "gt", exp.LTE: "le", exp.LT: "lt"}
 _SWAPPED = {"inner": "inner", "left": "right", "right": "left", "outer": "outer"}
 _KEEPS = {"inner": (), "semi": (), "left": (LEFT,), "anti": (LEFT,), "asof": (LEFT,), "right": (RIGHT,)}
-"""For each kind of join, the sides whose rows are given out even if they meet no other row; both for other kinds."""
+"""The sides whose rows are given out even if they meet no other row, by kind of join; both sides for other kinds."""
 
 
 @dataclass
