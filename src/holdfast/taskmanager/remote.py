@@ -5,6 +5,7 @@ Any other error of a handler becomes `HoldfastError`, or `StorageError` if it re
 not answer, the caller's function `lost` makes the error. Nothing is unpickled here.
 """
 
+import atexit
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,10 @@ MESSAGE_CHARACTERS_MAX = 2000
 """Bound on the message of an error: gRPC carries errors in trailers of at most 8 KB."""
 
 SHUTDOWN_S_MAX = 5.0
+
+CALLS_END_S_MAX = 2.0
+"""Bound in seconds on the wait of a program's end for calls that have no answer yet. A call to a process that neither
+answers nor ends holds the end up for so long."""
 
 
 class RemoteError(msgspec.Struct, frozen=True):
@@ -74,11 +79,49 @@ LostError = Callable[[str], Exception]
 """Makes the error for a connection that does not answer, from the reason."""
 
 
+class RunningCalls:
+    """Counts the calls of this process that have no answer yet. Thread-safe.
+
+    A call may fail just when the program ends. PyArrow then asks an interpreter that no longer exists for its lock, and
+    the process dies by a segmentation fault. So the program's end waits for the calls, and no call begins after that.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self._over = False
+
+    @contextmanager
+    def one(self, lost: LostError) -> Iterator[None]:
+        """Count a call for as long as it runs. Raises the error of `lost` once the program ends."""
+        with self._changed:
+            if self._over:
+                raise lost("the program ends")
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def end(self, seconds: float = CALLS_END_S_MAX) -> bool:
+        """Let no further call begin, and wait for those that run; False if some still run after `seconds`."""
+        with self._changed:
+            self._over = True
+            return self._changed.wait_for(lambda: self._running == 0, seconds)
+
+
+_running_calls = RunningCalls()
+atexit.register(_running_calls.end)
+
+
 @contextmanager
 def calling(lost: LostError) -> Iterator[None]:
     """Turn Flight errors of the client's call inside back into errors of `holdfast.errors`, or into those of `lost`."""
     try:
-        yield
+        with _running_calls.one(lost):
+            yield
     except (flight.FlightError, pa.ArrowException, OSError) as error:
         # An error that the other side sent is complete. Its Flight error would add nothing as a cause.
         raise remote_error(error, lost) from (None if getattr(error, "extra_info", b"") else error)
