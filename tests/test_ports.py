@@ -84,6 +84,15 @@ def test_a_driver_behind_a_translation_of_addresses_is_reached_at_the_outer_addr
             assert connections() == 1
 
 
+def test_a_driver_that_listens_at_all_addresses_of_its_machine_is_reached_at_the_named_one():
+    everywhere = Endpoint("127.0.0.2", "0.0.0.0")
+    with closing(JobMasterServer(Mock(heartbeat=lambda _: True), SECRET, everywhere)) as server:
+        assert server.address == f"grpc+tls://127.0.0.2:{server.port}"
+        assert answers(server.address)
+    with closing(LinkServer(everywhere)) as link, closing(connect(link.address)) as made:
+        assert made.address.startswith("127.0.0.2:")
+
+
 def test_everything_on_the_driver_listens_in_the_range_and_says_when_it_is_full():
     first = free_ports(4)
     endpoint = Endpoint("127.0.0.1", port_range=(first, first + 3))

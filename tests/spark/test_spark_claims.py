@@ -1,21 +1,30 @@
 """Slots of several queries in one session: who holds them, who gives senders up, refusals that name the holders."""
 
+from unittest.mock import Mock
+
 import pytest
+from host_kit import NamedHost
 
 import holdfast as hf
 from holdfast.spark.claims import Claim, SlotClaims
 from holdfast.spark.classic_host import ClassicHost
+from holdfast.spark.cluster import SparkCluster
 from holdfast.spark.slots import resident_senders
+from holdfast.spark.tasks import Shipment
 from holdfast.testing import TestSource
 
 
-def claimed(claims: SlotClaims, name: str, slots: int = 4, processes: int = 1, senders: int | None = None) -> Claim:
+def claimed(
+    claims: SlotClaims, name: str, slots: int = 4, processes: int = 1, senders: int | None = None, wished: int = 0
+) -> Claim:
     job = hf.Job(None, name=name, storage="memory://x")
     job.read(TestSource([], "k BIGINT")).write(hf.NoopSink())
     from holdfast.graph.build import build_program, without_spark
 
     program = build_program(job.declared, without_spark, None)
-    return claims.claim(name, slots, processes, senders, lambda left: resident_senders(senders, left, program).count)
+    return claims.claim(
+        name, slots, processes, senders, lambda left: resident_senders(senders, left, program).count, wished
+    )
 
 
 def test_three_queries_fit_into_four_slots_and_the_first_takes_its_senders_again():
@@ -58,6 +67,33 @@ def test_senders_that_a_user_asked_for_stay_and_leave_a_slot_to_queries_without_
     with pytest.raises(hf.JobRefused, match="query 'fitting' holds 4"):
         claimed(claims, "later", slots=6)
     assert fitting.senders == 3
+
+
+def test_slots_that_come_later_go_to_queries_that_miss_senders_and_no_further():
+    claims = SlotClaims()
+    first = claimed(claims, "first", slots=2, senders=2, wished=2)
+    second = claimed(claims, "second", slots=3, wished=1)
+    assert (first.senders, second.senders) == (0, 0)
+    for slots, senders in ((3, (0, 0)), (4, (1, 0)), (8, (2, 1)), (2, (2, 1))):
+        claims.grow(slots)
+        assert (first.senders, second.senders) == senders
+
+
+def test_senders_without_slots_take_those_that_come_and_ask_for_the_others_now_and_then():
+    claims, spark = SlotClaims(), Mock(spec=["ship", "slots", "ask_for", "has_ended"])
+    spark.has_ended.return_value = False
+    claim = claimed(claims, "late", slots=2, senders=3, wished=3)
+    host = NamedHost("yarn", spark, dynamicAllocation__enabled="true", executor__cores="2")
+    shipment = Shipment("j", b"", "memory://x", {}, "secret")
+    cluster = SparkCluster(host, "late", Mock(), shipment, Mock(), claim, claims, slots_left=1)
+    spark.slots.return_value = 2
+    cluster.check()
+    cluster.check()
+    spark.ask_for.assert_called_once_with(2)
+    assert (cluster.residents, cluster.residents_that_fit()) == (0, 0)
+    spark.slots.return_value = 8
+    cluster.check()
+    assert (cluster.residents, cluster.residents_that_fit()) == (3, 3)
 
 
 def test_no_slots_at_all_are_a_refusal_and_no_error_of_arithmetic():

@@ -35,20 +35,27 @@ def environment() -> dict[str, str]:
     }
 
 
-def run_on(master: str, folder: Path, *ports: int, **settings: object) -> dict:
-    """Run the script; `settings` of the driver, with an underscore for each dot."""
-    given = {"driver_host": "127.0.0.1"} | settings
-    conf = [f"--conf spark.{name.replace('_', '.')}={value}" for name, value in given.items()]
+def run_script(script: Path, *words: object, cwd: Path, **more: str) -> dict:
+    """Run a script, which writes its findings to `cwd`."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), master, str(folder), *map(str, ports)],
-        env=environment() | {"PYSPARK_SUBMIT_ARGS": " ".join([*conf, "pyspark-shell"])},
-        cwd=folder,
+        [sys.executable, str(script), *map(str, words)],
+        env=environment() | more,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=280,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((folder / "found.json").read_text())
+    return json.loads((cwd / "found.json").read_text())
+
+
+def run_on(master: str, folder: Path, *ports: int, **settings: object) -> dict:
+    """Run the script; `settings` of the driver, with an underscore for each dot."""
+    given = {"driver_host": "127.0.0.1"} | settings
+    conf = [f"--conf spark.{name.replace('_', '.')}={value}" for name, value in given.items()]
+    return run_script(
+        SCRIPT, master, folder, *ports, cwd=folder, PYSPARK_SUBMIT_ARGS=" ".join([*conf, "pyspark-shell"])
+    )
 
 
 def right(found: dict, host: str = "127.0.0.1") -> None:
@@ -126,3 +133,11 @@ def test_a_driver_behind_a_translation_of_addresses_and_a_range_of_ports_give_th
 @pytest.mark.long
 def test_a_driver_on_ipv6_gives_the_same_answer(tmp_path):
     right(run_on("local-cluster[2,2,1024]", tmp_path, driver_host="[::1]"), "[::1]")
+
+
+@pytest.mark.long
+def test_under_dynamic_allocation_executors_that_come_late_get_a_sender_and_idle_ones_go(tmp_path):
+    found = run_script(SCRIPT.with_name("dynamic_script.py"), tmp_path, cwd=tmp_path, PYTHONPATH=str(SCRIPT.parents[1]))
+    assert found["senders at the start"] == 0
+    assert found["executors of two TaskManagers"] >= 3
+    assert (found["exact"], found["restarts"]) == (True, [])

@@ -19,7 +19,8 @@ SHARED = 1
 
 @dataclass
 class Claim:
-    """The slots of a query. `senders`: its long-running senders now. `wished`: the number it would have alone."""
+    """The slots of a query. `senders`: its long-running senders now. `wished`: the number it would have alone, if
+    there are enough slots."""
 
     name: str
     processes: int
@@ -31,6 +32,11 @@ class Claim:
     def firm(self) -> int:
         """The slots that the query does not yield to other queries."""
         return self.processes + (self.senders if self.is_firm else 0)
+
+    @property
+    def missing(self) -> int:
+        """The senders for which the query has no slots."""
+        return self.wished - self.senders
 
     @property
     def total(self) -> int:
@@ -60,12 +66,19 @@ class SlotClaims:
             return sum(each.total for each in self._claims)
 
     def claim(
-        self, name: str, slots: int, processes: int, explicit: int | None, senders_of: Callable[[int], int]
+        self,
+        name: str,
+        slots: int,
+        processes: int,
+        explicit: int | None,
+        senders_of: Callable[[int], int],
+        wished: int = 0,
     ) -> Claim:
         """Claim some of all `slots`: first for TaskManagers, then for senders in the remaining ones.
 
         `explicit`: the number of senders that the user set; None: the default. `senders_of`: gives the number of
-        senders for a number of slots. Raises `JobRefused`, which names the queries that hold the other slots.
+        senders for a number of slots. `wished`: senders that the query takes later if they do not fit now. Raises
+        `JobRefused`, which names the queries that hold the other slots.
         """
         with self._lock:
             free = slots - sum(each.total for each in self._claims)
@@ -77,7 +90,7 @@ class SlotClaims:
             free = slots - sum(each.total for each in self._claims)
             others_share = any(not each.senders for each in self._claims)
             senders = max(0, senders_of(free - processes - (SHARED if others_share and explicit else 0)))
-            claim = Claim(name, processes, senders, explicit is not None, senders)
+            claim = Claim(name, processes, max(senders, wished), explicit is not None, senders)
             self._claims.append(claim)
             return claim
 
@@ -113,6 +126,11 @@ class SlotClaims:
             else:
                 self._give_back(-more)
 
+    def grow(self, slots: int) -> None:
+        """Give slots that nobody holds, of all `slots`, to the queries that miss senders."""
+        with self._lock:
+            self._give_back(slots - SHARED - sum(each.total for each in self._claims))
+
     def release(self, claim: Claim) -> None:
         """Return all slots of a query, to queries that yielded senders. May be called more than once."""
         with self._lock:
@@ -122,9 +140,9 @@ class SlotClaims:
             self._give_back(claim.total)
 
     def _give_back(self, free: int) -> None:
-        """Give queries that yielded senders up to `free` slots back."""
+        """Give queries that miss senders up to `free` slots."""
         for each in self._claims:
-            more = min(each.wished - each.senders, free)
+            more = max(0, min(each.missing, free))
             each.senders += more
             free -= more
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -41,6 +42,9 @@ class ClassicHost:
     def slots(self) -> int:
         java = self._context._jsc.sc()
         return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
+
+    def ask_for(self, executors: int) -> None:
+        of_session.new_thread(partial(of_session.ask_for_executors, self.session, executors), "holdfast-ask").start()
 
     def executors(self) -> frozenset[str] | None:
         """Return the host and port of each executor's block manager. A restarted executor has another port."""

@@ -4,6 +4,7 @@ The number of concurrent tasks is at most the number of slots that TaskManagers 
 not wait behind senders. Every Spark job carries a group (for cancelling) and a description (for the Spark UI).
 """
 
+import time
 import uuid
 from collections.abc import Sequence
 from types import ModuleType
@@ -28,13 +29,16 @@ from holdfast.spark.failures import step_failure
 from holdfast.spark.host import SparkHost, SparkJob
 from holdfast.spark.hosting import Hosting
 from holdfast.spark.shipping import shipped_by_value
-from holdfast.spark.slots import await_slots
+from holdfast.spark.slots import await_slots, dynamic, executors_of
 from holdfast.spark.staying import StayingProcess
 from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment
 from holdfast.spark.transforms import declared_rows, spark_schema
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.settings import TaskManagerSettings
 
+ASK_EVERY_S = 30.0
+"""Seconds between two requests for executors while senders have no slots. A lower value repeats requests that Spark has
+given up sooner."""
 RESULT = StructType([StructField("result", BinaryType())])
 
 
@@ -57,7 +61,7 @@ class SparkCluster:
     ) -> None:
         self._claim, self._claims = claim, claims
         self._slots_left = slots_left
-        self._slots_beside_residents = max(1, slots_left - claim.senders)
+        self._beside_at_start = slots_left - claim.senders
         self._slots_taken = slots_left + claim.processes - claim.senders
         self._host = host
         self._name = name
@@ -70,6 +74,11 @@ class SparkCluster:
         self._lanes: dict[int, DataFrame] = {}
         self._hosting = Hosting(host, name, self._group, self._secret)
         self._running: int | None = None
+        self._asked_s = float("-inf")
+
+    @property
+    def _slots_beside_residents(self) -> int:
+        return max(1, min(self._beside_at_start, self._slots_left - self._claim.senders))
 
     @property
     def senders(self) -> int:
@@ -87,7 +96,7 @@ class SparkCluster:
     def resize(self, processes: int, senders: int | None = None) -> None:
         now, wanted = self._claim.senders, self._claim.senders if senders is None else senders
         more = processes + wanted - self._claim.total
-        available = await_slots(self._host, 1, self._claims.held() + more + SHARED) if more > 0 else 0
+        available = await_slots(self._host, 1, self._claims.held() + more + SHARED, is_used=True) if more > 0 else 0
         self._claims.resize(self._claim, available, processes, senders)
         if wanted > now:
             self._slots_taken = min(self._slots_taken, available - wanted)
@@ -99,6 +108,16 @@ class SparkCluster:
                 "Spark's JVM, or a Spark Connect server that does not answer). Stop the query first; to go on from the "
                 "last checkpoint, start the job on a new session"
             )
+        if self._claim.missing > 0:
+            self._look_for_slots()
+
+    def _look_for_slots(self) -> None:
+        """Hold slots that have come since the start for senders that had none, and ask for those that are missing."""
+        self._claims.grow(self._host.slots())
+        missing, now_s = self._claim.missing, time.monotonic()
+        if missing > 0 and dynamic(self._host) and now_s - self._asked_s >= ASK_EVERY_S:
+            self._asked_s = now_s
+            self._host.ask_for(executors_of(self._host, missing))
 
     def start(self, start: ProcessStarter) -> None:
         settings = msgspec.structs.replace(self._task_manager, process=start.process)

@@ -110,6 +110,9 @@ class ConnectHost:
     def executors(self) -> frozenset[str] | None:
         return None
 
+    def ask_for(self, executors: int) -> None:
+        """Do nothing: the tasks by which slots are counted wait, and Spark asks for executors because of them."""
+
     def ship(self, data: bytes) -> Shipped:
         if len(data) <= INLINE_BYTES_MAX:
             return Inline(data)

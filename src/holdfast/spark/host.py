@@ -68,6 +68,10 @@ class SparkHost(Protocol):
         """Number of tasks that Spark can run at once now, on all executors together."""
         ...
 
+    def ask_for(self, executors: int) -> None:
+        """Ask the cluster manager for so many more executors, where they come on demand; return at once."""
+        ...
+
     def executors(self) -> frozenset[str] | None:
         """Return a name for each executor, which changes when the executor restarts; None if Spark does not report
         them."""

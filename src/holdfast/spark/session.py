@@ -156,6 +156,21 @@ def _tasks_of(spark: SparkSession, group: str) -> Iterator[Any]:
         yield from (tasks.apply(index) for index in range(tasks.size()))
 
 
+def ask_for_executors(spark: SparkSession, more: int) -> None:
+    """Ask the cluster manager for `more` executors beside those that run, up to `spark.dynamicAllocation.maxExecutors`.
+
+    May block until the cluster manager has answered. Unlike tasks that wait for a slot, the request takes no slot from
+    other tasks.
+    """
+    try:
+        java = spark.sparkContext._jsc.sc()
+        wanted = java.getExecutorMemoryStatus().size() - 1 + more  # the driver is among them
+        most = int(spark_settings(spark).get("spark.dynamicAllocation.maxExecutors") or wanted)
+        java.requestTotalExecutors(min(wanted, most), 0, spark.sparkContext._jvm.PythonUtils.toScalaMap({}))
+    except (Py4JError, OSError, AttributeError) as error:
+        log.info("Spark was not asked for %d more executors: %s", more, error)
+
+
 def leaving_executors(spark: SparkSession) -> dict[str, str]:
     """Return Spark's message about each executor that is decommissioned and still there, by its id.
 

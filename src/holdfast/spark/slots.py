@@ -62,21 +62,24 @@ def slots_beside_others(host: SparkHost, needed: int, asked: int, held: int) -> 
 
     If other queries hold slots and Spark starts no more executors, the call waits only for the promised slots.
     """
-    return await_slots(host, needed if not held or _dynamic(host) else 1, asked)
+    return await_slots(host, needed if not held or dynamic(host) else 1, asked, is_used=held > 0)
 
 
-def await_slots(host: SparkHost, needed: int, asked: int = 0, wait_s_max: float = WAIT_S_MAX) -> int:
+def await_slots(
+    host: SparkHost, needed: int, asked: int = 0, wait_s_max: float = WAIT_S_MAX, is_used: bool = False
+) -> int:
     """Wait until there are `needed` slots, and as many as the settings promise; return the number of slots.
 
     Under dynamic allocation Spark is asked for `asked` slots, and the slots beyond `needed` are awaited for a while.
-    The result may be below `needed` after `wait_s_max` seconds; the caller then refuses the job.
+    The result may be below `needed` after `wait_s_max` seconds; the caller then refuses the job. `is_used`: queries
+    hold slots.
     """
     found = host.slots()
-    wanted = max(needed, asked if _dynamic(host) else 0, _promised(host))
+    wanted = max(needed, asked if dynamic(host) else 0, _promised(host))
     if found >= wanted or host.master.partition("[")[0] == "local":
         return found
     started_s = reported_s = time.monotonic()
-    with _asking(host, wanted, wait_s_max):
+    with _asking(host, wanted, wanted - found if is_used else 0, wait_s_max):
         while found < (wanted if time.monotonic() - started_s < MORE_S_MAX or not asked else needed):
             if time.monotonic() - started_s >= wait_s_max:
                 break
@@ -90,9 +93,9 @@ def await_slots(host: SparkHost, needed: int, asked: int = 0, wait_s_max: float 
 
 def _promised(host: SparkHost) -> int:
     """Return the number of slots that the settings fix; 0 if they fix none."""
-    cores_a_task = int(host.setting("spark.task.cpus") or 1)
+    cores_a_task = _cores_of_a_task(host)
     cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", host.master)
-    if _dynamic(host):
+    if dynamic(host):
         return 0
     if cluster:
         return int(cluster[1]) * (int(cluster[2]) // cores_a_task)
@@ -100,14 +103,32 @@ def _promised(host: SparkHost) -> int:
     return int(instances) * (int(cores) // cores_a_task) if instances else 0
 
 
-def _dynamic(host: SparkHost) -> bool:
-    return host.setting("spark.dynamicAllocation.enabled") == "true"
+def dynamic(host: SparkHost) -> bool:
+    """True under dynamic allocation."""
+    return str(host.setting("spark.dynamicAllocation.enabled")).lower() == "true"
+
+
+def executors_of(host: SparkHost, slots: int) -> int:
+    """Return the number of executors that give so many slots; where each has all of its machine, fewer do."""
+    return -(-slots // max(1, int(host.setting("spark.executor.cores") or 1) // _cores_of_a_task(host)))
+
+
+def _cores_of_a_task(host: SparkHost) -> int:
+    return int(host.setting("spark.task.cpus") or 1)
 
 
 @contextmanager
-def _asking(host: SparkHost, tasks: int, wait_s_max: float) -> Iterator[None]:
-    """Submit waiting tasks under dynamic allocation, so that Spark asks its cluster manager for executors."""
-    if not _dynamic(host):
+def _asking(host: SparkHost, tasks: int, missing: int, wait_s_max: float) -> Iterator[None]:
+    """Ask for slots under dynamic allocation: with tasks that wait, or with a request for the `missing` slots.
+
+    Executors that have a waiting task are not idle, so Spark keeps them. Beside a query the tasks would hold the slot
+    of its short Spark jobs, hence the request.
+    """
+    if not dynamic(host):
+        yield
+        return
+    if missing:
+        host.ask_for(executors_of(host, missing))
         yield
         return
 

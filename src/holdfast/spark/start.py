@@ -230,8 +230,10 @@ def _layout(
         log.info("%s: %s", job.name, residents.reason)
         return residents.count
 
-    claim = claims.claim(job.name, available, processes, senders, senders_of)
-    for line in advice(host.master, host.setting, processes, claim.senders):
+    is_here = host.master.partition("[")[0] == "local"
+    wished = 0 if is_here else resident_senders(senders, (senders or 1) + SHARED, program).count
+    claim = claims.claim(job.name, available, processes, senders, senders_of, wished)
+    for line in advice(host.master, host.setting, processes, claim.wished):
         log.warning("%s: %s", job.name, line)
     parallelism = recorded.parallelism or max(task_managers, available - task_managers - standby)
     layout = Layout(parallelism, job.max_parallelism or 0, task_managers, standby, bool(standby and job.standby_state))

@@ -66,7 +66,10 @@ class Cluster(Protocol):
         ...
 
     def check(self) -> None:
-        """Check the cluster. Raises `SessionStopped` if it has ended: nothing will run there again."""
+        """Look at the cluster, and hold slots that have come for senders that had none.
+
+        Raises `SessionStopped` if it has ended: nothing will run there again.
+        """
         ...
 
     def start(self, start: ProcessStarter) -> None:

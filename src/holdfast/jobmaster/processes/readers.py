@@ -43,6 +43,11 @@ class Readers:
             if self._count < min(READERS_MIN, self._readers_max):
                 self._start()
 
+    def allow(self, readers_max: int) -> None:
+        """Allow more answers to be under way at once."""
+        with self._lock:
+            self._readers_max = max(self._readers_max, readers_max)
+
     def look(self) -> None:
         """If answers wait and no answer was taken since the last look, double the number of readers, within the
         bounds."""

@@ -269,7 +269,7 @@ class Senders(Processes[SenderGateway]):
             return
         fit = self._cluster.residents_that_fit()
         if fit != self._units.count and (fit < self._units.count) == task_managers_missing:
-            log.warning("Spark has slots for %d senders beside all TaskManagers; %d were to stay", fit, self.count)
+            log.warning("Spark has slots for %d senders beside all TaskManagers; %d stayed until now", fit, self.count)
             self._tell(rules.SendersWanted(fit))
 
     # --- commands of the rules ----------------------------------------------------------------------------------------
@@ -301,6 +301,7 @@ class Senders(Processes[SenderGateway]):
                 self._call(self.give_up, sender, reason)
             case rules.StartSenders(count):
                 self.count = count
+                self._readers.allow(count)
                 self._tell_machine(events.ProcessesWanted(Role.SENDER, count))
             case rules.RunInSpark(units) if level is not None:
                 level.in_spark += [level.units[unit] for unit in units]
