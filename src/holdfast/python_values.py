@@ -253,13 +253,14 @@ def _values(array: pa.Array) -> list[Any]:
 
 
 def _quick(numbers: Numbers, kind: pa.DataType) -> list[Any]:
-    """Convert dates and timestamps by NumPy: 0.05 µs each, 0.15 in UTC, 0.7 in other zones; `to_pylist` takes 2.6."""
+    """Convert dates and timestamps by NumPy: 0.05 µs each, 0.1 in UTC, 0.7 in other zones; `to_pylist` takes 2.6."""
     if kind == pa.date64():
         numbers, kind = numbers // 86_400_000, pa.date32()
-    values: list[Any] = numbers.view(f"M8[{_unit_of(kind)}]").tolist()
     zone = None if pa.types.is_date(kind) or kind.tz is None else _zone(kind.tz)
     if zone is not None and zone.utcoffset(None) == timedelta(0):
-        return [datetime.combine(value, value.time(), zone) for value in values]
+        epoch = datetime(1970, 1, 1, tzinfo=zone)
+        return [epoch + since for since in numbers.view(f"m8[{_unit_of(kind)}]").tolist()]
+    values: list[Any] = numbers.view(f"M8[{_unit_of(kind)}]").tolist()
     return values if zone is None else [zone.fromutc(value.replace(tzinfo=zone)) for value in values]
 
 

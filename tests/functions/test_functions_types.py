@@ -13,7 +13,7 @@ import pytest
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
 from holdfast.functions.process.shared.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from holdfast.functions.process.shared.values import Codec
+from holdfast.functions.process.shared.values import Codec, Misfit
 from holdfast.python_values import python_values
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import tables_of
@@ -215,3 +215,55 @@ def test_states_without_a_type_take_times_and_dates() -> None:
     last = datetime(9999, 12, 31, 23, 59, 59, 999_999)
     for value in (zoned, DAY, DAY.date(), datetime(1, 1, 1), last, {"at": [DAY, zoned]}):
         assert codec.get(codec.put(value)) == value
+
+
+MUTABLE: list[tuple[pa.DataType, Any]] = [
+    (pa.list_(pa.string()), ["a", None]),
+    (pa.list_(pa.list_(pa.int64())), [[1], None, []]),
+    (pa.map_(pa.string(), pa.list_(pa.string())), {"a": ["b"], "c": None}),
+    (pa.map_(pa.string(), pa.string()), {"a": "b"}),
+    (pa.struct([("n", pa.int64()), ("l", pa.list_(pa.struct([("s", pa.string())])))]), {"n": 1, "l": [{"s": "x"}]}),
+]
+
+
+def containers(value: Any) -> Iterator[Any]:
+    """The lists and dicts in a value, itself included."""
+    if isinstance(value, list | dict):
+        yield value
+    if isinstance(value, list | tuple | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from containers(each)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), MUTABLE, ids=lambda each: str(each) if isinstance(each, pa.DataType) else ""
+)
+def test_no_list_or_dict_of_a_kept_value_is_shared_with_a_user(kind: pa.DataType, value: Any) -> None:
+    codec = Codec(kind)
+    kept = codec.put(value)
+    assert codec.get is not None
+    given = codec.get(kept)
+    assert given == kept == python_values(pa.array([value], kind))[0]
+    shared = [map(id, containers(each)) for each in (value, kept, given)]
+    assert len(set().union(*shared)) == sum(len(list(containers(each))) for each in (value, kept, given))
+    assert codec.get(None) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.list_(pa.int8()), [1, 128]),
+        (pa.list_(pa.uint8()), [-1]),
+        (pa.list_(pa.int64()), [True]),
+        (pa.list_(pa.int64()), [1, "2"]),
+        (pa.list_(pa.bool_()), [1]),
+        (pa.list_(pa.string()), ["a", b"b"]),
+        (pa.list_(pa.field("item", pa.string(), nullable=False)), ["a", None]),
+        (pa.map_(pa.string(), pa.int8()), {"a": 128}),
+        (pa.map_(pa.string(), pa.string()), {"a": 1}),
+    ],
+    ids=str,
+)
+def test_a_list_with_an_element_that_does_not_fit_is_refused(kind: pa.DataType, values: Any) -> None:
+    with pytest.raises(Misfit):
+        Codec(kind).put(values)

@@ -283,7 +283,7 @@ def _array(objects: Sequence[Any], kind: Any) -> Any:
         joined = _joined(objects, kind)
         if joined is not None:
             return joined
-    if pa.types.is_list(kind) and any(isinstance(each, np.ndarray) for each in objects):
+    if pa.types.is_list(kind) and np.ndarray in set(map(type, objects)):
         return list_array(objects, kind)
     starts = range(0, max(1, len(objects)), PIECE_ROWS)
     return pa.concat_arrays([pa.array(objects[start : start + PIECE_ROWS], kind) for start in starts])

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.state.compiled import kernel, store_u8, store_u64
-from holdfast.state.physical import Bools, Slots
+from holdfast.state.physical import Bools, Integers, Slots
 
 Array = npt.NDArray[Any]
 
@@ -238,7 +238,7 @@ def stored_heads(tags: npt.NDArray[np.uint64], groups: npt.NDArray[np.int32], gr
 
 
 @kernel
-def last_rows(slots: Slots, slot_count: int) -> Any:
+def last_rows(slots: Slots | Integers, slot_count: int) -> Any:
     """Return the number of the last row of each slot, where rows have `slots` in [0, slot_count)."""
     last = np.empty(slot_count, np.int32)
     for i in range(len(slots)):

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.process.shared.states import AggregatingState, ReducingState, State, ValueState, time_column
-from holdfast.functions.process.shared.values import Codec, Misfit, integer_range
+from holdfast.functions.process.shared.values import Codec, Misfit, integer_range, usual_values
 from holdfast.functions.rows.calls import Cursor
-from holdfast.functions.rows.columns import BoolArray
+from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.functions.timing.expiry import BatchClock, expired_rows
 from holdfast.functions.undo_log import UndoLog
 from holdfast.python_values import exact_values
@@ -92,11 +92,12 @@ class Cells:
         self.kept.clear()
         self._times.clear()
 
-    def held_bytes(self, slots: list[int]) -> list[int]:
+    def held_bytes(self, slots: list[int]) -> IntArray:
         """Return the approximate memory of the values of these slots as Python objects."""
         if physical_dtype(self.codec.column_type) is not None:
-            return [CELL_BYTES + NUMBER_BYTES] * len(slots)
-        return [CELL_BYTES + size for size in map(sys.getsizeof, map(self.kept.__getitem__, slots))]
+            return np.full(len(slots), CELL_BYTES + NUMBER_BYTES)
+        sizes = map(sys.getsizeof, map(self.kept.__getitem__, slots))
+        return np.fromiter(sizes, np.int64, len(slots)) + CELL_BYTES
 
     def put(self, value: Any) -> None:
         try:
@@ -158,7 +159,8 @@ def _reader(cells: Cells, default: Any) -> Callable[[], Any]:
 
     def copied_value() -> Any:
         assert get is not None
-        return get(value())
+        found = kept[cursor.slot]
+        return get(default if found is None else found)
 
     if cells.expiry is not None:
         return read_value
@@ -181,8 +183,18 @@ def _writer(cells: Cells) -> Callable[[Any], None]:
         else:
             put(value)
 
+    def update_list(value: Any) -> None:
+        if type(value) is list and are_usual_elements(value):
+            kept[cursor.slot] = value.copy()
+        else:
+            put(value)
+
     if cells.expiry is not None:
         return put
+    if pa.types.is_list(cells.codec.column_type):
+        element: pa.Field = cells.codec.column_type.value_field
+        are_usual_elements = usual_values(element.type, element.nullable)
+        return update_list
     if usual is not int:
         return put if usual is None else update_other
     low, high = integer_range(cells.codec.column_type)

@@ -31,7 +31,7 @@ class HeldObjects:
         if slots[-1] >= len(self._of_slots):
             self._of_slots = np.append(self._of_slots, np.zeros(2 * int(slots[-1]) + 2 - len(self._of_slots), np.int64))
         given = slots.tolist()
-        now = np.sum([cells.held_bytes(given) for cells in self._cells], axis=0)
+        now = sum(cells.held_bytes(given) for cells in self._cells)
         self.bytes += int(np.sum(now - self._of_slots[slots]))
         self._of_slots[slots] = now
         if self.bytes - self._checked > room.piece_bytes:

@@ -5,7 +5,8 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.functions.process.by_row.cells import Cells, KeyedAggregatingState, KeyedReducingState, KeyedValueState
-from holdfast.functions.process.by_row.entry_cells import KeyedListState, KeyedMapState, ListCells, MapCells
+from holdfast.functions.process.by_row.entry_cells import ListCells, MapCells
+from holdfast.functions.process.by_row.entry_states import KeyedListState, KeyedMapState
 from holdfast.functions.process.shared.entries import Making
 from holdfast.functions.process.shared.states import (
     AggregatingState,

@@ -14,9 +14,10 @@ around it.
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import repeat
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -88,10 +89,6 @@ class ProcessOperator(FunctionOperator):
         self._install()
         self._row_of = named_tuples("Row", spec.input.schema.names)
         self._key_of = named_tuples("Key", spec.key_columns)
-
-    def _install(self) -> None:
-        super()._install()
-        self._process_row = self._with_timestamp()
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(self.new_output())
@@ -252,19 +249,6 @@ class ProcessOperator(FunctionOperator):
             self._timer_keys.update(zip(touched.tolist(), keys, strict=True))
         return self._timer_keys[slot]
 
-    def _with_timestamp(self) -> Callable[[Any, "Context"], Any]:
-        """`process`, with the row's event time as `ctx.timestamp` where its input has any."""
-        process, time = self._function.process, self._spec.input.event_time
-        if time is None:
-            return process  # type: ignore[no-any-return]
-        place = None if time.column is None else self._spec.input.schema.get_field_index(time.column)
-
-        def process_row(row: Any, ctx: "Context") -> Any:
-            ctx.timestamp = None if place is None else row[place]
-            return process(row, ctx)
-
-        return process_row
-
     @property
     def memory_bytes(self) -> int:
         indexed = 0 if self._timers is None else self._timers.index_bytes
@@ -293,54 +277,63 @@ class ProcessOperator(FunctionOperator):
             self._take_each(part, slots, first_row, context, result)
         self._undo_log.clear()
 
-    def _calls(self, part: pa.RecordBatch, slots: list[int]) -> Iterable[tuple[int, Any, Any]]:
-        """Slot, row and key of each row."""
+    def _calls(self, part: pa.RecordBatch, slots: list[int]) -> Iterable[tuple[int, int, Any, Any, datetime | None]]:
+        """Number, slot, values, key and event time of each row."""
         columns = [python_values(column) for column in part.columns]
-        return zip(slots, map(self._row_of, zip(*columns, strict=True)), self._keys(columns), strict=True)
+        time = self._spec.input.event_time
+        at: Iterable[datetime | None] = repeat(None, len(slots))
+        if time is not None and time.column is not None:
+            at = columns[self._spec.input.schema.get_field_index(time.column)]
+        rows = map(self._row_of, zip(*columns, strict=True))
+        return zip(range(len(slots)), slots, rows, self._keys(columns), at, strict=True)
 
     def _take_all(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
         """Take all rows, until a row fails. This loop decides the cost of a row."""
-        process, cursor, ctx, shape = self._process_row, self._cursor, self._context, self._fitter.shape
+        process, cursor, ctx, shape = self._function.process, self._cursor, self._context, self._fitter.shape
         out: list[Row] = []
-        starts: list[int] = []
-        append, begin = out.append, starts.append
+        numbers: list[int] = []
+        append, note = out.append, numbers.append
         # Output of a slice that may be undone is held until the slice has succeeded.
         held_max = sys.maxsize if self._careful else OUT_ROWS_MAX
+        number = 0
         try:
-            for slot, row, key in self._calls(part, slots):
+            for number, slot, row, key, at in self._calls(part, slots):
                 cursor.slot = slot
                 ctx.key = key
-                begin(len(out))
+                ctx._timestamp = at  # without the call that `timestamp` would be
                 produced = process(row, ctx)
+                if produced is None:
+                    continue
                 for item in produced if type(produced) is GeneratorType else yielded(produced):
                     append(shape(item))
+                    note(number)
                     if len(out) >= held_max:
-                        self._put_out(out, starts, part, first_row, context, result)
+                        self._put_out(out, numbers, part, first_row, context, result)
                         out.clear()
-                        starts[:] = [0] * len(starts)
+                        numbers.clear()
         except USER_ERRORS as error:
             if isinstance(error, UserFunctionError) and isinstance(error.__cause__, OutputMismatch):
                 raise  # The error of output that was put out before the slice's end names its row itself.
-            raise self._error(part, len(starts) - 1, first_row, context, error) from error
-        self._put_out(out, starts, part, first_row, context, result)
+            raise self._error(part, number, first_row, context, error) from error
+        self._put_out(out, numbers, part, first_row, context, result)
 
     def _put_out(
         self,
         out: list[Row],
-        starts: list[int],
+        numbers: list[int],
         part: pa.RecordBatch,
         first_row: int,
         context: BatchContext,
         result: OperatorResult,
     ) -> None:
+        """Put out rows, which rows of the input with these `numbers` have made."""
         if out:
             try:
                 result.output.append(self._fitter.batch(out))
             except OutputMismatch as error:
-                number = bisect_right(starts, error.row) - 1
-                raise self._error(part, number, first_row, context, error) from error
+                raise self._error(part, numbers[error.row], first_row, context, error) from error
 
     def _take_each(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
@@ -348,11 +341,11 @@ class ProcessOperator(FunctionOperator):
         """Take the slice row by row; a row that fails becomes a bad row, and leaves no trace in cells or output."""
         cursor, ctx = self._cursor, self._context
         fitter, rows = self._fitter, list[Row]()
-        for number, (slot, row, key) in enumerate(self._calls(part, slots)):
-            cursor.slot, ctx.key = slot, key
+        for number, slot, row, key, at in self._calls(part, slots):
+            cursor.slot, ctx.key, ctx.timestamp = slot, key, at
             mark = self._save([slot])
             try:
-                rows += [fitter.fitted(fitter.shape(item)) for item in yielded(self._process_row(row, ctx))]
+                rows += [fitter.fitted(fitter.shape(item)) for item in yielded(self._function.process(row, ctx))]
             except USER_ERRORS as error:
                 self._undo_log.back_to(mark)
                 values = shown_rows(part.slice(number, 1))[0]

@@ -24,9 +24,10 @@ import pyarrow as pa
 
 from holdfast.functions.operator import NewTable, TableSchema
 from holdfast.functions.rows.columns import AnyArray, BoolArray, IntArray
-from holdfast.functions.rows.grouping import ranks, spans
+from holdfast.functions.rows.grouping import distinct_slots, ranks, spans
 from holdfast.functions.timing.expiry import BatchClock, Expiry, expired_rows, renewed
 from holdfast.functions.undo_log import UndoLog
+from holdfast.state import kernels
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
@@ -208,18 +209,19 @@ class MapEntries:
     ) -> IntArray:
         """Write entries, or remove them if `keep` is False; the last write of an entry counts. Return the new sizes."""
         slots = self.rows.slots(keys, groups, map_keys)
-        _, backwards = np.unique(slots[::-1], return_index=True)
-        last = np.sort(len(slots) - 1 - backwards)
-        slots, groups, keep = slots[last], groups[last], keep[last]
+        distinct, of_entries = distinct_slots(slots, len(self.rows.table.present))
+        if len(distinct) < len(slots):
+            last = np.sort(kernels.last_rows(of_entries, len(distinct)))
+            slots, groups, keep = slots[last], groups[last], keep[last]
+            map_keys, values = map_keys.take(pa.array(last)), values.take(pa.array(last))
         before = self.rows.table.present[slots]
-        kept = pa.array(last[keep])
-        self.rows.write(slots[keep], {VALUE: values.take(kept)})
+        self.rows.write(slots[keep], {VALUE: values if keep.all() else values.filter(pa.array(keep))})
         gone, new = before & ~keep, keep & ~before
         if gone.any():
-            return self._replace(keys, sizes, slots, groups, map_keys.take(pa.array(last)), gone, new)
+            return self._replace(keys, sizes, slots, groups, map_keys, gone, new)
         if new.any():
             positions = sizes[groups[new]] + ranks(groups[new], len(sizes))
-            self._place(keys, groups[new], slots[new], positions, map_keys.take(pa.array(last[new])))
+            self._place(keys, groups[new], slots[new], positions, map_keys.filter(pa.array(new)))
         return sizes + np.bincount(groups[new], minlength=len(sizes))
 
     def clear(self, keys: pa.RecordBatch, sizes: IntArray) -> None:

@@ -6,7 +6,7 @@ user code hands over, so the usual case of each type is a single comparison.
 """
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -110,8 +110,11 @@ def _fit_date(value: Any) -> Any:
 
 def _fit_list(kind: pa.DataType) -> Fit:
     fit_item = fit_for(kind.value_type, kind.value_field.nullable)
+    are_usual = usual_values(kind.value_type, kind.value_field.nullable)
 
     def fit(value: Any) -> Any:
+        if type(value) is list and are_usual(value):
+            return value.copy()
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence | np.ndarray):
             raise Misfit(value, str(kind))
         return [fit_item(item) for item in value]
@@ -121,8 +124,12 @@ def _fit_list(kind: pa.DataType) -> Fit:
 
 def _fit_map(kind: pa.DataType) -> Fit:
     fit_key, fit_item = fit_for(kind.key_type, False), fit_for(kind.item_type, kind.item_field.nullable)
+    are_usual_keys = usual_values(kind.key_type, False)
+    are_usual_items = usual_values(kind.item_type, kind.item_field.nullable)
 
     def fit(value: Any) -> Any:
+        if type(value) is dict and are_usual_keys(value.keys()) and are_usual_items(value.values()):
+            return list(value.items())
         pairs = value.items() if isinstance(value, Mapping) else value
         if isinstance(value, str | bytes) or (not isinstance(pairs, Sequence) and not isinstance(value, Mapping)):
             raise Misfit(value, str(kind))
@@ -217,6 +224,41 @@ def plain_class(kind: pa.DataType) -> type | None:
     return next((found for found, group in tests.items() if any(test(kind) for test in group)), None)
 
 
+def usual_values(kind: pa.DataType, nullable: bool) -> Callable[[Collection[Any]], bool]:
+    """Return a check for many values at once: True if `fit_for` would return each of them as it is. It may also be
+    False for such values, but not if each is of the type's `plain_class`."""
+    plain = plain_class(kind)
+    if plain is None:
+        return lambda values: False
+    if plain is int:
+        low, high = integer_range(kind)
+        integers = frozenset([int])
+        return lambda values: (
+            integers.issuperset(map(type, values)) and (not values or (low <= min(values) and max(values) <= high))
+        )
+    classes = frozenset([plain, type(None)]) if nullable else frozenset([plain])
+    return lambda values: classes.issuperset(map(type, values))
+
+
+def copier_for(kind: pa.DataType) -> Fit | None:
+    """Return a function that copies a value that `fit_for` returned; None if such values cannot change in place."""
+    types = pa.types
+    if types.is_struct(kind):
+        nested = {field.name: copy for field in kind if (copy := copier_for(field.type)) is not None}
+        return lambda value: None if value is None else value | {name: nested[name](value[name]) for name in nested}
+    if types.is_map(kind):
+        copy_item = copier_for(kind.item_type)
+        if copy_item is not None:
+            return lambda value: None if value is None else [(key, copy_item(item)) for key, item in value]
+    elif types.is_list(kind) or types.is_large_list(kind):
+        copy_element = copier_for(kind.value_type)
+        if copy_element is not None:
+            return lambda value: None if value is None else list(map(copy_element, value))
+    else:
+        return None
+    return lambda value: None if value is None else value.copy()
+
+
 _SCALARS = (type(None), bool, int, float, str, bytes)
 
 
@@ -270,13 +312,15 @@ class Codec:
         self.put: Fit = _pack_or_none if kind is None else fit_for(kind)
         self.usual: type | None = None if kind is None else plain_class(kind)
         """The class whose values are kept as they are, integers within the type's range; None: there is none."""
+        self.are_usual = usual_values(kind, True) if kind is not None else lambda values: False
+        """A check for many values at once: True if all of them are kept as they are."""
         self.get: Fit | None = None
         """Makes a copy for the user from the kept value; None if the kept value is immutable and may be handed out
         itself."""
         if kind is None:
             self.get = _unpack_or_none
-        elif pa.types.is_nested(kind):
-            self.get = self.put
+        else:
+            self.get = copier_for(kind)
         self._is_packed = kind is None
 
     def field(self, name: str) -> pa.Field:
