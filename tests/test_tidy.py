@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, str] = {
     "observe": "formats graph sources",
     "settings": "checkpoint.triggers",
     "checkpoint": "settings",
-    "autoscale": "",
+    "autoscale": "execution.places",
     "execution": "settings",
     "journal": "formats storage",
     "leadership": "formats journal storage",

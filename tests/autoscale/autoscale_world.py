@@ -1,11 +1,12 @@
 """A job under a load, in manual time: batches take what rows cost, and an advice is followed after a while."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.autoscale.rules import AutoscaleRules, BatchFacts
 from holdfast.autoscale.settings import Autoscale
+from holdfast.execution.places import owners_of
 
 BATCH_ROWS_MAX = 20_000
 RESCALE_S = 2.0
@@ -14,7 +15,8 @@ RESCALE_S = 2.0
 @dataclass
 class JobWorld:
     """`row_us`: processor time of a row in a TaskManager; `overhead`: share that each further TaskManager adds to it,
-    since work does not divide evenly; `other_us`: time of a row that TaskManagers do not divide."""
+    since work does not divide evenly; `other_us`: time of a row that TaskManagers do not divide; `shares`: each
+    subtask's share of the rows, which TaskManagers process one subtask after the other; empty: work divides evenly."""
 
     settings: Autoscale
     load: Callable[[float], float]
@@ -25,6 +27,7 @@ class JobWorld:
     noise: float = 0.05
     task_managers: int = 1
     seed: int = 0
+    shares: Sequence[float] = ()
     now_s: float = 0.0
     lag: float = 0.0
     changes: list[tuple[float, int]] = field(default_factory=list)
@@ -35,8 +38,16 @@ class JobWorld:
 
     def seconds(self, rows: float, task_managers: int) -> tuple[float, float]:
         """Time of a batch, and the TaskManagers' part of it."""
-        process_s = rows * self.row_us * 1e-6 * (1 + self.overhead * (task_managers - 1)) / task_managers
+        row_us = self.row_us * (1 + self.overhead * (task_managers - 1))
+        process_s = rows * row_us * 1e-6 * self.busiest(task_managers)
         return self.batch_s + rows * self.other_us * 1e-6 + process_s, process_s
+
+    def busiest(self, task_managers: int) -> float:
+        """The share of the rows that the busiest TaskManager processes."""
+        places = [0.0] * task_managers
+        for subtask, place in enumerate(owners_of(len(self.shares), task_managers)):
+            places[place] += self.shares[subtask]
+        return max(places) if self.shares else 1 / task_managers
 
     def share(self, task_managers: int, rate: float) -> float:
         """Share of the time that so many TaskManagers need for a rate, with batches of a second or the largest."""
@@ -56,7 +67,8 @@ class JobWorld:
         passed_s = busy_s if rows == BATCH_ROWS_MAX else max(busy_s, 1.0)
         self.lag += self.load(self.now_s) * passed_s - rows
         self.now_s += passed_s
-        fact = BatchFacts(self.now_s, rows, busy_s, process_s, int(self.lag), self.task_managers)
+        subtasks = {1: [share * process_s for share in self.shares]} if self.shares else {}
+        fact = BatchFacts(self.now_s, rows, busy_s, process_s, int(self.lag), self.task_managers, subtasks)
         advice = self.rules.handle(fact)
         if advice is not None and advice.task_managers != self.task_managers:
             self.task_managers = advice.task_managers

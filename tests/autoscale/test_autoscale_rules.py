@@ -9,6 +9,7 @@ from holdfast.autoscale import rules
 from holdfast.autoscale.applying import AdviceApplied
 from holdfast.autoscale.rules import Advice, AutoscaleRules, BatchFacts
 from holdfast.autoscale.settings import Autoscale
+from holdfast.autoscale.work import SubtaskWork
 from holdfast.errors import SettingsError
 
 SETTINGS = Autoscale(max_task_managers=16, cooldown="2min")
@@ -65,6 +66,51 @@ def test_after_any_change_of_the_load_a_few_steps_lead_to_a_number_that_stays(se
         assert not late, f"changes at {late}, half an hour after the load changed"
         assert abs(job.task_managers - job.fitting(rate)) <= 2, (rate, steps, job.fitting(rate))
         assert job.lag < 3 * rate or job.task_managers == SETTINGS.max_task_managers
+
+
+DIVIDED = """
+# TaskManagers | work of each subtask | advice for 1,000 rows/s that take 950 ms of a second, 900 ms of it in subtasks
+2 | 1 1 1 1 1 1 1 1  | 2 -> 4: 1,000 rows/s take 95% of the time
+2 | 1 1              | 2 -> 2: 1,000 rows/s take 95% of the time; each operator has 2 subtasks
+2 | 13 1 1 1 1 1 1 1 | 2 -> 4: 1,000 rows/s take 95% of the time; subtask 0 does 65% of the work of level 1
+2 | 1 1 14 1         | 2 -> 2: 1,000 rows/s take 95% of the time; subtask 2 does 82% of the work of level 1
+"""
+
+
+@pytest.mark.parametrize("line", [each for each in DIVIDED.strip().splitlines() if not each.startswith("#")])
+def test_more_task_managers_are_advised_only_as_far_as_the_busiest_of_them_gets_less_work(line):
+    now, work, expected = (each.strip() for each in line.split("|"))
+    made = AutoscaleRules(SETTINGS)
+    for second in range(61):
+        made.handle(BatchFacts(second, 1000, 0.95, 0.9, 0, int(now), {1: [float(each) for each in work.split()]}))
+    assert made.advice is not None
+    told = f"{made.advice.now} -> {made.advice.task_managers}: {made.advice.why}"
+    assert told.startswith(expected), told
+
+
+def test_the_busiest_of_each_level_counts_and_subtasks_of_an_earlier_parallelism_do_not():
+    levels = {1: [3.0, 1.0], 2: [1.0, 1.0]}
+    assert SubtaskWork([levels, levels]).ratio(2, 1) == pytest.approx((3 + 1) / (4 + 2))
+    assert SubtaskWork([{1: [9.0, 1.0]}, {1: [1.0, 1.0, 1.0, 1.0]}]).ratio(4, 1) == pytest.approx(1 / 4)
+    assert SubtaskWork([]).ratio(4, 2) == 0.5, "without facts work counts as even"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_hot_key_sends_a_job_to_the_number_that_helps_in_three_steps_at_most(seed):
+    drawn = random.Random(f"hot {seed}")
+    shares = [drawn.uniform(0.5, 1.5) for _ in range(drawn.choice([6, 12, 16]))]
+    shares[drawn.randrange(len(shares))] += drawn.uniform(0.5, 2.0) * len(shares)
+    shares = [each / sum(shares) for each in shares]
+    job = JobWorld(SETTINGS, lambda at_s: 9_000.0, row_us=90, overhead=0.0, other_us=2, seed=seed, shares=shares)
+    job.run(HOUR_S)
+    early = len(job.changes)
+    job.run(4 * HOUR_S)
+    assert len(job.changes) == early <= 3, job.changes
+    best = job.share(SETTINGS.max_task_managers, 9_000.0)
+    found = job.share(job.task_managers, 9_000.0)
+    assert found <= max(SETTINGS.target * rules.UP_MARGIN, best / (1 - rules.GAIN_MIN) * 1.05), (found, best)
+    if best > SETTINGS.target * rules.UP_MARGIN:
+        assert job.task_managers < SETTINGS.max_task_managers, "the bound is asked for, though it helps nothing"
 
 
 def test_a_steady_load_is_left_alone_after_it_was_met():

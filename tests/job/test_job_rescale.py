@@ -3,8 +3,9 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import pytest
 from job_kit import Feed, new_job, new_storage, newest
@@ -12,7 +13,12 @@ from job_kit import Feed, new_job, new_storage, newest
 import holdfast as hf
 from holdfast import failpoints
 from holdfast.errors import RescaleFailed, SettingsError, StorageError
+from holdfast.execution import events as ev
+from holdfast.execution import moves
 from holdfast.ids import Role
+from holdfast.jobmaster.batches.rescales import Rescales
+from holdfast.jobmaster.batches.work import WorkQueue
+from holdfast.taskmanager import moving
 from holdfast.taskmanager.taskmanager import TaskManager
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster
@@ -28,7 +34,8 @@ class Rescaled:
         self, storage: str | None = None, counts: Counter[int] | None = None, forget: bool = False, **settings: Any
     ) -> None:
         self.feed, self.sink, self.clusters = Feed(name="feed"), hf.MemorySink(name="out"), list[LocalCluster]()
-        job = new_job(storage or new_storage(), **({"parallelism": 4, "task_managers": 2} | settings))
+        self.storage = storage or new_storage()
+        job = new_job(self.storage, **({"parallelism": 4, "task_managers": 2} | settings))
         job.read(self.feed).key_by("k").aggregate(n=hf.count(), name="counts").write(self.sink)
         options = {"on_cluster": self.clusters.append, **({"forget_updates": True} if forget else {})}
         self.query = start(job, hf.processing_time("0s"), **options)
@@ -149,6 +156,38 @@ def test_after_a_rescale_survivors_of_a_loss_go_back_in_memory():
         made.work(range(100))
         assert list(survivor._hosted.subtasks.values()) == subtasks
         assert made.query.read_state("counts", key={"k": 7})["n.count"].to_pylist() == [made.counts[7]]
+    finally:
+        made.query.stop()
+
+
+@contextmanager
+def handing_over_what_is_not_recorded() -> Iterator[None]:
+    """Take the newest record, whatever was committed since, and ask nobody whether it fits."""
+
+    def hand_over(self: Rescales) -> ev.Event:
+        record = self._control.newest_record
+        return moves.HandedOver(record.batch) if record is not None else ev.Interrupted()
+
+    with ExitStack() as patched:
+        patched.enter_context(mock.patch.object(Rescales, "hand_over", hand_over))
+        patched.enter_context(mock.patch.object(WorkQueue, "_check_all_recorded", lambda self, batch: None))
+        patched.enter_context(mock.patch.object(moving, "_stands_at", lambda hosted, deployment, committed: True))
+        yield
+
+
+@pytest.mark.parametrize("rule", [nullcontext, handing_over_what_is_not_recorded], ids=["kept", "broken"])
+def test_what_was_committed_since_the_newest_record_is_recorded_before_it_is_handed_over(rule):
+    made = Rescaled()
+    try:
+        made.work(range(ROWS))
+        made.feed.put({"k": k} for k in range(ROWS))
+        until(lambda: made.query.totals.rows == 2 * ROWS)  # waiting for all of them would take a checkpoint
+        with rule():
+            made.query.rescale(task_managers=1).wait(30)
+        made.work(range(ROWS))
+        made.query.trigger_checkpoint()
+        counted = hf.read_state(made.storage, "counts").column("n.count").to_pylist()
+        assert (set(counted) == {3}) is (rule is nullcontext), f"{Counter(counted)} as counts and numbers of keys"
     finally:
         made.query.stop()
 

@@ -5,7 +5,7 @@ import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -16,12 +16,8 @@ from simulation_rescaling import PLACES, rescaling, rescaling_drops
 from simulation_run import simulate, simulate_dropping
 from simulation_runtime import Stalled
 
-from holdfast.execution import events as ev
-from holdfast.execution import moves
 from holdfast.followers.subtask import SubtaskFollower
 from holdfast.jobmaster.batches.following import Following
-from holdfast.jobmaster.batches.rescales import Rescales
-from holdfast.jobmaster.batches.work import WorkQueue
 from holdfast.jobmaster.checkpoints.control import Control
 from holdfast.taskmanager import moving
 
@@ -65,25 +61,6 @@ def test_rows_are_counted_or_said_to_be_lost_by_jobs_that_drop_and_are_rescaled(
     simulate_dropping(seed, drawn=rescaling_drops)
 
 
-def _has_its_key_groups(hosted: Any, deployment: Any, committed: Any) -> bool:
-    return bool(hosted.deployment.parallelism == deployment.parallelism)
-
-
-@contextmanager
-def _hands_over_what_is_not_recorded() -> Iterator[None]:
-    """Take the newest record, whatever was committed since, and ask nobody whether it fits."""
-
-    def hand_over(self: Rescales) -> ev.Event:
-        record = self._control.newest_record
-        return moves.HandedOver(record.batch) if record is not None else ev.Interrupted()  # type: ignore[arg-type]
-
-    with ExitStack() as patched:
-        patched.enter_context(mock.patch.object(Rescales, "hand_over", hand_over))
-        patched.enter_context(mock.patch.object(WorkQueue, "_check_all_recorded", lambda self, batch: None))
-        patched.enter_context(mock.patch.object(moving, "_stands_at", _has_its_key_groups))
-        yield
-
-
 @contextmanager
 def _takes_followers_as_they_are() -> Iterator[None]:
     """Hand over before those who gain subtasks have reached the record, and let them apply nothing more."""
@@ -125,7 +102,6 @@ def _keeps_subtasks_at_another_parallelism() -> Iterator[None]:
 
 
 BROKEN: dict[str, tuple[Callable[[], Any], list[int]]] = {
-    "what is handed over is recorded": (_hands_over_what_is_not_recorded, list(range(SEEDS_MAX))),
     "those who gain subtasks reach the record": (_takes_followers_as_they_are, list(range(SEEDS_MAX))),
     "key groups differ with the parallelism": (_keeps_subtasks_at_another_parallelism, list(range(SEEDS_MAX))),
     "objects of those who left are looked for": (_looks_for_objects_of_the_dead_at_deployments_alone, [120]),

@@ -7,8 +7,11 @@ DS2 measures the *true* rate of an operator: rows per second of work, and not pe
 the unit of work. The job is busy from a batch's plan to its commit. `process_s` of that is the time of the
 TaskManagers, which more TaskManagers divide. The rest (planning, reading, sending, committing) does not change.
 
-    load(n) = rows that come a second · (other seconds a row + process seconds a row · now / n)
+    load(n) = rows that come a second · (other seconds a row + process seconds a row · ratio(n))
 
+- `ratio(n)` is the time of n TaskManagers by the time of the present number: `now / n` if all subtasks have the same
+  work and divide evenly. Otherwise the busiest TaskManager counts (`work.py`), so that no number is advised to which a
+  hot key or the number of subtasks does not let the job grow.
 - The estimate is linear. If a job does not scale so well, an estimate for more TaskManagers is too low, and the next
   window shows that; an estimate for fewer is too high, so that fewer are advised too late rather than too early.
 - Fewer are advised only if their load stays below the target by `DOWN_MARGIN`, and more only if the load is above it by
@@ -17,9 +20,10 @@ TaskManagers, which more TaskManagers divide. The rest (planning, reading, sendi
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.autoscale.settings import Autoscale
+from holdfast.autoscale.work import SubtaskSeconds, SubtaskWork
 
 WINDOW_S_MAX = 60.0
 """Bound in seconds on the time that a measurement covers. A higher value reacts later, and less to single batches."""
@@ -32,6 +36,9 @@ DOWN_MARGIN = 0.85
 changes their number less often."""
 UP_MARGIN = 1.1
 """The multiple of the target up to which the number of TaskManagers does not change."""
+GAIN_MIN = 0.1
+"""The least share by which all further TaskManagers together have to shorten the work, if no number reaches the target.
+A higher value leaves a job that cannot grow with fewer of them."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,8 @@ class BatchFacts:
     process_s: float
     lag: int
     task_managers: int
+    subtasks: SubtaskSeconds = field(default_factory=dict)
+    """Seconds for which each subtask has processed, by level; empty if they are not known."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +113,10 @@ class AutoscaleRules:
             return self._chosen(now, self._settings.min_task_managers, "no rows come")
         comes = max(0.0, rows + end.lag - begin.lag) / seconds + end.lag / self._settings.cooldown_s
         other_row_s, process_row_s = max(0.0, busy_s - process_s) / rows, min(process_s, busy_s) / rows
+        work = SubtaskWork(each.subtasks for each in batches)
 
         def load(task_managers: int) -> float:
-            return comes * (other_row_s + process_row_s * now / task_managers)
+            return comes * (other_row_s + process_row_s * work.ratio(task_managers, now))
 
         share = f"{comes:,.0f} rows/s take {load(now):.0%} of the time"
         least, most = self._settings.min_task_managers, self._settings.max_task_managers
@@ -114,15 +124,15 @@ class AutoscaleRules:
         if load(now) > target * UP_MARGIN:
             found = next((each for each in range(now + 1, most + 1) if load(each) <= target), None)
             if found is None:
-                found = self._worth(now, most, other_row_s, process_row_s)
-                share += f", and at most {most} are allowed" if found == most else _other(other_row_s, process_row_s)
+                found, why = now, _other(other_row_s, process_row_s)
+                if process_row_s >= other_row_s:  # otherwise more TaskManagers are not worth it
+                    enough = load(most) / (1 - GAIN_MIN if work.is_known else 1)
+                    found = next((each for each in range(now, most) if load(each) <= enough), most)
+                    why = work.bound if found < most else f", and at most {most} are allowed"
+                share += why
             return self._chosen(now, found, share)
         fewer = [each for each in range(least, now) if load(each) <= target * DOWN_MARGIN]
         return self._chosen(now, min(fewer, default=now), share)
-
-    def _worth(self, now: int, most: int, other_row_s: float, process_row_s: float) -> int:
-        """Return the number up to which more TaskManagers still help, if no number reaches the target."""
-        return most if process_row_s >= other_row_s else now
 
     def _chosen(self, now: int, wanted: int, why: str) -> Advice:
         within = max(self._settings.min_task_managers, min(wanted, self._settings.max_task_managers))

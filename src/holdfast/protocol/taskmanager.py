@@ -207,6 +207,8 @@ class SubtaskResult(msgspec.Struct, frozen=True, gc=False):
     """Number of rows that came too late."""
     late_out: dict[str, int] = {}
     """Number of late rows that are output as streams, by the name of the output."""
+    busy_s: float = 0.0
+    """Seconds for which the subtask has processed."""
 
 
 class ProcessResult(msgspec.Struct, frozen=True):

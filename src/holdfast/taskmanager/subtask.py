@@ -59,6 +59,7 @@ class Subtask:
         self._skew = skew
         self._key_groups = key_groups
         self._in_batch = False
+        self._busy_s = 0.0
         self._committed: int | None = None
         self._broken: str | None = None
 
@@ -123,6 +124,7 @@ class Subtask:
                 "numRecordsIn": float(self.counted.committed.rows_in),
                 "numRecordsOut": float(self.counted.committed.rows_out),
                 "numLateRecordsDropped": float(self.counted.committed.late),
+                "accumulateBusyTimeMs": self._busy_s * 1000.0,
                 "stateRows": float(self.rows_in_state),
                 "stateBytes": float(self.memory_bytes),
                 "stateUndoBytes": float(sum(table.undo_bytes for table in self.tables)),
@@ -168,6 +170,11 @@ class Subtask:
             raise
         self.counted.note(rows_in=sum(rows.num_rows for _, rows in inputs), late=result.late)
         return result
+
+    def was_busy(self, seconds: float) -> float:
+        """Note the time for which the subtask has worked on rows, and return it."""
+        self._busy_s += seconds
+        return seconds
 
     def commit(self, batch: BatchNumber) -> None:
         """Make the batch part of the state and of the log; a repeated call for the same batch does nothing.

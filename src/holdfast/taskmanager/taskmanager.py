@@ -65,7 +65,7 @@ _log = logger(__name__)
 
 T = TypeVar("T")
 
-SUMMED = ("numRecordsIn", "numRecordsOut", "stateRows", "stateBytes", "stateUndoBytes")
+SUMMED = ("numRecordsIn", "numRecordsOut", "accumulateBusyTimeMs", "stateRows", "stateBytes", "stateUndoBytes")
 """Metrics of a TaskManager that are sums over its subtasks."""
 MANY_ROWS = 1024
 """Number of rows from which on each subtask works on its own thread. Fewer rows take less time than waking the threads,
@@ -440,6 +440,7 @@ class TaskManager:
             request.closed.get(subtask.name),
         )
         assert self._state_size is not None, "deployed"
+        began_s = self._clock.monotonic()
         result = subtask.process(context, inputs, self._outputs.new, self._state_size.room(subtask))
         rows_out = self._outputs.put(request.batch, subtask.name, subtask.subtask, result.output)
         late_out = {
@@ -450,9 +451,10 @@ class TaskManager:
             if rows
         }
         subtask.counted.note(rows_out=rows_out)
-        rows_in = sum(rows.num_rows for _, rows in inputs)
+        rows_in, bad = sum(rows.num_rows for _, rows in inputs), tuple(result.bad)
+        busy_s = subtask.was_busy(self._clock.monotonic() - began_s)
         return SubtaskResult(
-            subtask.name, subtask.subtask, rows_in, rows_out, tuple(result.bad), result.timers, result.late, late_out
+            subtask.name, subtask.subtask, rows_in, rows_out, bad, result.timers, result.late, late_out, busy_s
         )
 
     def _few(self, operators: Collection[str]) -> Collection[str]:

@@ -52,7 +52,8 @@ class Advisor:
         process_s = min(duration_s, outcome.durations_ms.get("process", 0.0) / 1000)
         left = sum(sum(lag.get(name, {}).values()) for name in self._counted)
         now_s, now = self._clock.monotonic(), self._rescales.places
-        advice = self._rules.handle(BatchFacts(now_s, outcome.rows_in, duration_s, process_s, left, now))
+        facts = BatchFacts(now_s, outcome.rows_in, duration_s, process_s, left, now, outcome.busy_s)
+        advice = self._rules.handle(facts)
         if advice is not None:
             log.info("%s: autoscale advises %s", self._name, advice)
         if self._applied is None:

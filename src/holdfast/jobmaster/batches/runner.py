@@ -86,6 +86,8 @@ class BatchOutcome:
     """Rows that each subtask processed, in a job that may drop rows."""
     dropped: SubtaskRows = field(default_factory=Counter)
     """Rows for subtasks that were missing."""
+    busy_s: dict[int, list[float]] = field(default_factory=dict)
+    """Seconds for which each subtask processed rows, by level; the operators of a level are added up."""
     broadcast: bool = False
     """True if rows were sent to broadcast states, even if some of them were dropped."""
     committing: bool = False
@@ -325,7 +327,9 @@ class BatchRunner:
         )
         if self.drop:
             self._count_dropped(level, subtasks, outcome)
+        outcome.busy_s[level] = [0.0] * self.routes.parallelism
         for subtask in subtasks:
+            outcome.busy_s[level][subtask.subtask] += subtask.busy_s
             if subtask.timers is not None:
                 outcome.timers.setdefault(subtask.operator, []).append(subtask.timers)
         bad = [row for subtask in subtasks for row in subtask.bad]
