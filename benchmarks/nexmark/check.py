@@ -2,6 +2,8 @@
 
 python -m benchmarks.nexmark.check --queries all --events 2000000 --kill
 
+Files of a `ParquetSink` keep no order, so results of which the last counts for each key go through a `CallbackSink`.
+
 A query that fails is named, and the others go on. A query that has not ended after `--limit` seconds is stopped, and
 named with its status; the threads of the driver are written to stderr then.
 """
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 import holdfast as hf
@@ -24,7 +27,7 @@ from benchmarks.count import session
 from benchmarks.nexmark import sql
 from benchmarks.nexmark.expected import difference
 from benchmarks.nexmark.measure import events_folder, rows_of
-from benchmarks.nexmark.queries import QUERIES, Events
+from benchmarks.nexmark.queries import QUERIES, Events, NexmarkQuery
 
 BATCHES_MIN = 40
 """Batches that a query has at least, so that it runs long enough to be killed behind a checkpoint; more are slower."""
@@ -35,6 +38,18 @@ def rows_per_batch(name: str, events: Path) -> int:
     """Rows of a batch of the query: so few that also a query of rare events has `BATCHES_MIN` batches."""
     counts = rows_of(events)
     return min(ROWS_PER_BATCH_MAX, max(1, sum(counts[kind] for kind in QUERIES[name].reads) // BATCHES_MIN))
+
+
+def sink_of(query: NexmarkQuery, folder: Path) -> hf.Sink:
+    """Return a sink into Parquet files whose names are in the order of the results, if a later result counts alone."""
+    if not query.keys:
+        return hf.ParquetSink(folder.as_uri())
+    folder.mkdir()
+
+    def write(rows: pa.Table, number: int) -> None:
+        pq.write_table(rows, folder / f"{number:012}.parquet")
+
+    return hf.CallbackSink(write)
 
 
 def kill_a_task_manager(query: hf.Query, folder: Path) -> None:
@@ -79,9 +94,7 @@ def check(spark: Any, name: str, events: Path, kill: bool, limit_s: float, in_sq
             max_event_time_skew="10s",
         )
         streams = Events(job, str(events))
-        (sql.built(name, job, streams) if in_sql else query.build(streams)).write(
-            hf.ParquetSink((folder / "out").as_uri())
-        )
+        (sql.built(name, job, streams) if in_sql else query.build(streams)).write(sink_of(query, folder / "out"))
         running = job.start(trigger=hf.available_now(drain=True))
         if kill:
             threading.Thread(target=kill_a_task_manager, args=(running, folder / "out"), daemon=True).start()

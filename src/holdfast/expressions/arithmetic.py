@@ -16,6 +16,7 @@ from holdfast.expressions.nodes import (
     Term,
     Value,
     applied,
+    array_of,
     failed_where,
     with_arrays,
 )
@@ -112,14 +113,12 @@ def _decimals(binder: Binding, sign: str, left: Term, right: Term, mode: str) ->
     return applied(kind, kernel, left, right, fails=mode == "ansi")
 
 
-def _without_zero(divisor: Value, mode: str) -> Value:
-    """Return divisors without zeros, which are an error in ANSI mode and give null in other modes."""
+def _without_zero(divisor: Value, mode: str, rows: int) -> Value:
+    """Return divisors without zeros, which are an error in ANSI mode and give null in other modes. `rows`: their number."""
     is_decimal = pa.types.is_decimal(divisor.type)
     zero = pc.equal(divisor, pa.scalar(Decimal(0) if is_decimal else 0, divisor.type))
     if mode == "ansi":
-        if isinstance(zero, pa.Scalar):
-            zero = pa.array([zero.as_py()])
-        failed_where(zero, "division by zero")
+        failed_where(array_of(zero, rows), "division by zero")
         return divisor
     return pc.if_else(zero, pa.scalar(None, divisor.type), divisor)
 
@@ -144,9 +143,10 @@ def divided(binder: Binding, left: Term, right: Term, mode: str | None = None) -
 
 def _needed(first: Value, second: Value, mode: str) -> Value:
     """Check only divisors that have a dividend, since null divided by zero is null."""
+    rows = len(second if isinstance(first, pa.Scalar) else first)
     if mode != "ansi" or (isinstance(first, pa.Scalar) and first.is_valid) or not _has_nulls(first):
-        return _without_zero(second, mode)
-    return _without_zero(pc.if_else(pc.is_valid(first), second, None), mode)
+        return _without_zero(second, mode, rows)
+    return _without_zero(pc.if_else(pc.is_valid(first), second, None), mode, rows)
 
 
 def _has_nulls(value: Value) -> bool:

@@ -48,7 +48,6 @@ LAMBDA_FUNCTIONS = {
     "transform",
     "filter",
     "exists",
-    "any_match",
     "forall",
     "aggregate",
     "reduce",
@@ -69,18 +68,25 @@ class Binder:
         """The columns of the schema that the bound trees read."""
         self.parameters: dict[str, Term] = {}
         """The parameters of the lambdas around the tree that is being bound."""
+        self.refused: exp.Expression | None = None
+        """The innermost tree that was refused."""
         self._known: dict[exp.Expression, SharedTerm] = {}
         """The terms of parts outside of lambdas: a part that occurs twice becomes a single term."""
 
     def bound(self, tree: exp.Expression) -> Term:
         """Return the term of a tree. Raises `ExpressionRefused`."""
-        if self.parameters:
-            return self._bound(tree)
-        if tree not in self._known:
-            self._known[tree] = SharedTerm(self._bound(tree))
-        return self._known[tree].used()
+        try:
+            if self.parameters:
+                return self._bound(tree)
+            if tree not in self._known:
+                self._known[tree] = SharedTerm(self._bound(tree))
+            return self._known[tree].used()
+        except ExpressionRefused:
+            self.refused = tree if self.refused is None else self.refused
+            raise
 
     def _bound(self, tree: exp.Expression) -> Term:
+        _refuse_unread(tree)
         special = _SPECIAL.get(type(tree))
         if special is not None:
             made: Term = special(self, tree)
@@ -191,6 +197,27 @@ def _shown(tree: exp.Expression) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
+_USUAL_PARTS = {"this", "expression", "expressions", "safe", "typed"}
+_FURTHER_PARTS: dict[type[exp.Expression], set[str]] = {
+    exp.Column: {"table", "db", "catalog"}, exp.Identifier: {"quoted"}, exp.Literal: {"is_string"},
+    exp.Alias: {"alias"}, exp.Cast: {"to"}, exp.TryCast: {"to"}, exp.Interval: {"unit"}, exp.Trim: {"position"},
+    exp.Case: {"ifs", "default"}, exp.If: {"true", "false"}, exp.In: {"query"}, exp.Between: {"low", "high"},
+    exp.Like: {"negate"}, exp.ILike: {"negate"}, exp.Substring: {"start", "length"}, exp.StrPosition: {"substr"},
+    exp.Overlay: {"from_", "for_"},
+}  # fmt: skip
+"""The parts of a tree, beside the usual ones, that are read here."""
+
+
+def _refuse_unread(tree: exp.Expression) -> None:
+    """Raise `ExpressionRefused` for a part that nothing here reads, such as SYMMETRIC of BETWEEN."""
+    known = _USUAL_PARTS | _FURTHER_PARTS.get(type(tree), set())
+    unread = [name for name, value in tree.args.items() if value and name not in known]
+    if unread:
+        raise ExpressionRefused(
+            f"{_shown(tree)}: {unread[0].rstrip('_').upper()} is not supported in expressions; use transform(…)"
+        )
+
+
 def _operands(tree: exp.Expression) -> list[exp.Expression]:
     return [each for each in (tree.args.get("this"), tree.args.get("expression")) if isinstance(each, exp.Expression)]
 
@@ -255,7 +282,7 @@ def _call(binder: Binder, tree: exp.Anonymous) -> Term:
         unit, *given = tree.expressions
         return of_unit(binder, name, unit.name, *map(binder.bound, given))
     function = found(name)
-    given = [binder.bound(each) for each in tree.expressions]
+    given = [binder.bound(each) for each in (_recased(name, tree.expressions) if name in _CASES else tree.expressions)]
     if name == "decode" and len(given) > 2:
         return _decoded(binder, given)
     if name in _TRIMS and len(given) == 2:
@@ -263,6 +290,15 @@ def _call(binder: Binder, tree: exp.Anonymous) -> Term:
     return function.node(binder, given)
 
 
+def _recased(name: str, given: Sequence[exp.Expression]) -> Sequence[exp.Expression]:
+    """Return the text below all changes of case, of which Spark's optimizer keeps the last: `lower(upper(s))`."""
+    inner = given
+    while len(inner) == 1 and isinstance(inner[0], exp.Anonymous) and str(inner[0].this).lower() in _CASES:
+        inner = inner[0].expressions
+    return inner if any(each.find(exp.Identifier) for each in inner) else given
+
+
+_CASES = {"upper", "ucase", "lower", "lcase"}
 _WITH_UNITS = {"dateadd", "timestampadd", "datediff", "timestampdiff", "date_diff", "date_add"}
 _TRIMS = {"btrim": "trim_of", "ltrim": "ltrim_of", "rtrim": "rtrim_of"}
 """The functions that also take the characters to remove. `btrim` takes them after the text, the others before it."""

@@ -8,7 +8,7 @@ from sqlglot import exp
 from holdfast.expressions import building, digests, formats, json_texts, lambdas, mathematics, patterns, sets, texts
 from holdfast.expressions.binding import Binder
 from holdfast.expressions.nodes import ExpressionRefused, Scope, SqlSettings, Term, array_of
-from holdfast.expressions.parse import parsed
+from holdfast.expressions.parse import parsed, place_of
 from holdfast.expressions.table import FUNCTIONS
 
 _LOADED = (building, digests, formats, json_texts, lambdas, mathematics, patterns, sets, texts)
@@ -35,6 +35,9 @@ class BoundExpression:
             return binder.bound(parsed(self.text) if self._tree is None else self._tree)
         except pa.ArrowNotImplementedError as error:
             raise ExpressionRefused(f"{self}: {error}; use transform(…)") from error
+        except ExpressionRefused as error:
+            place = "" if self._tree is None else place_of(binder.refused)
+            raise ExpressionRefused(f"{error}{place}") from error
 
     @property
     def type(self) -> pa.DataType:

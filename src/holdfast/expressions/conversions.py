@@ -70,6 +70,9 @@ def kernel_for(found: pa.DataType, wanted: pa.DataType, mode: CastMode, zone: st
     elif wanted == pa.bool_() and is_number(found):
         zero = pa.scalar(0, pa.int8()).cast(found)
         kernel = lambda array: pc.not_equal(array, zero)  # noqa: E731
+    elif found == pa.bool_() and pa.types.is_decimal(wanted):
+        to_wanted = to_decimal(pa.int8(), wanted, mode)
+        kernel = lambda array: to_wanted(array.cast(pa.int8()))  # noqa: E731
     elif found == pa.bool_() and is_number(wanted):
         kernel = lambda array: array.cast(pa.int8()).cast(pa.int64()).cast(wanted)  # noqa: E731
     elif is_number(found) and is_number(wanted):

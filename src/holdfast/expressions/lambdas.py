@@ -16,7 +16,7 @@ from holdfast.expressions.nodes import Binding, ExpressionRefused, Scope, Term, 
 from holdfast.expressions.types import type_name
 
 SUPPORTED = (
-    "transform", "filter", "exists", "any_match", "forall", "map_filter", "transform_keys", "transform_values",
+    "transform", "filter", "exists", "forall", "map_filter", "transform_keys", "transform_values",
     "zip_with", "aggregate", "reduce",
 )  # fmt: skip
 AGGREGATE_ITEMS_MAX = 100_000

@@ -72,6 +72,9 @@ class SparkCalls(Spark):
         }
         """Key words except WINDOW and SESSION, whose clauses are not supported: here they are always calls."""
 
+        STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, "'", '"']
+        """A quote that stands twice within quotes is a quote: `'it''s'`."""
+
     Parser = _Parser
 
 
@@ -82,6 +85,13 @@ def name_of(tree: Any) -> str | None:
     if isinstance(tree, exp.Column):
         return str(tree.name)
     return str(tree.expression.name) if isinstance(tree, exp.Dot) else None
+
+
+def place_of(tree: Any) -> str:
+    """Return the place of a tree in its text, ` at line 1, column 5`; empty if it is not known."""
+    places = [each.meta for each in tree.walk() if each.meta.get("line")] if isinstance(tree, exp.Expression) else []
+    place = min(((each["line"], each["col"]) for each in places), default=None)
+    return "" if place is None else f" at line {place[0]}, column {place[1]}"
 
 
 def parsed(text: str) -> Any:

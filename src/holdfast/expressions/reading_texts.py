@@ -11,6 +11,8 @@ from holdfast.expressions.nodes import failed_where
 from holdfast.expressions.types import INSTANT, LOCAL, is_integer, type_name
 
 _FLOAT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?$"
+_DECIMAL = r"^[+-]?(\p{Nd}+\.?\p{Nd}*|\.\p{Nd}+)([eE][+-]?\p{Nd}{1,9})?$"
+"""A decimal: Java reads the digits of all scripts in it, though in no other number."""
 _SPECIAL = {
     "inf": "inf",
     "+inf": "inf",
@@ -101,7 +103,7 @@ def parsed_floats(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
 def read_decimals(array: pa.Array, wanted: pa.DataType, mode: str) -> pa.Array:
     """Read decimals, rounded half up to the wanted digits."""
     texts = _trimmed(array)
-    valid = pc.match_substring_regex(texts, r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$")
+    valid = pc.match_substring_regex(texts, _DECIMAL)
     chosen = pc.if_else(valid, texts, None)
     distinct = chosen.unique()
     made = pa.array([None if each is None else _decimal(each, wanted) for each in distinct.to_pylist()], wanted)

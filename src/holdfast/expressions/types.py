@@ -93,6 +93,10 @@ def type_of_sql(declared: exp.DataType) -> pa.DataType:
     if kind == exp.DataType.Type.MAP and len(inner) == 2:
         return pa.map_(type_of_sql(inner[0]), type_of_sql(inner[1]))
     if kind == exp.DataType.Type.STRUCT and inner:
+        if any(each.args.get("kind") is None for each in inner):
+            raise ExpressionRefused(
+                f"{declared.sql('spark')}: expected a name and a type for each field, as in `a: INT`"
+            )
         return pa.struct([pa.field(each.name, type_of_sql(each.args["kind"])) for each in inner])
     raise ExpressionRefused(f"the type {declared.sql('spark')} is not supported in expressions; use transform(…)")
 

@@ -59,6 +59,8 @@ def java_text(value: float | None, kind: pa.DataType) -> str | None:
     if 1e-3 <= abs(value) < 1e7:
         return str(np.format_float_positional(number, unique=True, trim="0"))
     mantissa, _, exponent = np.format_float_scientific(number, unique=True, trim="0").partition("e")
+    if len(mantissa.lstrip("-")) == len("5.0"):  # Java writes the nearest number of at least two digits: 4.9E-324.
+        mantissa, _, exponent = f"{float(number):.1e}".partition("e")
     return f"{mantissa}E{int(exponent)}"
 
 
@@ -70,17 +72,9 @@ def written_dates(array: pa.Array) -> pa.Array:
 def written_times(array: pa.Array) -> pa.Array:
     """Write local times, without zeros at the end of the fraction."""
     _refuse_far(pc.year(array))
-    return (
-        pc.replace_substring_regex(array.cast(pa.string()), r"\.?0*$", "")
-        if _whole(array)
-        else pc.replace_substring_regex(
-            pc.replace_substring_regex(array.cast(pa.string()), r"(\.[0-9]*?)0+$", r"\1"), r"\.$", ""
-        )
+    return pc.replace_substring_regex(
+        pc.replace_substring_regex(array.cast(pa.string()), r"(\.[0-9]*?)0+$", r"\1"), r"\.$", ""
     )
-
-
-def _whole(array: pa.Array) -> bool:
-    return False
 
 
 def _refuse_far(years: pa.Array) -> None:

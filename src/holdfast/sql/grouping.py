@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from holdfast.expressions.literals import interval_value
 from holdfast.expressions.types import SPAN
-from holdfast.functions.aggregates.declared import Aggregate
+from holdfast.functions.aggregates.declared import APPROXIMATE_RSD, Aggregate
 from holdfast.functions.windows.declared import session_window, window
 from holdfast.sql.scopes import (
     AGGREGATES,
@@ -212,6 +212,9 @@ class Grouping:
             if function != "count" or len(given[0].expressions) != 1:
                 raise refused(call, "DISTINCT is supported in count(DISTINCT column) alone")
             function, given = "count_distinct", given[0].expressions
+        rsd = APPROXIMATE_RSD if function == "approx_count_distinct" else None
+        if rsd is not None and len(given) == 2 and isinstance(given[1], exp.Literal) and not given[1].is_string:
+            rsd = float(given.pop().name)
         if function == "count" and len(given) == 1 and isinstance(given[0], exp.Star | exp.Literal):
             given = []
         if len(given) != (2 if function in ("max_by", "min_by") else len(given[:1])) or (
@@ -224,7 +227,7 @@ class Grouping:
         names = [self._computed(each, f"_value{number}_{place}") for place, each in enumerate(given)]
         condition = None if where is None else expression(where)
         first, second = [*names, None, None][:2]
-        return Aggregate(function, first, second, condition)  # type: ignore[arg-type]
+        return Aggregate(function, first, second, condition, rsd)  # type: ignore[arg-type]
 
     def _rewritten(self, tree: Tree) -> Tree:
         return replaced(tree, self._known)

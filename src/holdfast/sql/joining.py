@@ -4,7 +4,7 @@ l.k = r.k                                          a key
 r.at BETWEEN l.at - INTERVAL … AND l.at            `within`
 l.at BETWEEN r.at AND r.until                      `between`
 l.window_start = r.window_start                    the same window, of table functions
-FOR SYSTEM_TIME AS OF l.at, ASOF JOIN              `how="asof"`
+FOR SYSTEM_TIME AS OF l.at, ASOF JOIN              `how="asof"`; further conditions are asked of the row that is found
 conditions on a side that is not kept              `where` before the join
 other conditions                                   `condition` of the operator, on pairs of rows
 """
@@ -32,6 +32,8 @@ _COMPARED = {exp.GTE: "ge", exp.GT: "gt", exp.LTE: "le", exp.LT: "lt"}
 _SWAPPED = {"inner": "inner", "left": "right", "right": "left", "outer": "outer"}
 _KEEPS = {"inner": (), "semi": (), "left": (LEFT,), "anti": (LEFT,), "asof": (LEFT,), "right": (RIGHT,)}
 """The sides whose rows are given out even if they meet no other row, by kind of join; both sides for other kinds."""
+_MAY_LACK = {"left": (RIGHT,), "asof": (RIGHT,), "right": (LEFT,), "outer": (LEFT, RIGHT)}
+"""The sides whose columns are null in rows that met no row of that side, by kind of join."""
 
 
 @dataclass
@@ -98,6 +100,7 @@ def joined(
         None if version is None else names.qualified(version.expression),
         lookup and how == "inner",
         number,
+        merged=[each.name for each in join.args.get("using") or []],
     )
     return made.relation(all_of(wanted))
 
@@ -108,6 +111,7 @@ class Join:
     `matched`: for an as-of join, True if left rows that met no other row are left out.
     `options`: further options of `KeyedStream.join`.
     `parts`: all other parts of the query, which name columns of both sides; None: all columns are kept.
+    `merged`: columns of USING, of which the joined rows have a single one for both sides.
     """
 
     def __init__(
@@ -120,6 +124,7 @@ class Join:
         matched: bool = False,
         number: int = 1,
         options: Mapping[str, Any] | None = None,
+        merged: Sequence[str] = (),
     ) -> None:
         self._tree = tree
         self._sides = sides
@@ -129,6 +134,10 @@ class Join:
         self._parts = parts
         self._number = number
         self._options = options or {}
+        self._merged = merged
+        self._is_versioned = as_of is not None
+        self._copies = dict[tuple[str, str], str]()
+        """Copies of key columns of which the joined rows have one for both sides, by tables and names."""
         self._found = _Conditions()
         if as_of is not None:
             self._look_up(as_of)
@@ -144,12 +153,13 @@ class Join:
         for side in (LEFT, RIGHT):
             if side not in _KEEPS.get(self._how, (LEFT, RIGHT)) or self._needs_match:
                 self._drop_nulls(side)
+        self._copy_keys()
         used = [self._used(side) for side in (LEFT, RIGHT)]
         sides = [self._keyed(side, used[side]) for side in (LEFT, RIGHT)]
         options = {"suffix": f"_{self._number + 1}", **given, **self._options}
         first = RIGHT if LEFT in found.until else LEFT
         how = self._how if first == LEFT else _SWAPPED[self._how]
-        name, condition = options.pop("name", None), self._condition(first)
+        name, condition = options.pop("name", None), None if how == "asof" else self._condition(first)
         rows = sides[first]._joined(sides[1 - first], JoinSettings(how=how, condition=condition, **options), name)  # type: ignore[arg-type]
         return self._joined(rows, used, options["suffix"] or "", first)
 
@@ -164,14 +174,19 @@ class Join:
             self._add_to_rest(tree)
 
     def _add_of_side(self, tree: Tree, side: int) -> None:
-        if side in _KEEPS.get(self._how, (LEFT, RIGHT)):
+        if side in _KEEPS.get(self._how, (LEFT, RIGHT)) or self._is_versioned:
             self._add_to_rest(tree)
             return
         self._streams[side] = self._streams[side].where(expression(self._sides[side].rewritten(tree)))
 
     def _add_to_rest(self, tree: Tree) -> None:
-        if self._how == "asof":
-            raise refused(tree, "this condition is not supported in ON of a join as of a time")
+        if self._how == "asof" and not self._is_versioned and (self._parts is None or len(self._sides_of(tree)) > 1):
+            raise refused(
+                tree,
+                "an as-of join takes equalities, its bound of time and conditions on a single side, since which row is "
+                "the newest would depend on this one; compare in WHERE, or use JOIN … FOR SYSTEM_TIME AS OF, which "
+                "asks it of the row that it finds",
+            )
         self._found.rest.append(tree)
 
     def _condition(self, first: int) -> SqlExpression | None:
@@ -333,6 +348,17 @@ class Join:
         for name in self._found.keys[side]:
             self._streams[side] = self._streams[side].where(expression(exp.Not(this=_is_null(name))))
 
+    def _copy_keys(self) -> None:
+        """Copy key columns that the query names of a side which rows may lack, since joined rows have one for both."""
+        same = {a for a, b in zip(*self._found.keys, strict=True) if a == b}
+        for side in () if self._parts is None or self._needs_match else _MAY_LACK.get(self._how, ()):
+            for (alias, named), name in self._named(side).items():
+                if name in same and named not in self._merged:
+                    copy = self._copies[alias, named] = (
+                        f"_key{self._number}_of_{'left' if side == LEFT else 'right'}_{name}"
+                    )
+                    self._streams[side] = self._streams[side].with_column(copy, expression(column(name)))
+
     def _named(self, side: int) -> dict[tuple[str, str], str]:
         """Return the columns of a side to which the query refers, by their tables and names."""
         relation = self._sides[side]
@@ -353,7 +379,8 @@ class Join:
             used.append(relation.window.column)
         elif self._how == "asof":
             used += sorted(each for each in relation.event_times if each is not None)
-        return list(dict.fromkeys([*used, *self._named(side).values()]))
+        copies = [copy for (alias, _), copy in self._copies.items() if alias in relation.tables]
+        return list(dict.fromkeys([*used, *self._named(side).values(), *copies]))
 
     def _keyed(self, side: int, used: Sequence[str] | None) -> Any:
         rows = self._streams[side] if used is None else self._streams[side].select(*used)
@@ -372,12 +399,27 @@ class Join:
         for side in (LEFT, RIGHT):
             for named, name in self._named(side).items():
                 clashes = side != first and name in of_first and name not in same
-                known[named] = f"{name}{suffix}" if clashes else name
+                known[named] = self._copies.get(named) or (f"{name}{suffix}" if clashes else name)
         if self._found.windowed:
             known |= {(alias, name): name for alias in tables for name in WINDOW_COLUMNS}
         if self._needs_match:
             rows = rows.where(expression(column(_MET)))
-        return QueryRows(rows, tables, known)
+        made = QueryRows(rows, tables, known)
+        return self._where_found(made) if self._how == "asof" else made
+
+    def _where_found(self, relation: QueryRows) -> QueryRows:
+        """Ask the conditions of the rows that were found: where they are not true, none was."""
+        tree = all_of(self._found.rest)
+        if tree is None:
+            return relation
+        condition = expression(relation.rewritten(tree))
+        if self._needs_match:
+            return replace(relation, stream=relation.stream.where(condition))
+        met = f"{_MET}_{self._number}"
+        rows = relation.stream.with_column(met, condition)
+        for name in {relation.known[named]: None for named in self._named(RIGHT)}:
+            rows = rows.with_column(name, expression(exp.If(this=column(met), true=column(name))))
+        return replace(relation, stream=rows)
 
 
 def _is_null(name: str) -> Tree:

@@ -21,6 +21,7 @@ from holdfast.sql.scopes import (
     conditions,
     expression,
     output_name,
+    refuse_unread,
     refused,
     value_of,
     without_alias,
@@ -91,6 +92,11 @@ class Queries:
     def _select(self, tree: Tree, tables: Mapping[str, Table]) -> Table:
         if tree.args.get("from_") is None:
             raise refused(tree, "expected FROM")
+        for each in (*tree.expressions, tree.args.get("group"), tree.args.get("having")):
+            if each is not None:
+                refuse_queries(each)
+                for star in each.find_all(exp.Star):
+                    refuse_unread(star)
         alias, source = self._source(tree.args["from_"].this, tables)
         tree = tree.copy()
         where = tree.args.pop("where", None)

@@ -107,8 +107,6 @@ class Names:
             if not isinstance(item, exp.Star) and not is_of_table:
                 made.append(item)
                 continue
-            if item.args.get("except_") or item.args.get("replace") or item.args.get("rename"):
-                raise refused(item, "* with EXCEPT is not supported; name the columns")
             for alias in [qualifier(item)] if is_of_table else [each for each in self._scopes[0] if each not in hidden]:
                 columns = self._columns.get(alias)
                 if columns is None:

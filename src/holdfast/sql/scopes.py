@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from holdfast.errors import JobRefused
 from holdfast.expressions.declared import SqlExpression
+from holdfast.expressions.parse import place_of
 from holdfast.graph.nodes import reads_of
 from holdfast.graph.program import OperatorOrigin
 
@@ -53,11 +54,15 @@ class Table:
 
 def refused(tree: Tree, reason: str) -> JobRefused:
     """Return the refusal of a part, with its place in the text."""
-    places = [each.meta for each in tree.walk() if each.meta.get("line")] if isinstance(tree, exp.Expression) else []
-    place = min(((each["line"], each["col"]) for each in places), default=None)
     shown = tree.sql("spark") if isinstance(tree, exp.Expression) else str(tree)
-    at = "" if place is None else f" at line {place[0]}, column {place[1]}"
-    return JobRefused(f"sql: {shown[:120]}{at}: {reason}")
+    return JobRefused(f"sql: {shown[:120]}{place_of(tree)}: {reason}")
+
+
+def refuse_unread(tree: Tree, *known: str) -> None:
+    """Raise `JobRefused` for a part of a tree that is not one of these, such as PIVOT or TABLESAMPLE of a table."""
+    for part, value in tree.args.items():
+        if value and part not in known:
+            raise refused(tree, f"{part.strip('_').upper()} is not supported")
 
 
 def expression(tree: Tree) -> SqlExpression:
@@ -112,6 +117,8 @@ def without_alias(tree: Tree, alias: str) -> Tree:
         if not isinstance(node, exp.Column) or len(node.parts) < 2 or node.parts[0].name.lower() != alias:
             return node
         first, *fields = [each.copy() for each in node.parts[1:]]
+        if isinstance(first, exp.Star):
+            return first
         made: Tree = exp.Column(this=first)
         for each in fields:
             made = exp.Dot(this=made, expression=each)

@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from holdfast.functions.windows.declared import AnyWindow, session_window, window
 from holdfast.sql.grouping import duration
-from holdfast.sql.scopes import Table, Tree, call_name, refused
+from holdfast.sql.scopes import Table, Tree, call_name, refuse_unread, refused
 
 _ARGUMENTS = {
     "tumble": ("data", "timecol", "size", "offset"),
@@ -21,6 +21,9 @@ def source_of(tree: Tree, tables: Mapping[str, Table], made: Callable[[Tree], Ta
 
     Raises `JobRefused`.
     """
+    refuse_unread(tree, "this", "alias", "version", "joins")
+    if tree.args.get("alias") is not None:
+        refuse_unread(tree.args["alias"], "this")
     if isinstance(tree, exp.Subquery):
         return tree.alias.lower(), made(tree.this)
     if isinstance(tree, exp.Table) and isinstance(tree.this, exp.Anonymous):

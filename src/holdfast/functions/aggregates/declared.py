@@ -98,6 +98,8 @@ class Aggregate:
         return f"{self.function}({', '.join(each for each in given if each)})"
 
 
+APPROXIMATE_RSD = 0.05
+"""The relative standard deviation of an approximate result, as in Spark SQL."""
 Condition: TypeAlias = Any
 """The name of a boolean column, an expression in Spark's SQL such as `"price < 10000"`, a `Column` of PySpark, or an
 expression of PyArrow such as `pc.field("price") < 10_000`."""
@@ -159,7 +161,7 @@ def count_distinct(column: str, *, where: Condition | None = None) -> Aggregate:
     return Aggregate("count_distinct", column, None, _condition(where))
 
 
-def approx_count_distinct(column: str, rsd: float = 0.05, *, where: Condition | None = None) -> Aggregate:
+def approx_count_distinct(column: str, rsd: float = APPROXIMATE_RSD, *, where: Condition | None = None) -> Aggregate:
     """About the number of distinct values of `column` that are not null, from a sketch of bounded size (HyperLogLog).
 
     `where`: only the rows for which this condition is true count. `rsd`: the relative standard deviation of the result,
