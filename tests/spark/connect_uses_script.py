@@ -77,6 +77,16 @@ def main(url, folder):
     job = summing(spark, folder, "third", 2_000, third)
     job.start(hf.available_now(), start_from=f"file://{folder}/savepoint").awaitTermination(120)
     found["from a savepoint"] = newest(third) == expected(2_000)
+    condition, euros = F.col("value") % 3 == 1, (F.col("value") * 0.908).cast("double").alias("euros")
+    sizes, chosen = F.transform(F.array("value"), lambda each: each + 1)[0], hf.MemorySink(name="out")
+    columns = hf.Job(spark, name="columns", storage=f"file://{folder}/columns", checkpoint=MANUAL)
+    numbers = columns.read(hf.SequenceSource(10, name="numbers")).select(value="bigint(value)")
+    numbers.where(condition).select(euros, size=sizes).write(chosen)
+    columns.start(hf.available_now()).awaitTermination(120)
+    of_server = spark.range(10).withColumnRenamed("id", "value").where(condition).select(euros, sizes.alias("size"))
+    found["columns"] = sorted(chosen.rows(), key=lambda row: row["size"]) == [
+        row.asDict() for row in of_server.orderBy("size").collect()
+    ]
     raises = hf.Job(spark, name="raises", storage=f"file://{folder}/raises", checkpoint=MANUAL)
     numbers = raises.read(hf.SequenceSource(10, name="numbers"))
     numbers.transform(lambda df: df.selectExpr("10 / (value - 7) AS v")).write(hf.NoopSink())

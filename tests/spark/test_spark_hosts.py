@@ -149,6 +149,6 @@ def test_what_else_a_job_does_works_on_spark_connect_or_is_refused_by_name(tmp_p
         run("connect_uses_script.py", url, tmp_path)
     found = json.loads((tmp_path / "uses.json").read_text())
     assert found["two at once"] and found["from a savepoint"]
-    assert found["page"] == "one"
+    assert found["page"] == "one" and found["columns"]
     assert "a step (transform(<lambda>)) raised in Spark: [DIVIDE_BY_ZERO]" in found["raises"]
     assert "source 'ticks': a streaming DataFrame is not supported on Spark Connect" in found["streaming"]

@@ -114,7 +114,7 @@ def _decimals(binder: Binding, sign: str, left: Term, right: Term, mode: str) ->
 
 
 def _without_zero(divisor: Value, mode: str, rows: int) -> Value:
-    """Return divisors without zeros, which are an error in ANSI mode and give null in other modes. `rows`: their number."""
+    """Return divisors without zeros, which are an error in ANSI mode, and give null in others. `rows`: their number."""
     is_decimal = pa.types.is_decimal(divisor.type)
     zero = pc.equal(divisor, pa.scalar(Decimal(0) if is_decimal else 0, divisor.type))
     if mode == "ansi":

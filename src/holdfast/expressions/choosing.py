@@ -148,6 +148,16 @@ def nvl2(binder: Binding, tested: Term, there: Term, missing: Term) -> Term:
     return chosen(binder, [is_not_null(binder, tested)], [there, missing])
 
 
+@function("raise_error", "string")
+def raise_error(_: Binding, message: Term) -> Term:
+    def run(rows: Scope) -> Value:
+        if rows.count:
+            raise pa.ArrowInvalid(str(array_of(message.run(rows), rows.count)[0].as_py()))
+        return pa.nulls(0)
+
+    return Term(pa.null(), run, True)
+
+
 @function("zeroifnull", "number")
 def zeroifnull(binder: Binding, value: Term) -> Term:
     return coalesce(binder, value, constant(pa.scalar(0, pa.int32())))

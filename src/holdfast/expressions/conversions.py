@@ -15,6 +15,7 @@ from holdfast.expressions.nodes import (
     SqlSettings,
     Term,
     applied,
+    array_of,
     failed_where,
     null_of,
     with_arrays,
@@ -35,12 +36,17 @@ def cast(node: Term, wanted: pa.DataType, settings: SqlSettings, mode: CastMode 
     if node.type == wanted:
         return node
     if pa.types.is_null(node.type):
-        return null_of(wanted)
+        return _failing_as(node, wanted) if node.fails else null_of(wanted)
     mode = mode or mode_of(settings)
     kernel = kernel_for(node.type, wanted, mode, settings.zone)
     fails = (mode == "ansi" and may_fail(node.type, wanted)) or (node.type == pa.string() and is_time(wanted))
     made = applied(wanted, with_arrays(kernel), node, fails=fails)
     return Term(wanted, made.run, made.fails, made.constant, node.name)
+
+
+def _failing_as(node: Term, wanted: pa.DataType) -> Term:
+    """Return a term that fails wherever it is run, such as `raise_error('…')`, with a type."""
+    return Term(wanted, lambda rows: array_of(node.run(rows), rows.count).cast(wanted), True)
 
 
 def may_fail(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -19,6 +19,7 @@ from holdfast.sql.scopes import (
     column,
     expression,
     output_name,
+    refuse_unread,
     refused,
     replaced,
     value_of,
@@ -69,9 +70,11 @@ class Grouping:
     def table(self) -> Table:
         """Return the rows of the query. Raises `JobRefused`."""
         group = self._tree.args.get("group")
-        if group is not None and any(group.args.get(key) for key in ("rollup", "cube", "grouping_sets", "all")):
-            raise refused(group, "ROLLUP, CUBE and GROUPING SETS are not supported")
+        if group is not None:
+            refuse_unread(group, "expressions")
         for each in [] if group is None else group.expressions:
+            if isinstance(each, exp.Rollup | exp.Cube | exp.GroupingSets):
+                raise refused(each, "ROLLUP, CUBE and GROUPING SETS are not supported; name the columns")
             self._add_key(self._meant(each))
         self._check_window(group)
         if not self._keys:

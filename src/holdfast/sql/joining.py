@@ -100,7 +100,6 @@ def joined(
         None if version is None else names.qualified(version.expression),
         lookup and how == "inner",
         number,
-        merged=[each.name for each in join.args.get("using") or []],
     )
     return made.relation(all_of(wanted))
 
@@ -111,7 +110,6 @@ class Join:
     `matched`: for an as-of join, True if left rows that met no other row are left out.
     `options`: further options of `KeyedStream.join`.
     `parts`: all other parts of the query, which name columns of both sides; None: all columns are kept.
-    `merged`: columns of USING, of which the joined rows have a single one for both sides.
     """
 
     def __init__(
@@ -124,7 +122,6 @@ class Join:
         matched: bool = False,
         number: int = 1,
         options: Mapping[str, Any] | None = None,
-        merged: Sequence[str] = (),
     ) -> None:
         self._tree = tree
         self._sides = sides
@@ -134,7 +131,6 @@ class Join:
         self._parts = parts
         self._number = number
         self._options = options or {}
-        self._merged = merged
         self._is_versioned = as_of is not None
         self._copies = dict[tuple[str, str], str]()
         """Copies of key columns of which the joined rows have one for both sides, by tables and names."""
@@ -353,7 +349,7 @@ class Join:
         same = {a for a, b in zip(*self._found.keys, strict=True) if a == b}
         for side in () if self._parts is None or self._needs_match else _MAY_LACK.get(self._how, ()):
             for (alias, named), name in self._named(side).items():
-                if name in same and named not in self._merged:
+                if name in same:
                     copy = self._copies[alias, named] = (
                         f"_key{self._number}_of_{'left' if side == LEFT else 'right'}_{name}"
                     )

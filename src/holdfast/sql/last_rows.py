@@ -92,9 +92,9 @@ def _combine(aggregate: str, made: Any, counts: Any, first: Any, rows: Any, behi
     if aggregate in ("mean", "sum"):
         made[rows] += others
     elif aggregate in ("min", "max"):
-        # NaN is above every number.
-        better = np.fmin if aggregate == "min" else np.maximum
-        made[rows] = np.where(counts[rows] > 0, better(made[rows], others), others)
+        before = made[rows]  # NaN is above every number; of equal values, 0.0 and -0.0, the earlier counts
+        earlier = (others <= before) | np.isnan(before) if aggregate == "min" else (others >= before) | np.isnan(others)
+        made[rows] = np.where(earlier | (counts[rows] == 0), others, before)
 
 
 def _numbers(values: pa.Array, aggregate: str) -> Any:

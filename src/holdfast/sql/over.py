@@ -38,8 +38,8 @@ def over_rows(tree: Tree, source: Table) -> Table:
     if not keys or not all(isinstance(each, exp.Column) for each in keys):
         raise refused(window, "expected PARTITION BY columns")
     order = window.args["order"].expressions if window.args.get("order") else []
-    if not order or any(each.args.get("desc") for each in order):
-        raise refused(window, "expected ORDER BY a time, and perhaps further columns, the least first")
+    if not order or any(each.args.get("desc") or not each.args.get("nulls_first") for each in order):
+        raise refused(window, "expected ORDER BY a time, and perhaps further columns, nulls and the least first")
     call = window.this
     function = AGGREGATES[call_name(call)]
     if (

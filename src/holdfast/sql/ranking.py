@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from holdfast.expressions.declared import SqlExpression
 from holdfast.functions.windows.declared import WINDOW_END, WINDOW_START
 from holdfast.graph.projecting import Omission
 from holdfast.sql.scopes import (
@@ -14,6 +15,7 @@ from holdfast.sql.scopes import (
     call_name,
     column,
     conditions,
+    event_times,
     expression,
     output_name,
     refused,
@@ -52,6 +54,8 @@ class _Rank:
         if not keys or not all(isinstance(each, exp.Column) for each in keys):
             raise refused(window, "expected PARTITION BY columns")
         self._keys = [each.name for each in keys]
+        self._without_nulls = list[str]()
+        """Columns of ORDER BY whose nulls would come first: such rows are bad records."""
         self._order = (
             [self._ordered(each) for each in window.args["order"].expressions] if window.args.get("order") else []
         )
@@ -64,11 +68,13 @@ class _Rank:
 
     def _ordered(self, item: Tree) -> tuple[str, bool]:
         """Return a column of ORDER BY, and whether its lowest values come first."""
-        least = not item.args.get("desc")
-        if bool(item.args.get("nulls_first")) != least:
-            raise refused(self._window, "NULLS FIRST and NULLS LAST are not supported: nulls come last")
+        least, nulls_first = not item.args.get("desc"), bool(item.args.get("nulls_first"))
+        if nulls_first and not least:
+            raise refused(self._window, "NULLS FIRST is not supported: nulls come last")
         if not isinstance(item.this, exp.Column):
             raise refused(self._window, "expected ORDER BY columns; compute them in a subquery")
+        if nulls_first:
+            self._without_nulls.append(item.this.name)
         return item.this.name, least
 
     @property
@@ -108,6 +114,9 @@ class _Rank:
         """Return the rows, and whether they have a column with their rank."""
         by, least = self._order[0]
         rows = self._source.stream if needed is None else self._source.stream.select(*map(_quoted, needed))
+        known = event_times(rows._node, rows._job.declared.operators)
+        for name in [each for each in self._without_nulls if each not in known]:
+            rows = rows.with_column(name, _or_fail(name))
         keyed = rows.key_by(*self._given_keys())
         if not self._is_windowed and count == 1 and not least:
             return keyed.last(by=by), False
@@ -164,6 +173,13 @@ def limited(table: Table, where: Tree | None, items: Sequence[Tree]) -> tuple[An
 
 def _is_star(item: Tree) -> bool:
     return isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star))
+
+
+def _or_fail(name: str) -> SqlExpression:
+    """Return a column as an expression that fails for null."""
+    message = f"ORDER BY {name}: nulls would come first, which is not supported; write {name} NULLS LAST"
+    failing = exp.Anonymous(this="raise_error", expressions=[exp.Literal.string(message)])
+    return expression(exp.Anonymous(this="coalesce", expressions=[column(name), failing]))
 
 
 def _quoted(name: str) -> str:

@@ -150,7 +150,10 @@ def call_name(tree: Tree) -> str:
 
 def output_name(item: Tree) -> str:
     """Return the name of a column of SELECT: its alias, the column's own, or its text."""
-    return str(item.alias or (item.name if isinstance(item, exp.Column) else "") or item.sql("spark"))
+    if call_name(item) == "count" and any(isinstance(each, exp.Star) for each in item.expressions):
+        return "count(1)"
+    named = item.alias or (item.name if isinstance(item, exp.Column) else "")
+    return str(named or item.sql("spark", normalize_functions=False))
 
 
 def value_of(item: Tree) -> Tree:

@@ -26,7 +26,9 @@ def refuse_queries(condition: Tree) -> None:
         (each for each in condition.find_all(exp.In) if each.args.get("query")), None
     )
     if inner is not None:
-        raise refused(inner, "of queries in conditions, EXISTS and IN are supported, in WHERE, joined by AND")
+        raise refused(
+            inner, "of queries in a condition or a column, EXISTS and IN are supported, in WHERE, joined by AND"
+        )
 
 
 @dataclass(frozen=True)
