@@ -143,8 +143,8 @@ class Builder:
                 continue
             if each.kind == "upserts" and "changes" in spec.takes:
                 raise JobRefused(
-                    f"operator {spec.name!r}: its input is a stream of upserts, which do not tell the row before an "
-                    "update, so that it cannot be taken back; give the operator before it changes=True, or the source "
+                    f"operator {spec.name!r}: its input is a stream of upserts, which do not contain the row before "
+                    "an update, so it cannot be taken back; give the operator before it changes=True, or the source "
                     'before="full"'
                 )
             raise JobRefused(

@@ -242,7 +242,7 @@ class ObjectCache:
         except CorruptObject as error:
             if not download.local or self._copies is None:
                 raise
-            _log.warning("a local copy is deleted, and the storage is asked: %s", error)
+            _log.warning("a local copy is deleted, and the object is read from the storage: %s", error)
             self._copies.forget(each.object)
             return decode(each, self.from_store(each.object))
 

@@ -185,7 +185,9 @@ class LocalCopies:
             _log.info("the copy of %s cannot be read: %s", name, error)
             copy = None
         if copy is None:
-            _log.warning("the local copy of %s is damaged: it is deleted, and the storage is asked", name)
+            _log.warning(
+                "the local copy of %s is damaged: it is deleted, and the object is read from the storage", name
+            )
             self._forget(name, entry)
         return copy
 

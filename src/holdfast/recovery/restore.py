@@ -149,7 +149,7 @@ class TableFollower:
         """
         missing = self.missing(handles)
         if missing is None:
-            raise RuntimeError("the new pieces of log do not lead from the table to the checkpoint; make it anew")
+            raise RuntimeError("the log's new pieces do not connect the table with the checkpoint; restore a new table")
         self._begun = True
         for handle in missing:
             self._files |= _Restoration(self.table, handle, fetch, len(missing) == 1).run(self._local_dir)

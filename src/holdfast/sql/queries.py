@@ -161,7 +161,7 @@ class Queries:
             )
         if names is None:
             if not isinstance(items[0], exp.Star):
-                raise refused(items[0], "* stands in the first place")
+                raise refused(items[0], "* has to be the first item of SELECT")
             return self._distinct(tree, Table(stream.select("*", **_made(items[1:]))))
         if len(set(names)) < len(names):
             raise refused(tree, "two columns have the same name; give one of them another with AS")

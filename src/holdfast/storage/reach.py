@@ -42,7 +42,7 @@ def check_reachable(url: str, storage_options: Mapping[str, str] | None = None, 
                 raise StorageError(
                     f"{url}: no credentials were found: give them in storage_options (aws_access_key_id and "
                     "aws_secret_access_key for S3), or in the provider's environment variables (AWS_ACCESS_KEY_ID, …). "
-                    f"Without them the machine's own identity was asked for, in vain: {error}"
+                    f"Without them Holdfast asked for the machine's own identity, without success: {error}"
                 ) from None
             if attempt == ATTEMPTS_MAX:
                 raise StorageError(

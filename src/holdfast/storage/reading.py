@@ -165,7 +165,7 @@ def _check_sizes(data: memoryview) -> None:
         if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH):
             continue
         if message.has(_CUSTOM_METADATA):
-            raise ValueError("a batch has metadata of its own, in which old versions of Arrow told of compression")
+            raise ValueError("a batch has custom metadata, in which old versions of Arrow described compression")
         batch = message.table(2)
         if kind == _DICTIONARY_BATCH and batch is not None:
             batch = batch.table(1)

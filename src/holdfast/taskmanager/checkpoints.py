@@ -114,7 +114,7 @@ class CheckpointWork:
         with self._held_lock:
             if self._closing_sequence is None:
                 return self._pool.submit(call, *arguments)
-        _log.info("TaskManager %d: a checkpoint of a deployment that has ended is let go", self._task_manager)
+        _log.info("TaskManager %d: a checkpoint of a deployment that has ended is dropped", self._task_manager)
         return None
 
     def _run(self, cut: LocalCheckpoint) -> None:

@@ -79,7 +79,7 @@ class Carried:
             wanted = dict.fromkeys(objects)
             gone = [n for n in wanted if n.startswith(CARRIED) and n not in self._waiting and n not in self._places]
             if gone:
-                raise CheckpointFailed(f"checkpoint {checkpoint_id}: its logs were given up meanwhile", soft=True)
+                raise CheckpointFailed(f"checkpoint {checkpoint_id}: its logs were given up in the meantime", soft=True)
             taken = {name: self._waiting[name] for name in wanted if name in self._waiting}
             places = {name: self._places[name] for name in wanted if name in self._places}
             log = b"".join(taken.values())

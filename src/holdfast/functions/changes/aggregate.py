@@ -87,8 +87,8 @@ class ChangesAggregateSpec(AggregateSpec):
         super().__post_init__()
         if self.emit != "changes":
             raise SettingsError(
-                f"operator {self.name!r}: emit={self.emit!r} gives a row for each row of its input, and a row that "
-                "goes has none to give; take emit='changes'"
+                f"operator {self.name!r}: emit={self.emit!r} gives a row for each row of its input, but a deleted row "
+                "has no result; take emit='changes'"
             )
         _ = self.table_schemas()
 

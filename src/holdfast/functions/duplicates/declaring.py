@@ -45,6 +45,6 @@ class DuplicatesSettings:
         if self.within_us is not None:
             raise JobRefused(
                 f"operator {operator!r}: {shown} over a stream of changes has within=, which depends on the rows that "
-                "were given before, and these may go; leave it out: the row of a key goes with its deletes"
+                "were given before, and these may be deleted; leave it out: a key's row goes when its input is deleted"
             )
         return RankedChangesSpec(operator, found, shown)

@@ -112,7 +112,7 @@ class JoinSettings:
         if start != times[RIGHT]:
             raise JobRefused(
                 f"operator {operator!r}: join(between=({start!r}, {end!r})): the first has to be the column of the "
-                f"other side's watermark, {times[RIGHT]!r}: otherwise no row could ever be let go"
+                f"other side's watermark, {times[RIGHT]!r}: otherwise no row could ever be removed"
             )
         place = right.schema.get_field_index(end)
         if place < 0 or not pa.types.is_timestamp(right.schema.field(place).type):

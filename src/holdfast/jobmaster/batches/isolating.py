@@ -111,7 +111,7 @@ class Isolator:
         if failed + plan.standing <= math.floor(self._max_failed_ratio * regions):
             return False
         log.warning(
-            "batch %d fails as a whole: %d splits failed in it and %d stand since earlier batches, of %d; "
+            "batch %d fails for all splits: %d failed in it and %d have failed since earlier batches, of %d; "
             "max_failed_ratio=%s allows no more",
             plan.batch,
             failed,

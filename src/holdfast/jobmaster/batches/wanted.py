@@ -176,7 +176,7 @@ class SourceNews:
         try:
             self._planner.completed(newest)
         except Exception as error:
-            log.warning("%s: a source could not be told of the last checkpoint: %s", self._job, error)
+            log.warning("%s: a source could not be notified of the last checkpoint: %s", self._job, error)
 
 
 class FinalCheckpoint:

@@ -130,7 +130,7 @@ class Recorder:
         except Fenced as error:
             self._superseded(error)
         except StorageError as error:
-            log.info("it cannot be told whether another JobMaster took over: %s", error)
+            log.info("it is not known whether another JobMaster took over: %s", error)
 
     def fail_query(self, error: Exception) -> None:
         """End the query with `error`, or with `Fenced` if another JobMaster has taken over, which explains the

@@ -132,7 +132,7 @@ class CallThread:
             try:
                 self._make(*call)
             except Exception:
-                log.exception("a call raised an error that it should have told; later calls are made all the same")
+                log.exception("a call raised an error that it should have reported; later calls are made nevertheless")
 
 
 def when_done(futures: list["Future[None]"], promise: "Future[None]") -> None:

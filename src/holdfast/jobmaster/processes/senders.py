@@ -353,7 +353,7 @@ class Senders(Processes[SenderGateway]):
             try:
                 split = serving.gateway.split(attempt)
             except HoldfastError as error:
-                log.info("%s did not tell which split it reads: %s", sender.name, error)
+                log.info("%s did not say which split it reads: %s", sender.name, error)
         self._tell(rules.SplitTold(sender, attempt, unit, split))
 
     def stop(self) -> None:

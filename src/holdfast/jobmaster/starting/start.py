@@ -364,7 +364,7 @@ def _gone_back(start: Start, taken: TakenOver, base: CheckpointRecord) -> TakenO
 def _initial_rows(start: Start, job: StoredJob, base: CheckpointRecord | None) -> list[InitialRows]:
     """Check the state from which a new job begins. A job with a checkpoint continues from the checkpoint instead."""
     if base is not None and start.initial_state:
-        log.info("%s: initial_state is passed over, since the job goes on from a checkpoint", start.settings.name)
+        log.info("%s: initial_state is ignored, since the job goes on from a checkpoint", start.settings.name)
         return []
     found: list[InitialRows] = []
     for name, rows in start.initial_state.items():

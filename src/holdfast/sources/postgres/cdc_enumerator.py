@@ -92,7 +92,7 @@ class PostgresEnumerator(Enumerator):
             raise JobRefused(
                 f"source {self._context.source!r}: the checkpoint is not the newest. The changes after it, segments "
                 f"{last + 1} to {min(later) - 1}, were deleted once a newer checkpoint was past them, and slot "
-                f"{self._settings.slot!r} does not tell them again. Go on from the newest checkpoint (no start_from), "
+                f"{self._settings.slot!r} does not send them again. Go on from the newest checkpoint (no start_from), "
                 "or start on a new storage, with a snapshot and another slot"
             )
 

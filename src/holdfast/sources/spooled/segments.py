@@ -137,7 +137,7 @@ def decode_head(name: str, tail: bytes, head: type[H]) -> H:
     """Decode the head from the last bytes of a segment."""
     length = int.from_bytes(tail[-4:], "little")
     if len(tail) < length + 4 or not length:
-        raise CorruptObject(f"{name}: damaged: its end tells of a head of {length} bytes")
+        raise CorruptObject(f"{name}: damaged: its end announces a head of {length} bytes")
     payload = framing.unframe(name, tail[-4 - length : -4], MAGIC, VERSION, VERSION_MIN)
     found = reading.decode(name, payload, msgspec.msgpack.Decoder(head), "its head cannot be read")
     said = names.parse(name)
@@ -179,7 +179,7 @@ def read_part(store: ObjectStore, name: str, table: str, part: SegmentPart) -> p
         _check_part(part.object or name, table, data, part)
         found = reading.read_table(f"{part.object or name}: the rows of {table}", data).combine_chunks()
         if found.num_rows != part.rows:
-            raise CorruptObject(f"{name}: {table} has {found.num_rows} rows, its head tells of {part.rows}")
+            raise CorruptObject(f"{name}: {table} has {found.num_rows} rows, its head announces {part.rows}")
         _cached[key] = found
         while len(_cached) > CACHED_PARTS_MAX:
             _cached.popitem(last=False)
