@@ -1,5 +1,5 @@
 """The Spark session that a test run shares: `local[4]`, made when the first test asks for it, stopped at the end; and
-the tests that cost the most, which each run names at its end.
+the tests and files that cost the most, which each run names at its end.
 
 Thousands of collected tests are half a million objects, which Python's garbage collector would go through again and
 again while the tests run. `gc.freeze` takes the objects out of its sight.
@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from sampling import leave_to_test_long
 
 SHOWN = 10
 """The number of tests that a run names at its end, those with the most processor time first."""
+FILES_SHOWN = 40
+"""The number of files that a run names. Many small tests of a file together cost more than the costliest test."""
 SHOWN_S_MIN = 1.0
 """Seconds of processor time below which a test is not named. A lower value also names tests that cost little."""
 COST = "processor seconds"
@@ -76,14 +79,20 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the costliest tests: their time by the clock depends on what else the machine does."""
-    reports = [each for each in terminalreporter.getreports("") if each.when == "teardown"]
-    costs = [(seconds, each.nodeid) for each in reports for name, seconds in each.user_properties if name == COST]
-    costly = sorted((each for each in costs if each[0] >= SHOWN_S_MIN), reverse=True)[:SHOWN]
-    if costly:
-        terminalreporter.section(f"costliest tests, in {COST}, of {sum(seconds for seconds, _ in costs):.0f} in all")
-    for seconds, name in costly:
-        terminalreporter.write_line(f"{seconds:6.1f} {name}")
+    """Name the costliest tests and files: their time by the clock depends on what else the machine does."""
+    tests: dict[str, float] = {}
+    for report in terminalreporter.getreports(""):
+        if report.when == "teardown":
+            tests[report.nodeid] = sum(seconds for name, seconds in report.user_properties if name == COST)
+    files: Counter[str] = Counter()
+    for name, seconds in tests.items():
+        files[name.partition("::")[0]] += seconds
+    for kind, costs, shown in (("tests", tests, SHOWN), ("files", files, FILES_SHOWN)):
+        costly = sorted(((seconds, name) for name, seconds in costs.items() if seconds >= SHOWN_S_MIN), reverse=True)
+        if costly:
+            terminalreporter.section(f"costliest {kind}, in {COST}, of {sum(costs.values()):.0f} in all")
+        for seconds, name in costly[:shown]:
+            terminalreporter.write_line(f"{seconds:6.1f} {name}")
 
 
 @pytest.fixture(scope="session")
