@@ -83,6 +83,46 @@ def test_the_first_rows_of_a_long_key_follow_changes_at_both_ends() -> None:
         assert told.now() == in_order((1, rank, v) for rank, v in enumerate(best, 1))
 
 
+COPIES = pa.schema([("k", pa.int64()), ("s", pa.string())])
+
+
+@pytest.mark.parametrize("kind", ["first", "all keys"])
+def test_copies_of_a_row_count_also_where_some_go_before_they_come(kind: str) -> None:
+    keys = ("k",) if kind == "first" else ("k", "s")
+    operator = RankedChangesSpec("o", OperatorInput(COPIES.append(CHANGE), keys, kind="changes"), kind).create(0, 8)
+    row = {"k": 1, "s": "a"}
+    steps = [("delete", 300), ("insert", 300), ("insert", 1_000), ("delete", 999), ("delete", 1)]
+    found = []
+    for number, (change_type, count) in enumerate(steps, 1):
+        batch = pa.RecordBatch.from_pylist([{**row, "_change_type": change_type}] * count, COPIES.append(CHANGE))
+        found.append([each["_change_type"] for each in step(operator, 3 * number + 1, [(0, batch)])])
+    assert found == [[], [], ["insert"], [], ["delete"]]
+    assert empty(operator)
+
+
+def test_the_log_of_a_key_stays_as_long_as_its_rows() -> None:
+    """Rows of a hundred bytes, most behind the answer: full blocks appear, and go with the rows."""
+    given = OperatorInput(COPIES.append(CHANGE), ("k",), kind="changes")
+    operator = RankedChangesSpec("o", given, "first").create(0, 8)
+    rows = [{"k": 1, "s": f"{number:04}".ljust(100)} for number in range(200)]
+
+    def entries(number: int, changes: list[tuple[str, dict[str, Any]]]) -> int:
+        made = [{**row, "_change_type": kind} for kind, row in changes]
+        step(operator, number, [(0, pa.RecordBatch.from_pylist(made, COPIES.append(CHANGE)))])
+        found: int = operator.tables["state"].column("kept.entries").values.max()
+        return found
+
+    assert entries(1, [("insert", row) for row in rows]) == 200
+    assert len(operator.tables["kept.blocks"]) > 0
+    for number in range(10):
+        again = [(kind, row) for row in rows[100:150] for kind in ("delete", "insert")]
+        assert entries(10 + 3 * number, again) <= 2 * 200 + 32 + 100
+    assert entries(100, [("delete", row) for row in rows[50:]]) <= 2 * 50 + 32 + 150
+    assert entries(103, [("delete", row) for row in rows[1:50]]) <= 2 * 50 + 32
+    assert entries(106, [("delete", rows[0])]) == 0
+    assert empty(operator)
+
+
 def change(table: ChangingTable, came: list[dict[str, Any]], gone: list[int]) -> list[dict[str, Any]]:
     """Changes that take rows with these values out of a table, as far as there are any, and put others in."""
     made = [{**row, "_change_type": "insert"} for row in came]

@@ -109,6 +109,19 @@ def test_the_last_rows_of_changes_are_upserts_by_key() -> None:
     assert found == [change("insert", k=1, v=5), change("update_postimage", k=1, v=2), change("delete", k=1, v=2)]
 
 
+def test_stored_rows_of_another_order_are_refused() -> None:
+    def run_ordered(storage: str, by: str) -> None:
+        job = new_job(storage)
+        rows = job.read(script([change("insert", k=1, v=2)], schema="k BIGINT, v BIGINT, _change_type STRING"))
+        rows.select("k", "v", "v AS w").key_by("k").last(by=by, name="latest").write(hf.MemorySink())
+        run(job)
+
+    storage = new_storage()
+    run_ordered(storage, "v")
+    with pytest.raises(hf.JobRefused, match=r"'latest': its stored state has no 'kept.size of 1 by w'.*another order"):
+        run_ordered(storage, "w")
+
+
 def test_a_function_sees_how_each_row_changed() -> None:
     class Seen(hf.ProcessFunction):
         def process(self, row: Any, ctx: Any) -> Any:

@@ -189,8 +189,19 @@ def decode_bytes(offsets: Integers, data: Bytes, key_schema: pa.Schema) -> list[
         if _is_variable(key_type):
             return [variable_array(offsets, data, None, key_type)]
         return [fixed_bytes_array(data, None, key_type)]
+    return decode_rows(offsets, data, key_schema.types)
+
+
+def encode_rows(columns: Sequence[Any]) -> tuple[Integers, Bytes]:
+    """Offsets and bytes of rows, in the form of keys of several columns: rows are equal exactly if their bytes are."""
+    keys = _encode_several([normalised(array) for array in columns])
+    return keys.byte_offsets, keys.bytes
+
+
+def decode_rows(offsets: Integers, data: Bytes, kinds: Sequence[Any]) -> list[Any]:
+    """The columns, of these types, of rows that `encode_rows` made; `data` is not shared with anyone."""
     cursors = offsets[:-1].copy()
-    return [_decode_field(data, cursors, field.type) for field in key_schema]
+    return [_decode_field(data, cursors, kind) for kind in kinds]
 
 
 def _is_variable(arrow_type: Any) -> bool:

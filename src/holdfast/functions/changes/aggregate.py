@@ -8,7 +8,7 @@ leaves the state once all counters are zero. A key has no result if it has no ro
 a row was removed before it came.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +26,7 @@ from holdfast.functions.changes.kept_values import (
     ReversibleExtreme,
     ReversibleList,
 )
+from holdfast.functions.changes.row_log import check_complete
 from holdfast.functions.changes.sums import (
     ReversibleAggregate,
     ReversibleCount,
@@ -130,6 +131,15 @@ class ChangesAggregateSpec(AggregateSpec):
             if issubclass(kind, KeptValues):
                 tables |= kind.tables(self.name, bound, self.key_schema)
         return tables
+
+    def check_stored(self, tables: Mapping[str, pa.Schema]) -> None:
+        names = tables["state"].names if "state" in tables else []
+        for bound in self.bound:
+            kind, begin = reversible(bound), f"{bound.state_column}."
+            if issubclass(kind, KeptValues) and any(name.startswith(begin) for name in names):
+                columns = pa.schema([*kind.counters(bound), *kind.kept(bound)])
+                own = {"state": TableSchema(self.key_schema, columns)} | kind.tables_of(bound, self.key_schema)
+                check_complete(self.name, tables, own)
 
     def described_tables(self) -> dict[str, TableSchema]:
         return self.table_schemas()

@@ -1,13 +1,14 @@
-"""Bags of values, or of whole rows, by key: each distinct value with the number of times that it is there.
+"""Values, or whole rows, of keys with the number of times that each is there: the count is known with each change.
 
-    places   (key, value) → how often it is there, and its number among the values of the key
-    rows     (key, number) → the value; of a counted bag also how often it is there; numbers are dense, from 0 on
+    places   (key, value) → how often it is there; in a bag also its number among the values of the key
+    rows     (key, number) → the value, and how often it is there: in a bag; numbers are dense, from 0 on
     live     key → how many distinct values are there: a column of the table of the keys
 
 A change of a value costs a look-up, and a few writes if the value comes or goes for good: the key's last value then
 takes the number of the value that goes. Each distinct value is stored twice, and all values of a key are found by their
 numbers. A value that is removed before it comes has a negative count, and becomes visible once its count is positive.
-Null is a value like any other; floating-point values are normalised like keys.
+Null is a value like any other; floating-point values are normalised like keys. `row_log` is for operators that need no
+count with each change.
 """
 
 from collections.abc import Sequence
@@ -28,14 +29,19 @@ from holdfast.state.table import StateTable
 NUMBER, COUNT = "__number", "__count"
 
 
-def bag_tables(name: str, keys: pa.Schema, values: Sequence[pa.Field], counted: bool = False) -> dict[str, TableSchema]:
-    """The tables of a bag of values of some columns. `counted`: the numbered values have their counts beside them."""
-    number = pa.field(NUMBER, pa.int64(), nullable=False)
+def count_table(keys: pa.Schema, values: Sequence[pa.Field], *more: pa.Field) -> TableSchema:
+    """The table of the counts of values of some columns, with more columns beside the count."""
     places = grouped_by(pa.schema([*keys, *values]), len(keys))
-    counts = [pa.field(COUNT, pa.int64())] if counted else []
+    return TableSchema(places, pa.schema([*more, pa.field(COUNT, pa.int64())]))
+
+
+def bag_tables(name: str, keys: pa.Schema, values: Sequence[pa.Field]) -> dict[str, TableSchema]:
+    """The tables of a bag of values of some columns."""
+    number = pa.field(NUMBER, pa.int64(), nullable=False)
+    numbered = pa.schema([*values, pa.field(COUNT, pa.int64())])
     return {
-        f"{name}.places": TableSchema(places, pa.schema([pa.field(NUMBER, pa.int64()), pa.field(COUNT, pa.int64())])),
-        f"{name}.rows": TableSchema(grouped_by(keys.append(number), len(keys)), pa.schema([*values, *counts])),
+        f"{name}.places": count_table(keys, values, pa.field(NUMBER, pa.int64())),
+        f"{name}.rows": TableSchema(grouped_by(keys.append(number), len(keys)), numbered),
     }
 
 
@@ -78,25 +84,29 @@ class BagChange:
         return self.chosen(self.after == 0)
 
 
-class Bag:
-    """`heads` is the table of the keys, and `live` the name of its column of numbers."""
+class ValueCounts:
+    """How often values are there. `heads` is the table of the keys, and `live` the name of its column of the number of
+    distinct values."""
 
-    def __init__(self, name: str, heads: StateTable, live: str, tables: dict[str, StateTable]) -> None:
+    def __init__(self, heads: StateTable, live: str, places: StateTable) -> None:
         self._heads = heads
         self._live = live
-        self._places, self._rows = tables[f"{name}.places"], tables[f"{name}.rows"]
-        self._width = len(heads.key_schema)
-        """Number of key columns before the value."""
-        self._counted = COUNT in self._rows.value_schema.names
-        self._fields = self._rows.value_schema.names[: len(self._places.key_schema) - self._width]
+        self._places = places
 
     def live(self, heads: Slots) -> Integers:
         """How many distinct values keys have."""
         return self._heads.column(self._live).values[heads]
 
-    def apply(self, heads: Slots, values: Sequence[pa.Array], weights: IntArray) -> BagChange:
-        """Add the weights of values to their counts; return the values that came, and those that went for good; of a
-        counted bag also those whose counts changed otherwise."""
+    def add(self, heads: Slots, values: Sequence[pa.Array], weights: IntArray) -> None:
+        """Add the weights of values to their counts, and keep the numbers of distinct values."""
+        of_keys, _, before, after = self._count(heads, values, weights)
+        np.add.at(self._heads.column(self._live).values, of_keys, (after > 0).astype(np.int64) - (before > 0))
+
+    def _count(
+        self, heads: Slots, values: Sequence[pa.Array], weights: IntArray
+    ) -> tuple[Slots, Slots, Integers, Integers]:
+        """Return the slots of the keys and of the places of distinct values, and how often each was there and is now:
+        0 for a value that went before it comes."""
         keys = self._heads.keys_of(heads).columns
         slots = self._places.lookup(pa.RecordBatch.from_arrays([*keys, *values], schema=self._places.key_schema))
         distinct, groups = distinct_slots(slots, len(self._places.present))
@@ -107,17 +117,30 @@ class Bag:
         after = before + np.bincount(groups, weights, len(distinct)).astype(np.int64)
         count.scatter(distinct, after, np.ones(len(distinct), np.bool_))
         self._places.present[distinct] = after != 0
-        before, after = np.maximum(before, 0), np.maximum(after, 0)
-        shown = before != after if self._counted else (before > 0) != (after > 0)
-        distinct = distinct[shown]
+        return of_keys, distinct, np.maximum(before, 0), np.maximum(after, 0)
+
+
+class Bag(ValueCounts):
+    """Values with their counts, of which all those of a key can be found."""
+
+    def __init__(self, name: str, heads: StateTable, live: str, tables: dict[str, StateTable]) -> None:
+        super().__init__(heads, live, tables[f"{name}.places"])
+        self._rows = tables[f"{name}.rows"]
+        self._width = len(heads.key_schema)
+        """Number of key columns before the value."""
+        self._fields = self._rows.value_schema.names[: len(self._places.key_schema) - self._width]
+
+    def apply(self, heads: Slots, values: Sequence[pa.Array], weights: IntArray) -> BagChange:
+        """Add the weights of values to their counts; return the values whose counts changed."""
+        of_keys, distinct, before, after = self._count(heads, values, weights)
+        changed = before != after
+        distinct = distinct[changed]
         found: list[pa.Array] = self._places.keys_of(distinct).columns[self._width :]
-        change = BagChange(of_keys[shown], distinct, found, before[shown], after[shown])
-        came, went = change.came, change.went
-        if len(came.heads) or len(went.heads):
-            self._number(came, went)
-        if self._counted:
-            again = change.chosen((change.before > 0) & (change.after > 0))
-            self._put_counts(self.rows_of(again), again.after)
+        change = BagChange(of_keys[changed], distinct, found, before[changed], after[changed])
+        if len(change.came.heads) or len(change.went.heads):
+            self._number(change.came, change.went)
+        again = change.chosen((change.before > 0) & (change.after > 0))
+        self._put_counts(self.rows_of(again), again.after)
         return change
 
     def rows_of(self, change: BagChange) -> Slots:
@@ -135,15 +158,8 @@ class Bag:
         return [column.to_arrow(*column.gather(rows)) for column in columns]
 
     def counts(self, rows: Slots) -> Integers:
-        """Return the counts of the values in these slots of a counted bag."""
+        """Return the counts of the values in these slots."""
         return self._rows.column(COUNT).values[rows]
-
-    def counts_of(self, heads: Slots, values: Sequence[pa.Array]) -> Integers:
-        """Return the count of each value, given the slot of its key."""
-        keys = self._heads.keys_of(heads).columns
-        slots = self._places.lookup(pa.RecordBatch.from_arrays([*keys, *values], schema=self._places.key_schema))
-        count = self._places.column(COUNT)
-        return np.where(count.valid[slots], count.values[slots], 0)
 
     def _numbered(self, heads: Slots, found: Integers) -> pa.RecordBatch:
         keys = self._heads.keys_of(heads).columns
@@ -183,7 +199,7 @@ class Bag:
         order = np.argsort(of_gap[targets], kind="stable")
         moving = heads[of_tail[moves]]
         found = self._rows.lookup(self._numbered(moving, tail[moves]))
-        values, counts = self.values(found), self.counts(found) if self._counted else None
+        values, counts = self.values(found), self.counts(found)
         to = gaps[targets][order]
         self._put(moving, to, values, counts)
         keys = self._heads.keys_of(moving).columns
@@ -191,13 +207,12 @@ class Bag:
         self._places.column(NUMBER).scatter(places, to, np.ones(len(to), np.bool_))
         self._rows.present[self._rows.lookup(self._numbered(heads[of_tail], tail))] = False
 
-    def _put(self, heads: Slots, found: Integers, values: Sequence[pa.Array], counts: Integers | None) -> None:
+    def _put(self, heads: Slots, found: Integers, values: Sequence[pa.Array], counts: Integers) -> None:
         slots = self._rows.lookup(self._numbered(heads, found))
         for name, array in zip(self._fields, values, strict=True):
             column = self._rows.column(name)
             column.scatter(slots, *column.from_arrow(array))
-        if self._counted and counts is not None:
-            self._put_counts(slots, counts)
+        self._put_counts(slots, counts)
         self._rows.present[slots] = True
 
     def _put_counts(self, slots: Slots, counts: Integers) -> None:

@@ -1,4 +1,4 @@
-"""The loops of sums that can be taken back, compiled; conventions as in `aggregates.kernels`.
+"""The loops of weights and of sums that can be taken back, compiled; conventions as in `aggregates.kernels`.
 
 Integers and decimals are added in words of 64 bits, the lowest first, in two's complement: nothing overflows on the
 way, in whatever order rows come and go.
@@ -14,10 +14,20 @@ import numpy as np
 
 from holdfast.functions.rows.columns import AnyArray, BoolArray, IntArray
 from holdfast.state.compiled import kernel
-from holdfast.state.physical import Slots
+from holdfast.state.physical import Bytes, Integers, Slots
 
 PARTS = 6
 """Number of doubles in a total. A higher value keeps all digits of values that differ more in magnitude."""
+
+
+@kernel
+def set_weights(offsets: Integers, data: Bytes, weights: IntArray) -> None:
+    """Set the weights of rows that go to -1, by their change types, which are known ones: `delete` is the only one that
+    begins with a d, and `update_preimage` the only one of 15 letters."""
+    for i in range(len(weights)):
+        length = offsets[i + 1] - offsets[i]
+        if length == 15 or (length > 0 and data[offsets[i]] == 100):
+            weights[i] = -1
 
 
 @kernel

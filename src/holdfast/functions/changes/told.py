@@ -18,6 +18,7 @@ from holdfast.functions.changes.kept_values import same_values
 from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.functions.rows.grouping import ranks
 from holdfast.schema import CHANGE_TYPE
+from holdfast.state.columns import taken
 
 CHANGE_FIELD = pa.field(CHANGE_TYPE, pa.string(), nullable=False)
 KINDS = ("insert", "update_preimage", "update_postimage", "delete")
@@ -63,10 +64,10 @@ def told(
     kinds = np.stack([np.where(now, BEFORE, DELETE), np.where(was, AFTER, INSERT)], axis=1).ravel()
     chosen = np.stack([gives_old, gives_new], axis=1).ravel()
     count = len(was)
-    places: IntArray = np.stack([np.arange(count), np.arange(count) + count], axis=1).ravel()[chosen]
-    columns = [key.take(pa.array(places % max(count, 1))) for key in keys]
+    places = np.stack([np.arange(count), np.arange(count) + count], axis=1).ravel()[chosen].astype(np.int32)
+    columns = [taken(key, np.where(places < count, places, places - count)) for key in keys]
     for one, other in zip(old, new, strict=True):
-        columns.append(pa.concat_arrays([one, other]).take(pa.array(places)))
+        columns.append(taken(pa.concat_arrays([one, other]), places))
     columns.append(pa.array(KINDS).take(pa.array(kinds[chosen])))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

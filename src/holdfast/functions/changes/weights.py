@@ -4,15 +4,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.functions.changes.kernels import set_weights
 from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.schema import CHANGE_TYPE, REMOVING_CHANGES
+from holdfast.state.physical import variable_bytes_of
 
 
 def weights_of(rows: pa.RecordBatch) -> IntArray:
     """The weights of rows; those without a change type come."""
-    place = rows.schema.get_field_index(CHANGE_TYPE)
+    place, weights = rows.schema.get_field_index(CHANGE_TYPE), np.ones(rows.num_rows, np.int64)
     if place < 0:
-        return np.ones(rows.num_rows, np.int64)
-    goes: BoolArray = pc.is_in(rows.column(place), value_set=pa.array(REMOVING_CHANGES)).to_numpy(zero_copy_only=False)
-    weights: IntArray = np.where(goes, -1, 1)
+        return weights
+    kinds = rows.column(place)
+    if pa.types.is_string(kinds.type) and not kinds.null_count:
+        set_weights(*variable_bytes_of(kinds), weights)
+        return weights
+    goes: BoolArray = pc.is_in(kinds, value_set=pa.array(REMOVING_CHANGES)).to_numpy(zero_copy_only=False)
+    weights[goes] = -1
     return weights

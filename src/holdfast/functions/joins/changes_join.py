@@ -93,7 +93,7 @@ class ChangesJoinSpec(JoinSpec):
         numbers = [pa.field(_live(side), pa.int64()) for side in (LEFT, RIGHT)]
         tables = {HEADS: TableSchema(self.head_keys(LEFT), pa.schema(numbers))}
         for side in (LEFT, RIGHT):
-            tables |= bag_tables(SIDES[side], self.sides[side].key_schema, self.values(side), counted=True)
+            tables |= bag_tables(SIDES[side], self.sides[side].key_schema, self.values(side))
         return tables
 
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.rows import kernels
-from holdfast.functions.rows.ordering import order_keys
-from holdfast.state.physical import Integers, validity_of
+from holdfast.functions.rows.ordering import ranks_of
+from holdfast.state.physical import Integers
 
 INSERTED_MAX = 64
 """Greatest rows of a group that are found by insertion; for more, all rows are sorted. A higher value makes insertion
@@ -54,16 +54,3 @@ def _sorted(order: Integers, groups: Integers, n: int, ties: bool) -> Integers:
         of_group = of_group[np.maximum.accumulate(np.where(changes, places, 0))]
     kept: Integers = rows[of_group < n]
     return kept
-
-
-def ranks_of(values: pa.Array, least: bool = False) -> Integers:
-    """int64 numbers that are less for greater (or `least`) values; those of nulls are the greatest."""
-    ranks, valid = order_keys(values), validity_of(values)
-    if not least:
-        ranks = ~ranks
-    if valid is None:
-        return ranks
-    known, dense = np.unique(ranks[valid], return_inverse=True)
-    ranks = np.full(len(ranks), len(known), np.int64)
-    ranks[valid] = dense
-    return ranks

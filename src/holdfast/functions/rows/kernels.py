@@ -72,6 +72,24 @@ def sort_by_group(groups: IntArray, starts: IntArray, order: IntArray) -> None:
 
 
 @kernel
+def sort_slices(starts: IntArray, ranks: IntArray, order: IntArray) -> None:
+    """Sort each slice of `order`, from a start to the next, by the ranks of its rows; equal rows keep their order."""
+    for i in range(len(starts) - 1):
+        begin, stop = starts[i], starts[i + 1]
+        if stop - begin > 32:
+            rows = order[begin:stop].copy()
+            order[begin:stop] = rows[np.argsort(ranks[rows], kind="mergesort")]
+            continue
+        for place in range(begin + 1, stop):
+            row = order[place]
+            rank = ranks[row]
+            while place > begin and ranks[order[place - 1]] > rank:
+                order[place] = order[place - 1]
+                place -= 1
+            order[place] = row
+
+
+@kernel
 def best_rows(groups: Any, ranks: Any, count: int, n: int) -> Any:
     """Return the rows with the `n` least ranks of each group, in order of group, rank and arrival.
 

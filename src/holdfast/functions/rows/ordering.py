@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state.physical import Integers, Slots, physical_dtype, validity_of, values_of
+from holdfast.functions.rows.grouping import order_of
+from holdfast.functions.rows.kernels import sort_slices
+from holdfast.state.physical import Integers, physical_dtype, validity_of, values_of
 
 
 def order_keys(values: pa.Array) -> Integers:
@@ -22,32 +24,42 @@ def order_keys(values: pa.Array) -> Integers:
     return values_of(ranked).astype(np.int64)
 
 
-def ordered(groups: Integers | Slots, columns: Sequence[pa.Array], greatest_first: bool = False) -> Integers:
-    """Return the numbers of the rows in order of their groups, then of each column; equal rows keep their order.
+def ranks_of(values: pa.Array, least: bool = False) -> Integers:
+    """int64 numbers that are less for greater (or `least`) values; those of nulls are the greatest."""
+    ranks, valid = order_keys(values), validity_of(values)
+    if not least:
+        ranks = ~ranks
+    if valid is None:
+        return ranks
+    known, dense = np.unique(ranks[valid], return_inverse=True)
+    ranks = np.full(len(ranks), len(known), np.int64)
+    ranks[valid] = dense
+    return ranks
+
+
+def ordered(groups: Integers, count: int, columns: Sequence[pa.Array], greatest_first: bool = False) -> Integers:
+    """Return the numbers of the rows in order of their groups, which are below `count`, then of each column; equal rows
+    keep their order.
 
     `greatest_first`: the first column counts from its greatest value down; nulls stay last. A further column is looked
     at only for rows that are equal so far.
     """
-    if not columns:
-        return np.argsort(groups, kind="stable")
-    order = np.arange(len(groups))
-    tied, runs = order.copy(), np.asarray(groups, np.int64)
+    order, starts = order_of(groups, count)
+    tied = np.arange(len(order))
     for number, column in enumerate(columns):
         rows = order[tied]
+        ranks = ranks_of(column.take(pa.array(rows)) if number else column, least=bool(number) or not greatest_first)
+        within = np.arange(len(rows)) if number else order
+        sort_slices(starts, ranks, within)
         if number:
-            column = column.take(pa.array(rows))
-        ranks, valid = order_keys(column), validity_of(column)
-        if greatest_first and not number:
-            ranks = ~ranks
-        nulls = np.zeros(len(rows), np.bool_) if valid is None else ~valid
-        keys: Integers = np.where(nulls, 0, ranks)
-        within = np.lexsort((keys, nulls, runs))
-        order[tied] = rows[within]
-        keys, nulls, runs = keys[within], nulls[within], runs[within]
+            order[tied] = rows[within]
+        ranks = ranks[within]
         same = np.zeros(len(rows) + 1, np.bool_)
-        same[1:-1] = (runs[1:] == runs[:-1]) & (keys[1:] == keys[:-1]) & (nulls[1:] == nulls[:-1])
+        same[1:-1] = ranks[1:] == ranks[:-1]
+        same[starts] = False
         in_run = same[1:] | same[:-1]
-        tied, runs = tied[in_run], np.cumsum(~same[:-1], dtype=np.int64)[in_run]
-        if not len(tied):
+        if not in_run.any():
             break
+        tied = tied[in_run]
+        starts = np.append(np.flatnonzero(~same[:-1][in_run]), len(tied))
     return order
