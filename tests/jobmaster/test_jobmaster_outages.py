@@ -6,7 +6,7 @@ from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import StorageError
 from holdfast.execution.events import LossExplained, Lost
 from holdfast.ids import Incarnation, ProcessId, Role
-from holdfast.jobmaster.checkpoints.outages import BATCHES, RESTORES, Outages
+from holdfast.jobmaster.checkpoints.outages import BATCHES, CHECKPOINTS, RESTORES, Outages
 
 FIRST, SECOND = (ProcessId(Role.TASK_MANAGER, number, Incarnation(1)) for number in range(2))
 
@@ -55,3 +55,29 @@ def test_an_outage_does_not_last_over_failures_of_another_kind() -> None:
     clock.advance(61.0)
     with pytest.raises(StorageError, match="a restore has failed for 61 s"):
         outages.failed(RESTORES, "StorageError: still away")
+
+
+def test_the_time_in_which_a_step_is_not_tried_is_no_outage() -> None:
+    clock = ManualClock()
+    outages = Outages("job", "memory://x", clock, lambda: (30.0, "30s"))
+    outages.failed(CHECKPOINTS, "StorageError: away", clock.monotonic() - 1.0)
+    clock.advance(15.0)
+    outages.failed(CHECKPOINTS, "StorageError: away", clock.monotonic() - 1.0)
+    assert outages.waited_s == 11.0, "a pause of at most 10 s, and an attempt of 1 s"
+    clock.advance(300.0)  # the job restores its state
+    assert outages.waited_s == 21.0
+    outages.failed(CHECKPOINTS, "StorageError: away again", clock.monotonic() - 2.0)
+    assert outages.waited_s == 23.0
+    clock.advance(8.0)
+    with pytest.raises(StorageError, match="a checkpoint has failed for 31 s"):
+        outages.failed(CHECKPOINTS, "StorageError: away again", clock.monotonic() - 8.0)
+
+
+def test_attempts_side_by_side_count_once() -> None:
+    clock = ManualClock()
+    outages = Outages("job", "memory://x", clock, lambda: (30.0, "30s"))
+    began_s = clock.monotonic()
+    for after_s in (20.0, 1.0, 1.0):
+        clock.advance(after_s)
+        outages.failed(CHECKPOINTS, "StorageError: away", began_s)
+    assert outages.waited_s == 2.0

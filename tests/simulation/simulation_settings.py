@@ -11,6 +11,7 @@ from simulation_joins import KINDS as JOINS
 from simulation_windows import LATE
 
 from holdfast import failpoints
+from holdfast.jobmaster.checkpoints.outages import UNTRIED_S_MAX
 
 ELSEWHERE = {
     "sink.delta.loaded": "tests/sinks and tests/kills: a Delta table needs a folder",
@@ -142,6 +143,10 @@ class Life:
     def is_outlasted_by(self, outages: Iterable[Outage]) -> bool:
         """True if one of the outages takes longer than a query of this life waits."""
         return any(each.for_s > self.outage_timeout_s for each in outages)
+
+    def is_outlasted_untried(self, outages: Iterable[Outage]) -> bool:
+        """True if a step that is not tried between the outages takes them for a single outage that is too long."""
+        return sum(each.for_s + UNTRIED_S_MAX for each in outages) - UNTRIED_S_MAX > self.outage_timeout_s
 
     @property
     def has_storm(self) -> bool:

@@ -381,6 +381,8 @@ class World:
             passing = (*passing, errors.StorageError)  # an attempt in a few seconds, and each may fail by chance
         if "a checkpoint has failed" in str(error) and around.faults and started.life.upload_attempts_max == 1:
             passing = (*passing, errors.StorageError)  # each of a checkpoint's many small objects may fail by chance
+        if "a checkpoint has failed" in str(error) and started.life.is_outlasted_untried(started.outages):
+            passing = (*passing, errors.StorageError)  # a restart between two outages may leave no time for a checkpoint
         if started.goes_back:
             passing = (*passing, errors.JobRefused)  # an earlier JobMaster that still lives may let go of it meanwhile
         if self.replaced(started):

@@ -85,6 +85,8 @@ class WorkQueue:
         self._final = FinalCheckpoint(settings.trigger, control, clock)
         self._asking = AskingAgain()
         self._started_s = float("-inf")
+        self._run_s = float("-inf")
+        """Time at which the newest run of a batch began."""
         self._plan: Plan | None = None
         self._outcome = BatchOutcome()
         self._runner: BatchRunner | None = None
@@ -99,14 +101,14 @@ class WorkQueue:
             return stopped
         return error
 
-    def _outage(self, step: str, error: Exception) -> tuple[Exception, ev.Outage | None]:
-        """Decide if the step failed because of an outage; if the outage has taken too long, the returned error says
-        so."""
+    def _outage(self, step: str, error: Exception, began_s: float) -> tuple[Exception, ev.Outage | None]:
+        """Decide if the step, begun at `began_s`, failed because of an outage; if the outage has taken too long, the
+        returned error says so."""
         if not errors.is_outage(error) or reactions.to_batch(error) is not Reaction.RETRY:
             self._outages.failed_otherwise(step)
             return error, None
         try:
-            return error, ev.Outage(self._outages.failed(step, str(error)))
+            return error, ev.Outage(self._outages.failed(step, str(error), began_s))
         except errors.StorageError as too_long:
             return too_long, ev.Outage(0.0, is_over=True)
 
@@ -115,6 +117,7 @@ class WorkQueue:
     def deploy(self, command: ev.Deploy, base: RestartCheckpoint) -> ev.Event:
         failover = command.failover
         goes_back = failover is not None and not failover.goes_on
+        began_s = self._clock.monotonic()
         try:
             if goes_back:
                 self._cluster.check()
@@ -138,7 +141,7 @@ class WorkQueue:
             cause = self._cause(error)
             if not goes_back:
                 return ev.DeployFailed(command.run, cause)
-            return ev.DeployFailed(command.run, *self._outage(RESTORES, cause))
+            return ev.DeployFailed(command.run, *self._outage(RESTORES, cause, began_s))
         self._outages.answered(RESTORES)
         return ev.Deployed(command.run)
 
@@ -177,10 +180,11 @@ class WorkQueue:
             idle_s = idle_wait_s(self._clock.monotonic() - self._started_s)
             is_ready = not is_paused and due_in_s <= 0
             if is_ready or self._waiters.somebody_waits():
+                began_s = self._clock.monotonic()
                 try:
                     self._plan = self._look(is_ready)
                 except Exception as error:
-                    self._outages.ride_out(PLANNING, error, self._nap)
+                    self._outages.ride_out(PLANNING, error, began_s, self._nap)
                     continue
                 self._outages.answered(PLANNING)
                 if self._plan is not None:
@@ -230,6 +234,7 @@ class WorkQueue:
     def run(self, command: ev.RunBatch) -> ev.Event:
         assert self._plan is not None and self._plan.batch == command.batch, f"{command} was not planned"
         self._outcome = BatchOutcome()
+        self._run_s = self._clock.monotonic()
         try:
             self._runner = self._deployer.runner(command.run, command.combine, self._before_commit)
             self._runner.execute(self._plan, self._outcome)
@@ -237,7 +242,7 @@ class WorkQueue:
         except errors.QueryFailed as error:
             return ev.WorkFailed(error)
         except Exception as error:
-            return ev.BatchFailed(command.run, command.batch, *self._outage(BATCHES, self._cause(error)))
+            return ev.BatchFailed(command.run, command.batch, *self._outage(BATCHES, self._cause(error), self._run_s))
         return ev.BatchProcessed(command.run, command.batch)
 
     def commit(self, command: ev.Commit) -> ev.Event:
@@ -251,7 +256,7 @@ class WorkQueue:
             cause = self._cause(error)
             if outcome.committing:
                 return ev.CommitFailed(command.run, command.batch, cause)
-            return ev.BatchFailed(command.run, command.batch, *self._outage(BATCHES, cause))
+            return ev.BatchFailed(command.run, command.batch, *self._outage(BATCHES, cause, self._run_s))
         failpoints.hit("jobmaster.committed")
         self._outages.answered(BATCHES)
         plan = plan.without(outcome.failed_splits)

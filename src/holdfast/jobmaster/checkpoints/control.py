@@ -398,9 +398,9 @@ class Control:
         if self._promises.publication_is_awaited and not any(self._coordinator.backlog.values()):
             self._promises.published()
 
-    def _note_outage(self, fact: Event | Command) -> None:
+    def _note_outage(self, fact: Event | Command, began_s: float | None = None) -> None:
         """Note outages of the steps that the coordinator repeats by its own rules; other steps note their outages
-        themselves."""
+        themselves. `began_s`: the beginning of a checkpoint."""
         try:
             match fact:
                 case events.PublicationFailed(io=True):
@@ -408,7 +408,7 @@ class Control:
                 case events.Published():
                     self._outages.answered(f"publication to sink {fact.sink!r}")
                 case events.NotifyAborted(counted=True, outage=True):
-                    self._outages.failed(CHECKPOINTS, fact.reason)
+                    self._outages.failed(CHECKPOINTS, fact.reason, began_s)
                 case events.NotifyCompleted():
                     self._outages.answered(CHECKPOINTS)
         except StorageError as error:
@@ -428,8 +428,9 @@ class Control:
                 self._notify_completed(command)
             case events.NotifyAborted():
                 log.warning("checkpoint %d aborted: %s", command.checkpoint_id, command.reason)
-                self._not_completed(self._calls.aborted(command))
-                self._note_outage(command)
+                stats = self._calls.aborted(command)
+                self._not_completed(stats)
+                self._note_outage(command, self._clock.monotonic() - stats.duration_s)
             case NotifyRefused():
                 say = log.warning if command.counted else log.info
                 say("checkpoint %d is put off: %s", command.checkpoint_id, command.reason)

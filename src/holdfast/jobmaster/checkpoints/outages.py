@@ -6,8 +6,9 @@ ends.
 
 The layers below (`RetryingStore`, the uploader) retry only for moments, wherever they run: in tasks, in TaskManagers,
 in the driver. Longer outages reach the JobMaster as the failure of a step: planning, a batch, a restore, a checkpoint,
-a record, a publication. Each kind of step has a clock of its own, since a store may serve reads and refuse writes. This
-module alone decides how long a running query waits.
+a record, a publication. Each kind of step has a clock of its own, since a store may serve reads and refuse writes. A
+clock stands while its step is not tried: nobody knows then whether the store would answer. This module alone decides
+how long a running query waits.
 """
 
 import threading
@@ -29,14 +30,25 @@ PAUSE_S_MIN = 0.1
 PAUSE_S_MAX = 5.0
 """Bounds in seconds on the pause between two attempts at a step. Within these bounds, the pause is a quarter of the
 time for which the step has been failing."""
+UNTRIED_S_MAX = 10.0
+"""Bound in seconds on the time without an attempt that counts as a part of an outage: the usual interval of
+checkpoints. With a higher value, outages before and after a long restart count as a single one; with a lower value, an
+outage that only rare checkpoints meet ends the query later."""
 
 
 @dataclass(frozen=True)
 class Failing:
-    """A kind of step that has been failing since `since_s`."""
+    """A kind of step that has failed for `failing_s`, up to its last failure at `last_s`."""
 
-    since_s: float
+    failing_s: float
+    last_s: float
     reason: str
+
+    def at(self, now_s: float, began_s: float | None = None) -> float:
+        """Return for how long the step has failed by now; `began_s`: the time at which the newest attempt began, or
+        None if it has not ended yet."""
+        untried_s = (now_s if began_s is None else began_s) - self.last_s
+        return self.failing_s + now_s - self.last_s - max(0.0, untried_s - UNTRIED_S_MAX)
 
 
 class Outages:
@@ -54,10 +66,15 @@ class Outages:
         """The newest loss of a TaskManager; None once a step has failed because of an outage since, or a batch was
         committed."""
 
-    def failed(self, step: str, reason: str) -> float:
+    def failed(self, step: str, reason: str, began_s: float | None = None) -> float:
         """Note that a step failed for lack of store, disk or service.
 
         Returns the pause before the next attempt, in seconds.
+
+        Parameters
+        ----------
+        began_s
+            Time of the monotonic clock at which the attempt began. None: it followed the last attempt at once.
 
         Raises
         ------
@@ -67,26 +84,26 @@ class Outages:
         now_s = self._clock.monotonic()
         limit_s, shown = self._limit()
         with self._lock:
-            first = step not in self._failing
-            since_s = now_s if first else self._failing[step].since_s
-            self._failing[step] = Failing(since_s, reason)
+            before = self._failing.get(step)
+            failing_s = 0.0 if before is None else before.at(now_s, before.last_s if began_s is None else began_s)
+            self._failing[step] = Failing(failing_s, now_s, reason)
             self._loss = None
-        if now_s - since_s > limit_s:
+        if failing_s > limit_s:
             raise StorageError(
-                f"{step} has failed for {now_s - since_s:.0f} s, longer than outage_timeout={shown!r}: {reason}. "
+                f"{step} has failed for {failing_s:.0f} s, longer than outage_timeout={shown!r}: {reason}. "
                 f"See that {self._url}, the sinks' targets and the disk below local_dir can be reached, have room and "
                 "take writes; then start again: the job goes on from its last checkpoint"
             )
-        if first:
+        if before is None:
             log.warning("%s: %s waits for store, disk or service, up to %s: %s", self._job, step, shown, reason)
-        return min(PAUSE_S_MAX, max(PAUSE_S_MIN, (now_s - since_s) / 4))
+        return min(PAUSE_S_MAX, max(PAUSE_S_MIN, failing_s / 4))
 
-    def ride_out(self, step: str, error: Exception, wait: Callable[[float], None]) -> None:
+    def ride_out(self, step: str, error: Exception, began_s: float, wait: Callable[[float], None]) -> None:
         """Wait before the next attempt at the step. Raises `error` if it is no outage; otherwise raises as `failed`
         does."""
         if not is_outage(error):
             raise error
-        wait(self.failed(step, str(error)))
+        wait(self.failed(step, str(error), began_s))
 
     def answered(self, step: str) -> None:
         """Note that the step succeeded."""
@@ -97,7 +114,7 @@ class Outages:
         with self._lock:
             failing = self._failing.pop(step, None)
         if failing is not None:
-            log.info("%s: %s goes on after %.1f s", self._job, step, self._clock.monotonic() - failing.since_s)
+            log.info("%s: %s goes on after %.1f s", self._job, step, failing.at(self._clock.monotonic()))
 
     def failed_otherwise(self, step: str) -> None:
         """Note that the step failed for another reason than an outage: an outage that follows begins anew."""
@@ -119,9 +136,9 @@ class Outages:
     @property
     def waited_s(self) -> float:
         """Seconds for which the longest failing step has failed; 0 if none is failing."""
+        now_s = self._clock.monotonic()
         with self._lock:
-            since_s = min((each.since_s for each in self._failing.values()), default=None)
-        return 0.0 if since_s is None else self._clock.monotonic() - since_s
+            return max((each.at(now_s) for each in self._failing.values()), default=0.0)
 
     @property
     def message(self) -> str | None:
@@ -133,5 +150,7 @@ class Outages:
         if loss is not None:
             process, reason = loss
             return f"Recovering: {process.name} ended: {reason}"
-        step = min(failing, key=lambda each: failing[each].since_s)
-        return f"Waiting for store, disk or service for {self.waited_s:.0f} s: {step}: {failing[step].reason}"
+        now_s = self._clock.monotonic()
+        step = max(failing, key=lambda each: failing[each].at(now_s))
+        waited_s = failing[step].at(now_s)
+        return f"Waiting for store, disk or service for {waited_s:.0f} s: {step}: {failing[step].reason}"
