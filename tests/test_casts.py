@@ -124,3 +124,17 @@ def test_a_decimal_that_gets_more_digits_than_its_type_is_outside_and_never_wrap
     found = cast_in_range(given, pa.decimal128(38, 20))
     assert outside(found) == [0, 3]
     assert found.values[1].as_py() == int("1" * 18) and found.values.null_count == 3
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_a_text_of_a_number_beyond_the_range_is_outside_and_infinity_is_not(kind):
+    found = cast_in_range(pa.array(["1e999", "inf", "-Infinity", None, "NaN", "x", "1e5"]), kind)
+    assert outside(found) == [0, 5]
+    assert found.values.to_pylist()[1:4] == [float("inf"), float("-inf"), None]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint64()])
+def test_an_integer_that_a_narrow_decimal_holds_is_cast_and_another_is_outside(kind):
+    found = cast_in_range(pa.array([5, 100, None, 9], kind), pa.decimal128(4, 2))
+    assert found.values.to_pylist() == [Decimal("5.00"), None, None, Decimal("9.00")]
+    assert outside(found) == [1]

@@ -12,6 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "holdfast"
 
+LEAF_NAMES = """
+arrays availability back_off behind casts changelog_config clock code_shipping equality errors expressions
+failpoints hidden ids json_rows kernels metrics packed_values ports printable python_values quantities
+references schema value_fits watermarks
+"""
+"""Modules and rooms that every room may import, and that import only each other."""
+
 MAY_IMPORT: dict[str, str] = {
     # Objects that a user builds and holds; the first call of `start()` reaches down to Spark.
     "__init__": "",
@@ -65,30 +72,7 @@ MAY_IMPORT: dict[str, str] = {
     "formats": "storage",
     "storage": "",
     # Leaves, which every room may import.
-    "changelog_config": "",
-    "arrays": "",
-    "availability": "",
-    "references": "",
-    "back_off": "",
-    "behind": "",
-    "casts": "",
-    "clock": "",
-    "code_shipping": "",
-    "equality": "",
-    "expressions": "",
-    "errors": "",
-    "failpoints": "",
-    "hidden": "",
-    "ids": "",
-    "json_rows": "",
-    "kernels": "",
-    "metrics": "",
-    "ports": "",
-    "printable": "",
-    "python_values": "",
-    "schema": "",
-    "quantities": "",
-    "watermarks": "",
+    **dict.fromkeys(LEAF_NAMES.split(), ""),
 }
 """Each room of `src/holdfast` (a folder, or a module beside them), and the rooms it may import besides the leaves."""
 

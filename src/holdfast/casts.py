@@ -15,6 +15,8 @@ from holdfast.json_rows.decimals import to_decimals
 
 UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 INT64 = np.iinfo(np.int64)
+INFINITY = r"(?i)^\s*[+-]?inf(inity)?\s*$"
+"""Texts that PyArrow reads as infinity."""
 DIGITS_MAX = 38
 """Most digits of a decimal of 128 bits, the type in which `pc.cast` calculates."""
 
@@ -57,7 +59,8 @@ def _plain(array: pa.Array, wanted: pa.DataType) -> Cast:
         values, reasons = to_decimals(pc.cast(array, pa.string()), wanted)
         return Cast(values, np.isin(np.arange(len(values)), list(reasons)) if reasons else None)
     try:
-        return Cast(pc.cast(array, wanted), None)
+        values = pc.cast(array, wanted)
+        return _of_texts(array, values) if _is_text(array.type) and pa.types.is_floating(wanted) else Cast(values, None)
     except pa.ArrowInvalid:
         if len(array) == 1:
             return Cast(pa.nulls(1, wanted), np.ones(1, dtype=bool))
@@ -68,10 +71,23 @@ def _plain(array: pa.Array, wanted: pa.DataType) -> Cast:
 
 
 def _may_wrap(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """True if `pc.cast` may wrap around: it may for texts, and for decimals that could get more than 38 digits."""
+    """True if `pc.cast` may wrap around, or refuses values that fit: it wraps texts, and decimals that could get more
+    than 38 digits, and takes integers only if all integers of their type fit."""
+    if pa.types.is_integer(found):
+        return bool(wanted.precision - wanted.scale < len(str(2**found.bit_width)))
     if pa.types.is_decimal(found):
         return bool(found.precision - found.scale + wanted.scale > DIGITS_MAX)
-    return bool(pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found))
+    return _is_text(found)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _of_texts(texts: pa.Array, numbers: pa.Array) -> Cast:
+    """Mark texts of numbers that became infinite since they are beyond the range of their type."""
+    infinite = pc.match_substring_regex(texts, INFINITY)
+    return _without(numbers, pc.and_not(pc.is_inf(numbers), infinite).fill_null(False).to_numpy(False))
 
 
 def _narrowed(array: pa.Array, wanted: pa.DataType) -> Cast:

@@ -358,10 +358,14 @@ def _escaped(leaf: pa.Array) -> pa.Array:
     return pa.array([None if value is None else value.decode(errors="backslashreplace") for value in values])
 
 
+def _finite_key(key: Any) -> Any:
+    return msgspec.json.encode(key).decode() if key is None or isinstance(key, bool) else finite(key)
+
+
 def finite(value: Any) -> Any:
-    """Return a value in which numbers that JSON cannot represent are text."""
+    """Return a value in which numbers and keys that JSON cannot represent are text."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {name: finite(one) for name, one in value.items()}
+        return {_finite_key(name): finite(one) for name, one in value.items()}
     return [finite(one) for one in value] if isinstance(value, list | tuple) else value

@@ -173,3 +173,34 @@ def test_a_function_that_ends_the_interpreter_fails_like_any_other(error: BaseEx
             continue
         with pytest.raises(HoldfastError, match=rf"row 1 of batch 4.*raised {type(error).__name__}"):
             operator.process([(0, rows)], CONTEXT)
+
+
+class Odd(ProcessFunction):
+    """Keeps and gives a value that only some rows have."""
+
+    kept = hf.ValueState(pa.string())
+    lived = hf.ValueState(pa.string(), ttl="1h")
+    many = hf.MapState(pa.string(), pa.string())
+    listed = hf.ListState(pa.string())
+
+    def process(self, row: Any, ctx: Context) -> Iterator[tuple[str, float]]:
+        text = "\ud800" if row.n == 1 else "é"
+        {0: self.listed.add, 1: self.kept.update, 2: self.lived.update}.get(row.place, str)(text)
+        if row.place == 3:
+            self.many.put(text, "x")
+        if row.place == 4:
+            self.many.put("x", text)
+        yield text if row.place == 5 else "x", 1e300 if row.place == 6 and row.n == 1 else 1.0
+
+
+@pytest.mark.parametrize("place", range(7), ids=["list", "value", "ttl", "map key", "map value", "text", "number"])
+def test_a_row_with_a_text_or_number_that_no_column_holds_is_bad_alone(place: int) -> None:
+    rows = pa.record_batch({"k": pa.array(["a"] * 3), "n": pa.array([0, 1, 2]), "place": pa.array([place] * 3)})
+    output = pa.schema([("text", pa.string()), ("number", pa.float32())])
+    spec = ProcessSpec("odd", OperatorInput(rows.schema, ("k",)), Odd(), output, "dead_letter")
+    operator = spec.create(2, 128)
+    for table in operator.tables.values():
+        table.begin(4)
+    found = operator.process([(0, rows)], CONTEXT)
+    assert [bad.position.split()[1] for bad in found.bad] == ["1"]
+    assert len(rows_of(found)) == 2

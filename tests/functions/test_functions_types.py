@@ -13,10 +13,11 @@ import pytest
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
 from holdfast.functions.process.shared.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from holdfast.functions.process.shared.values import Codec, Misfit
+from holdfast.functions.process.shared.values import Codec
 from holdfast.python_values import python_values
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import tables_of
+from holdfast.value_fits import Misfit
 
 INPUT = pa.schema([("k", pa.int64())])
 OUTPUT = pa.schema([("seen", pa.string())])

@@ -382,7 +382,7 @@ class World:
         if "a checkpoint has failed" in str(error) and around.faults and started.life.upload_attempts_max == 1:
             passing = (*passing, errors.StorageError)  # each of a checkpoint's many small objects may fail by chance
         if "a checkpoint has failed" in str(error) and started.life.is_outlasted_untried(started.outages):
-            passing = (*passing, errors.StorageError)  # a restart between two outages may leave no time for a checkpoint
+            passing = (*passing, errors.StorageError)  # a restart may leave no time for a checkpoint
         if started.goes_back:
             passing = (*passing, errors.JobRefused)  # an earlier JobMaster that still lives may let go of it meanwhile
         if self.replaced(started):

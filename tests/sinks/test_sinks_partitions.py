@@ -10,6 +10,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
@@ -18,7 +19,16 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast.errors import BadRecord, PublishFailed, QueryFailed
 from holdfast.sinks.base import PublishContext, SinkContext, StageContext
-from holdfast.sinks.partitions import FOLDERS_BYTES_MAX, NULL_PARTITION, SEGMENT_BYTES_MAX, divide, folder, unwritable
+from holdfast.sinks.partitions import (
+    FOLDERS_BYTES_MAX,
+    NULL_PARTITION,
+    SEGMENT_BYTES_MAX,
+    divide,
+    folder,
+    parquet_bytes,
+    unstorable,
+    unwritable,
+)
 from holdfast.storage.store import open_store
 from holdfast.testing import TestSource, run
 
@@ -203,3 +213,18 @@ def test_a_name_that_no_store_ever_takes_ends_the_query(tmp_path: Path, monkeypa
     with pytest.raises(QueryFailed, match="File name too long") as failed:
         run(job)
     assert isinstance(failed.value.__cause__, PublishFailed)
+
+
+def test_times_that_parquet_cannot_hold_are_refused_at_any_depth() -> None:
+    seconds, far = pa.timestamp("s"), 2**60
+    nested = pa.array([[{"at": far}], [{"at": 1}], None], pa.list_(pa.struct([("at", seconds)])))
+    days = pa.array([86_400_000, 2**60, 86_400_001]).view(pa.date64())
+    maps = pa.array([[("a", 1)], [("a", far)], None], pa.map_(pa.string(), seconds))
+    assert unstorable(pa.record_batch({"n": nested, "k": pa.array([1, 2, 3])})).keys() == {0}
+    assert unstorable(pa.record_batch({"days": days})).keys() == {1, 2}
+    assert unstorable(pa.record_batch({"maps": maps})).keys() == {1}
+    kept = pa.array([5, None], seconds)
+    assert unstorable(pa.record_batch({"at": kept})) == {}
+    assert (
+        pq.read_table(pa.BufferReader(parquet_bytes(pa.table({"at": kept})))).column("at").cast(seconds)[0] == kept[0]
+    )

@@ -189,3 +189,13 @@ def test_a_condition_that_does_not_fit_is_refused_by_name() -> None:
             job.read(hf.FileSource("/nowhere/*.csv", schema="n INT", where=where))
     with pytest.raises(hf.SettingsError, match="FileSource"):
         hf.FileSource("/nowhere/*.csv", schema="n INT", where=3)
+
+
+def test_rows_for_which_a_condition_fails_are_found_behind_a_comparison_that_is_null(tmp_path: Path) -> None:
+    table = pa.table({"n": pa.array([1, 2, 3, 2**63 - 1])})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1)
+    dead = (tmp_path / "dead").as_uri()
+    job = hf.Job(None, name="failing", storage="memory://null-part", bad_records="dead_letter", dead_letters=dead)
+    source = hf.FileSource(str(tmp_path / "*.parquet"), schema="n BIGINT", where="n not in (1, null) and n + 1 > 0")
+    job.read(source).write(hf.NoopSink())
+    assert run(job).totals.bad_rows == 1

@@ -11,7 +11,7 @@ from sources_postgres_kit import UNCHANGED, Change, begin, commit, delete, inser
 
 from holdfast.errors import JobRefused
 from holdfast.sources.postgres import pgoutput
-from holdfast.sources.postgres.columns import PublishedColumn, TableColumns, arrow_type, typed
+from holdfast.sources.postgres.columns import FACTS, PublishedColumn, TableColumns, arrow_type, fitted, typed
 from holdfast.sources.postgres.pgoutput import SEQUENCE, PartialTransaction, Scan
 
 REAL = [
@@ -162,3 +162,50 @@ def test_types_have_their_arrow_types_and_those_without_are_text(oid, modifier, 
 def test_a_value_without_a_place_in_arrow_is_refused_with_its_column():
     with pytest.raises(JobRefused, match=r"public.t, column 'c'.*infinity.*text_columns"):
         typed("public.t", PublishedColumn("c", 1114, -1), pa.array(["infinity"]))
+
+
+STAMP, STAMPTZ = pa.timestamp("us"), pa.timestamp("us", "UTC")
+LONG_TEXT = "11111111111111111111"
+
+
+@pytest.mark.parametrize(
+    ("stored", "oid", "modifier", "expected"),
+    [
+        (pa.array(["\\x6162"]), 17, -1, [b"ab"]),
+        (pa.array(["t", "f", None]), 16, -1, [True, False, None]),
+        (pa.array([5], pa.int32()), 20, -1, [5]),
+        (pa.array([5]), 1700, ((10 << 16) | 2) + 4, [Decimal("5.00")]),
+        (pa.array([b"\xff\0", None]), None, -1, ["\\xff00", None]),
+        (pa.array([True, False, None]), None, -1, ["t", "f", None]),
+        (pa.array([Decimal("0E-10")], pa.decimal128(20, 10)), None, -1, ["0.0000000000"]),
+        (pa.array([0, 500_000, 10 * 10**6], STAMP), None, -1, [f"1970-01-01 00:00:{s}" for s in ("00", "00.5", "10")]),
+        (pa.array([0, 123_456], STAMPTZ), None, -1, [f"1970-01-01 00:00:00{s}" for s in ("+00", ".123456+00")]),
+    ],
+)
+def test_stored_changes_are_told_in_a_columns_new_type_as_postgres_tells_them(stored, oid, modifier, expected):
+    table = TableColumns("public.t", (PublishedColumn("c", oid or STRING, modifier, as_text=oid is None),))
+    assert fitted(pa.table({"c": stored, **facts(len(stored))}), table).column("c").to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("stored", "oid", "modifier"),
+    [
+        (pa.array([0], STAMP), 1184, -1),
+        (pa.array([0], STAMPTZ), 1114, -1),
+        (pa.array([86_400_000_001], STAMP), 1082, -1),
+        (pa.array([1.005]), 1700, ((10 << 16) | 2) + 4),
+        (pa.array([1e300]), 700, -1),
+        (pa.array([2**40]), 23, -1),
+        (pa.array([5]), 16, -1),
+        (pa.array([LONG_TEXT]), 1700, ((38 << 16) | 20) + 4),
+        (pa.array([1.0]), STRING, -1),
+    ],
+)
+def test_stored_changes_that_a_columns_new_type_may_tell_otherwise_are_refused(stored, oid, modifier):
+    table = TableColumns("public.t", (PublishedColumn("c", oid, modifier),))
+    with pytest.raises(JobRefused, match=r"column 'c': changes that are stored .* cannot be told exactly"):
+        fitted(pa.table({"c": stored, **facts(1)}), table)
+
+
+def facts(count):
+    return {field.name: pa.array([0] * count, pa.int64()).cast(field.type) for field in FACTS}

@@ -11,8 +11,10 @@ from pyspark.sql import types as pyspark_types
 from pyspark.sql.streaming.datasource import ReadMaxRows as ReadMaxRowsOfSpark
 from sources_kit import enumerator, read_one
 
+from holdfast.code_shipping import pickled
 from holdfast.errors import BadRecord, JobRefused
 from holdfast.python_values import shown_values
+from holdfast.sources.base import SplitRead
 from holdfast.sources.pyspark_reader import DataSourceReaderSource
 
 SCHEMA = pa.schema([("split", pa.string()), pa.field("n", pa.int64(), nullable=False)])
@@ -354,3 +356,42 @@ def test_pysparks_simple_readers_are_refused():
         DataSourceReaderSource(Simple(), SCHEMA)
     with pytest.raises(JobRefused, match="OnlySimple: gives no stream reader"):
         DataSourceReaderSource(OnlySimple)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int64(), 1.5),
+        (pa.list_(pa.int64()), [1.5]),
+        (pa.float32(), 1e300),
+        (pa.string(), "\ud800"),
+        (pa.date32(), datetime(2026, 1, 1, 5)),
+        (pa.timestamp("us", "UTC"), 5),
+    ],
+    ids=repr,
+)
+def test_a_row_with_a_value_that_would_be_cut_is_bad_alone(kind, value):
+    class Odd(Reader):
+        def read(self, partition):
+            yield from [(None,), (value,), (None,)]
+
+    source = DataSourceReaderSource(Odd(), pa.schema([("v", kind)]), name="numbers")
+    rows, bad = read_one(source, SplitRead("a", 0, 1, detail=pickled(None)))
+    assert rows == [(None,), (None,)]
+    assert [(row.position, "is no" in row.reason) for row in bad] == [("1", True)]
+
+
+def test_a_row_of_a_batch_with_a_time_that_its_column_cannot_hold_is_bad_alone():
+    seconds = pa.array([0, 2**60, None, 1], pa.int64()).cast(pa.timestamp("s"))
+    given = pa.record_batch([seconds, pa.array([1, 2, None, 4])], names=["at", "n"])
+
+    class Far(Reader):
+        def read(self, partition):
+            yield given
+
+    schema = pa.schema([("at", pa.timestamp("us")), pa.field("n", pa.int64(), nullable=False)])
+    rows, bad = read_one(
+        DataSourceReaderSource(Far(), schema, name="times"), SplitRead("a", 0, 1, detail=pickled(None))
+    )
+    assert [n for _, n in rows] == [1, 4]
+    assert [row.position for row in bad] == ["1", "2"]

@@ -1,16 +1,21 @@
 """State read from a checkpoint, without the job, follows from the job's input."""
 
 import json
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import holdfast as hf
 from holdfast.errors import HoldfastError, StorageError
+from holdfast.packed_values import pack
+from holdfast.state.widening import packed_field
 from holdfast.stored_state import opened
 from holdfast.stored_state.opened import open_checkpoint, open_storage
 from holdfast.stored_state.rows import scan
+from holdfast.stored_state.states import _shown_column
 from stored_state_kit import DUE, rows_from, run_job
 
 ROWS = rows_from(0, 30)
@@ -96,3 +101,19 @@ def test_a_checkpoint_that_the_job_lets_go_of_meanwhile_is_named(tmp_path: Path)
     why = f"let go of checkpoint {found.number} while it was read.*cannot pin.*retained=.*savepoint"
     with pytest.raises(HoldfastError, match=why):
         found.read(found.ranges()[0], store)
+
+
+@pytest.mark.parametrize(
+    ("kept", "shown"),
+    [
+        (datetime(2026, 1, 2, 3), '"2026-01-02T03:00:00"'),
+        ({"days": [date(2026, 1, 2)]}, '{"days":["2026-01-02"]}'),
+        ({None: 1, True: float("nan")}, '{"null":1,"true":"NaN"}'),
+        (b"\xff", '"/w=="'),
+    ],
+    ids=repr,
+)
+def test_any_object_of_a_state_without_a_type_is_shown_as_json(kept: Any, shown: str) -> None:
+    stored = pa.schema([("k", pa.int64()), packed_field("value")])
+    rows = pa.record_batch([pa.array([1]), pa.array([pack(kept)])], schema=stored)
+    assert _shown_column(rows.column(1), stored.field(1), "value").to_pylist() == [shown]

@@ -127,6 +127,8 @@ class Pruning:
         if other.constant is None or not _keeps_order(value, other, self._binder):
             return None
         constant = other.constant.as_py()
+        if constant is None and self._fails:
+            return None  # the comparison is null for all rows, so AND goes on to the part that may fail
         if constant is None:
             return lambda known: np.zeros(len(known.rows), np.bool_)
         is_floating = pa.types.is_floating(value.type)

@@ -25,7 +25,15 @@ from holdfast.failpoints import hit
 from holdfast.sinks import staging
 from holdfast.sinks.base import Gone, PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.partition_time import MARKER, PartitionTime, unmarked_folders
-from holdfast.sinks.partitions import divide, folder, parquet_bytes, parquet_refusal, partition_differences, unwritable
+from holdfast.sinks.partitions import (
+    divide,
+    folder,
+    parquet_bytes,
+    parquet_refusal,
+    partition_differences,
+    unstorable,
+    unwritable,
+)
 from holdfast.sinks.staging import (
     SMALL_BYTES_MAX,
     StagedParquet,
@@ -111,7 +119,7 @@ class ParquetSink(Sink):
         return max((int(match[1]) for match in found if match), default=0)
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, str]:
-        return unwritable(rows, self.partition_by)
+        return {**unstorable(rows), **unwritable(rows, self.partition_by)}
 
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         store = self._open()

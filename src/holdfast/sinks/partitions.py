@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from holdfast.casts import cast_in_range
 from holdfast.sources.files.hive import NULL_PARTITION
 
 SEGMENT_BYTES_MAX = 255
@@ -162,6 +163,33 @@ def parquet_bytes(rows: pa.Table) -> bytes:
     pq.write_table(rows, sink, compression="snappy")
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def unstorable(rows: pa.RecordBatch) -> dict[int, str]:
+    """Return the numbers of rows with a value that Parquet's type for its column cannot hold, each with the reason."""
+    found: dict[int, str] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        stored = _stored_type(column.type)
+        outside = None if stored == column.type else cast_in_range(column, stored).outside
+        if outside is not None:
+            _note(found, pa.array(outside), f"column {name!r} ({column.type}) has a value that Parquet cannot hold")
+    return found
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which Parquet stores values: it has no times in seconds, and days have no milliseconds."""
+    types = pa.types
+    if types.is_timestamp(kind) and kind.unit == "s":
+        return pa.timestamp("ms", kind.tz)
+    if types.is_date64(kind):
+        return pa.date32()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_stored_type(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(kind.key_field.with_type(_stored_type(kind.key_type)), _stored_type(kind.item_type))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_stored_type(kind.value_type)))
+    return kind
 
 
 def parquet_refusal(schema: pa.Schema) -> str | None:

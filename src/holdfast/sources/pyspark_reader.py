@@ -12,11 +12,12 @@ from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 import cloudpickle
+import numpy as np
 import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability, answered
 from holdfast.code_shipping import pickled
-from holdfast.errors import BadRecord, JobRefused
+from holdfast.errors import BadRecord, JobRefused, SettingsError
 from holdfast.python_values import exact_rows, finite, shown_values
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import (
@@ -30,7 +31,8 @@ from holdfast.sources.base import (
     SplitRead,
 )
 from holdfast.sources.offsets import flat_offsets
-from holdfast.sources.schema_fit import conform, fits, forbidden_nulls
+from holdfast.sources.schema_fit import conformed, fits, forbidden_nulls
+from holdfast.value_fits import fit_for, fitted_array
 
 ROWS_PER_BATCH = 16_384
 """Rows of a reader that become an Arrow batch. A higher value needs more memory in each task."""
@@ -99,7 +101,8 @@ class DataSourceReaderSource(Source):
         position = 0
         for chunk in chunks(rows):
             for batch, bad in converted(chunk, self._schema, repr(self)):
-                reported = BadRow(self.name or self.kind, read.split, str(position), *bad) if bad else None
+                behind = str(position + batch.num_rows)
+                reported = BadRow(self.name or self.kind, read.split, behind, *bad) if bad else None
                 yield SourceBatch(batch, position, [reported] if reported else [])
                 position += batch.num_rows + (1 if bad else 0)
 
@@ -244,12 +247,23 @@ def converted(
         ]
         if wrong:
             raise BadRecord(f"{whose}: gave a batch of {chunk.schema}, expected {schema}: columns {wrong} differ")
-        chunk = conform(chunk, schema)
-        if forbidden_nulls(chunk) is None:
-            yield chunk, None
-            return
-        chunk = [tuple(row.values()) for row in exact_rows(chunk)]
-    yield from _salvage(chunk, schema)
+        yield from _between_unfit(chunk, schema)
+    else:
+        yield from _salvage(chunk, schema)
+
+
+def _between_unfit(chunk: pa.RecordBatch, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, UnfitRow | None]]:
+    """Yield the rows of a batch whose columns fit, between the rows with values that do not."""
+    rows, reasons = conformed(chunk, schema)
+    nulls = forbidden_nulls(rows)
+    if nulls is not None:
+        reasons = dict.fromkeys(np.flatnonzero(nulls[0]).tolist(), f"column {nulls[1]!r} is null") | reasons
+    begin = 0
+    for row in sorted(reasons):
+        values = exact_rows(chunk.slice(row, 1).select(schema.names))[0].values()
+        yield rows.slice(begin, row - begin), UnfitRow(reasons[row], _shown(tuple(values), schema))
+        begin = row + 1
+    yield rows.slice(begin), None
 
 
 def _salvage(rows: list[Any], schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, UnfitRow | None]]:
@@ -275,12 +289,20 @@ def _columns(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch | str:
     columns = []
     for index, field in enumerate(schema):
         try:
-            columns.append(pa.array([row[index] for row in rows], type=field.type))
+            columns.append(_array([row[index] for row in rows], field))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             return f"column {field.name!r} is no {field.type}: {error}"
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     nulls = forbidden_nulls(batch)
     return f"column {nulls[1]!r} is null" if nulls else batch
+
+
+def _array(values: list[Any], field: pa.Field) -> pa.Array:
+    try:
+        fit = fit_for(field.type)
+    except SettingsError:  # a type without a check, such as a list of a fixed size
+        return pa.array(values, type=field.type)
+    return fitted_array(values, field.with_nullable(True), fit)
 
 
 def _shown(row: Any, schema: pa.Schema) -> str:

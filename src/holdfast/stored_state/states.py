@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError
+from holdfast.packed_values import unpack
+from holdfast.python_values import finite
 from holdfast.state.changes import KEY_GROUP, key_schema_of, value_schema_of
 from holdfast.state.columns import is_object
 from holdfast.state.widening import is_packed
@@ -122,4 +124,4 @@ def _shown_column(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
 
 
 def _as_json(packed: bytes) -> str:
-    return msgspec.json.encode(msgspec.msgpack.decode(packed)).decode()
+    return msgspec.json.encode(finite(unpack(packed))).decode()

@@ -47,10 +47,10 @@ from holdfast.functions.process.of_subtask.broadcast import (
 )
 from holdfast.functions.process.of_subtask.list_states import SubtaskListState, UnionListState, list_table
 from holdfast.functions.process.shared.states import ListState, MapState, State, ValueState, declared_states
-from holdfast.functions.process.shared.values import fit_for
 from holdfast.functions.timing.timers import TIMERS, NoTimers, TimerService, timers_schema
 from holdfast.schema import CHANGE_TYPE, StreamKind
 from holdfast.state.table import StateTable
+from holdfast.value_fits import fit_for
 
 
 class KeyedFunction:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from holdfast.casts import INFINITY
 from holdfast.errors import BadRecord, JobRefused
 from holdfast.json_rows.leaves import advised, read_texts
 from holdfast.sources.files import lines
@@ -46,8 +47,6 @@ DELIMITERS = ",;\t|"
 """Usual delimiters; if a header has a single column whose name contains one of them, that is probably the delimiter."""
 COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd")
 """First bytes of files that gzip, bzip2 or zstd wrote."""
-INFINITY = r"(?i)^\s*[+-]?inf(inity)?\s*$"
-"""Texts that PyArrow reads as infinity."""
 BLOCK_BYTES_MAX = 2**31 - 1
 """Bytes that PyArrow parses at once; the largest value that it takes."""
 CONVERSION_ERROR = re.compile(

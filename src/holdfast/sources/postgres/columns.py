@@ -6,6 +6,7 @@ settings that fix their form (`session.py`).
 """
 
 from collections.abc import Callable
+from decimal import Decimal
 
 import msgspec
 import numpy as np
@@ -13,9 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.casts import cast_in_range
 from holdfast.errors import JobRefused
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sources.postgres.kernels import gather
+from holdfast.sources.schema_fit import fits
 
 Ints = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
@@ -158,17 +161,61 @@ _CASTS: dict[int, Callable[[pa.Array, pa.DataType], pa.Array]] = {
 def fitted(rows: pa.Table, table: TableColumns) -> pa.Table:
     """Return stored rows with the columns that the table has now: those that were added since are null.
 
-    Raises `JobRefused` if a column now has another type that cannot hold its values.
+    Raises `JobRefused` if a column now has another type, in which PostgreSQL might show a stored value otherwise.
     """
     arrays = []
     for field in table.schema():
         found = rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
-        try:
-            arrays.append(found if found.type == field.type else pc.cast(found, field.type))
-        except pa.ArrowException as error:
+        made = found if found.type == field.type else _changed(found.combine_chunks(), field.type)
+        if made is None:
             raise JobRefused(
                 f"table {table.name}, column {field.name!r}: changes that are stored have it as {found.type}, and the "
-                f"table as {field.type} now: {error}. Name the column in PostgresCdcSource(text_columns=…), or start "
-                "on a new storage, with a snapshot"
-            ) from error
+                f"table as {field.type} now, in which these changes cannot be told exactly. Give the column its old "
+                "type (or its old place in text_columns=), or start on a new storage, with a snapshot"
+            )
+        arrays.append(made)
     return pa.table(arrays, schema=table.schema())
+
+
+def _changed(found: pa.Array, now: pa.DataType) -> pa.Array | None:
+    """Return stored values in the type that their column has now, as PostgreSQL would have sent them; None if that is
+    not known for each of them."""
+    if pa.types.is_string(now):
+        return _as_text(found)
+    try:
+        if pa.types.is_string(found.type) and not pa.types.is_decimal(now):
+            return _made(found, now)
+        if fits(found.type, now) or (_is_exact(now) and (_is_exact(found.type) or pa.types.is_string(found.type))):
+            values, outside = cast_in_range(found, now)
+            return values if outside is None else None
+    except (pa.ArrowException, ValueError):
+        return None
+    return None
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def _as_text(values: pa.Array) -> pa.Array | None:
+    """Return values in PostgreSQL's form, which is not known for floats: it depends on the server's version."""
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        return pc.if_else(values, "t", "f")
+    if pa.types.is_integer(kind) or pa.types.is_date(kind):
+        return pc.cast(values, pa.string())
+    if pa.types.is_timestamp(kind):
+        text = pc.replace_substring_regex(pc.cast(values, pa.string()), r"(\.[0-9]*?)0*(Z?)$", r"\1\2")
+        return pc.replace_substring(pc.replace_substring_regex(text, r"\.(Z?)$", r"\1"), "Z", "+00")
+    shown = format_binary if pa.types.is_binary(kind) else format_decimal if pa.types.is_decimal(kind) else None
+    if shown is None:
+        return None
+    return pa.array([None if each is None else shown(each) for each in values.to_pylist()], pa.string())
+
+
+def format_binary(value: bytes) -> str:
+    return "\\x" + value.hex()
+
+
+def format_decimal(value: Decimal) -> str:
+    return format(value, "f")

@@ -26,13 +26,14 @@ from holdfast.functions.process.shared.states import (
     start_column,
     time_column,
 )
-from holdfast.functions.process.shared.values import Codec, Misfit
+from holdfast.functions.process.shared.values import Codec
 from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.functions.timing.expiry import expired_rows, renewed
 from holdfast.functions.undo_log import UndoLog
 from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
+from holdfast.value_fits import Misfit
 
 
 class Arrays:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.process.shared.states import AggregatingState, ReducingState, State, ValueState, time_column
-from holdfast.functions.process.shared.values import Codec, Misfit, integer_range, usual_values
+from holdfast.functions.process.shared.values import Codec
 from holdfast.functions.rows.calls import Cursor
 from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.functions.timing.expiry import BatchClock, expired_rows
@@ -25,6 +25,7 @@ from holdfast.functions.undo_log import UndoLog
 from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots, physical_dtype, values_of
 from holdfast.state.table import StateTable
+from holdfast.value_fits import Misfit, integer_range, usual_values
 
 CELL_BYTES = 100
 """Approximate memory of a cell or an entry beside its value: its slot in a dict, and its key."""
@@ -177,6 +178,12 @@ def _writer(cells: Cells) -> Callable[[Any], None]:
         else:
             put(value)
 
+    def update_text(value: Any) -> None:
+        if type(value) is str and value.isascii():
+            kept[cursor.slot] = value
+        else:
+            put(value)
+
     def update_other(value: Any) -> None:
         if type(value) is usual:
             kept[cursor.slot] = value
@@ -195,6 +202,8 @@ def _writer(cells: Cells) -> Callable[[Any], None]:
         element: pa.Field = cells.codec.column_type.value_field
         are_usual_elements = usual_values(element.type, element.nullable)
         return update_list
+    if usual is str:
+        return update_text
     if usual is not int:
         return put if usual is None else update_other
     low, high = integer_range(cells.codec.column_type)

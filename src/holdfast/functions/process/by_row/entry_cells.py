@@ -23,13 +23,14 @@ from holdfast.functions.process.by_row.cells import CELL_BYTES, NUMBER_BYTES
 from holdfast.functions.process.by_row.entries_of_keys import ABSENT, ListOfKey, MapOfKey
 from holdfast.functions.process.shared.entries import ListEntries, Making, MapEntries
 from holdfast.functions.process.shared.states import ListState, MapState, size_column, start_column
-from holdfast.functions.process.shared.values import Codec, Misfit, fit_for, plain_class
+from holdfast.functions.process.shared.values import Codec
 from holdfast.functions.rows.calls import Cursor
 from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.functions.undo_log import UndoLog
 from holdfast.python_values import exact_values
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
+from holdfast.value_fits import Misfit, fit_for, plain_class
 
 ONE = np.zeros(1, np.int64)
 SMALL_MAX = 32

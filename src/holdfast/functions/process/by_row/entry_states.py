@@ -7,7 +7,7 @@ from holdfast.errors import UserFunctionError
 from holdfast.functions.process.by_row.entries_of_keys import ABSENT
 from holdfast.functions.process.by_row.entry_cells import ListCells, MapCells
 from holdfast.functions.process.shared.states import ListState, MapState
-from holdfast.functions.process.shared.values import integer_range
+from holdfast.value_fits import integer_range
 
 _UNREAD: Any = object()
 

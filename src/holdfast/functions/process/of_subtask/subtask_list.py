@@ -19,11 +19,11 @@ import pyarrow as pa
 from holdfast.errors import UserFunctionError
 from holdfast.functions.process.of_subtask.list_states import SubtaskListState, UnionListState
 from holdfast.functions.process.shared.entries import POSITION, VALUE
-from holdfast.functions.process.shared.values import Misfit
 from holdfast.functions.undo_log import UndoLog
 from holdfast.python_values import exact_values
 from holdfast.state.seats import SEAT, key_group_of, seats_of
 from holdfast.state.table import StateTable
+from holdfast.value_fits import Misfit
 
 LIST_ENTRY_BYTES = 200
 """An estimate in bytes of the memory of an entry beside its row: two numbers, a value, and its place in a dict."""

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.arrays import plain_rows, plain_schema
-from holdfast.functions.process.shared.values import Fit, Misfit, fit_for, plain_class
+from holdfast.value_fits import Misfit, fit_for, fitted_array
 
 Row = Sequence[Any]
 
@@ -53,7 +53,6 @@ class RowFitter:
         self._names: list[str] = schema.names
         self._width = len(self._names)
         self._fits = [fit_for(field.type, field.nullable) for field in schema]
-        self._plain = [_plain_classes(field) for field in schema]
         names = self._names
         take: Any = itemgetter(*names) if self._width > 1 else lambda item: (item[names[0]],)
         width, other = self._width, self._shape_other
@@ -87,40 +86,27 @@ class RowFitter:
 
     def fitted(self, row: Row) -> Row:
         """A row from `shape` with its values checked: `batch` takes it."""
-        checked = zip(self._names, self._fits, row, strict=True)
-        return [_fitted(name, fit, (value,))[0] for name, fit, value in checked]
+        made: list[Any] = []
+        for name, fit, value in zip(self._names, self._fits, row, strict=True):
+            try:
+                made.append(fit(value))
+            except Misfit as misfit:
+                raise _mismatch(name, misfit) from None
+        return made
 
     def batch(self, rows: list[Row]) -> pa.RecordBatch:
         """Rows from `shape`, at least a single row, as a record batch. Values are checked here; errors hold the row."""
-        columns = zip(*rows, strict=True)
-        arrays = [self._array(index, values) for index, values in enumerate(columns)]
+        arrays = []
+        for field, fit, values in zip(self._schema, self._fits, zip(*rows, strict=True), strict=True):
+            try:
+                arrays.append(fitted_array(values, field, fit))
+            except Misfit as misfit:
+                raise _mismatch(field.name, misfit) from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _array(self, index: int, values: Sequence[Any]) -> pa.Array:
-        kind = self._schema.field(index).type
-        if self._plain[index].issuperset(map(type, values)):
-            try:
-                return pa.array(values, type=kind)
-            except (pa.ArrowInvalid, OverflowError):
-                return pa.array(_fitted(self._names[index], self._fits[index], values), type=kind)
-        return pa.array(_fitted(self._names[index], self._fits[index], values), type=kind)
 
-
-def _plain_classes(field: pa.Field) -> frozenset[type]:
-    plain = plain_class(field.type)
-    if plain is None:
-        return frozenset()
-    return frozenset([plain, type(None)]) if field.nullable else frozenset([plain])
-
-
-def _fitted(name: str, fit: Fit, values: Sequence[Any]) -> list[Any]:
-    out: list[Any] = []
-    try:
-        for value in values:
-            out.append(fit(value))
-    except Misfit as misfit:
-        raise OutputMismatch(f"output column {name!r}: {misfit}", row=len(out)) from None
-    return out
+def _mismatch(name: str, misfit: Misfit) -> OutputMismatch:
+    return OutputMismatch(f"output column {name!r}: {misfit}", row=misfit.place)
 
 
 def _wrong_columns(item: Mapping[Any, Any], names: list[str]) -> str:

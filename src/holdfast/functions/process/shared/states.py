@@ -22,10 +22,11 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, JobRefused, SettingsError
 from holdfast.functions.operator import TableSchema
 from holdfast.functions.process.shared.entries import VALUE, list_schema, map_schema
-from holdfast.functions.process.shared.values import Codec, Misfit
+from holdfast.functions.process.shared.values import Codec
 from holdfast.functions.timing.expiry import Expiry, TtlOn, expiry_of
 from holdfast.quantities import Duration
 from holdfast.state.keys import check_key_types
+from holdfast.value_fits import Misfit
 
 
 def size_column(state: str) -> str:

@@ -1,0 +1,54 @@
+"""Objects of users as bytes of msgpack, and back: values of states that have no type. Nothing is pickled."""
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.value_fits import Misfit
+
+_SCALARS = (type(None), bool, int, float, str, bytes)
+_NAIVE, _DATE = 1, 2
+"""Codes of msgpack's extensions: datetimes without a time zone, in microseconds, and dates, in days since 0001."""
+_EPOCH, _MICROSECOND = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)
+
+
+def _packable(value: Any) -> Any:
+    """Return the value in a form that msgpack preserves. Classes and sets, which msgpack would change, are refused."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is list or kind is tuple:
+        return [_packable(item) for item in value]
+    if kind is dict:
+        for key in value:
+            if type(key) not in _SCALARS:
+                raise Misfit(key, "a dict key that msgpack can hold (a number, str, bytes, bool or None)")
+        return {key: _packable(item) for key, item in value.items()}
+    if kind is datetime.datetime:
+        return value if value.tzinfo is not None else _extension(_NAIVE, (value - _EPOCH) // _MICROSECOND)
+    if kind is datetime.date:
+        return _extension(_DATE, value.toordinal())
+    raise Misfit(value, "a value that msgpack can hold: None, bool, int, float, str, bytes, datetime, date, list, dict")
+
+
+def _extension(code: int, number: int) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(code, number.to_bytes(8, "big", signed=True))
+
+
+def _from_extension(code: int, data: memoryview) -> Any:
+    number = int.from_bytes(data, "big", signed=True)
+    return datetime.date.fromordinal(number) if code == _DATE else _EPOCH + number * _MICROSECOND
+
+
+def pack(value: Any) -> bytes:
+    """Any msgpack-able object as bytes; tuples come back as lists, times with a zone in UTC. Raises `Misfit`."""
+    try:
+        return msgspec.msgpack.encode(_packable(value))
+    except (OverflowError, RecursionError, ValueError) as error:
+        raise Misfit(value, f"a value that msgpack can hold ({error})") from error
+
+
+def unpack(data: bytes) -> Any:
+    """Return the object that was packed."""
+    return msgspec.msgpack.decode(data, ext_hook=_from_extension)
