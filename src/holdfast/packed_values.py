@@ -1,13 +1,16 @@
 """Objects of users as bytes of msgpack, and back: values of states that have no type. Nothing is pickled."""
 
 import datetime
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
 
 from holdfast.value_fits import Misfit
 
-_SCALARS = (type(None), bool, int, float, str, bytes)
+_SCALARS = frozenset([type(None), bool, int, float, str, bytes])
+_LISTS = frozenset([list])
 _NAIVE, _DATE = 1, 2
 """Codes of msgpack's extensions: datetimes without a time zone, in microseconds, and dates, in days since 0001."""
 _EPOCH, _MICROSECOND = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)
@@ -19,7 +22,7 @@ def _packable(value: Any) -> Any:
     if kind in _SCALARS:
         return value
     if kind is list or kind is tuple:
-        return [_packable(item) for item in value]
+        return value if _are_plain(value) or _are_plain_lists(value) else [_packable(item) for item in value]
     if kind is dict:
         for key in value:
             if type(key) not in _SCALARS:
@@ -32,6 +35,20 @@ def _packable(value: Any) -> Any:
     raise Misfit(value, "a value that msgpack can hold: None, bool, int, float, str, bytes, datetime, date, list, dict")
 
 
+def _are_plain(values: Sequence[Any]) -> bool:
+    """True if msgpack preserves each of the values: scalars, and datetimes with a time zone."""
+    others = set(map(type, values)) - _SCALARS
+    if not others:
+        return True
+    kind = datetime.datetime
+    return others == {kind} and None not in [each.tzinfo for each in values if type(each) is kind]
+
+
+def _are_plain_lists(values: Sequence[Any]) -> bool:
+    """True if the values are lists whose elements msgpack preserves: they are looked at all at once."""
+    return _LISTS.issuperset(map(type, values)) and _are_plain(list(chain.from_iterable(values)))
+
+
 def _extension(code: int, number: int) -> msgspec.msgpack.Ext:
     return msgspec.msgpack.Ext(code, number.to_bytes(8, "big", signed=True))
 
@@ -41,14 +58,18 @@ def _from_extension(code: int, data: memoryview) -> Any:
     return datetime.date.fromordinal(number) if code == _DATE else _EPOCH + number * _MICROSECOND
 
 
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(ext_hook=_from_extension).decode
+
+
 def pack(value: Any) -> bytes:
     """Any msgpack-able object as bytes; tuples come back as lists, times with a zone in UTC. Raises `Misfit`."""
     try:
-        return msgspec.msgpack.encode(_packable(value))
+        return _encode(_packable(value))
     except (OverflowError, RecursionError, ValueError) as error:
         raise Misfit(value, f"a value that msgpack can hold ({error})") from error
 
 
 def unpack(data: bytes) -> Any:
     """Return the object that was packed."""
-    return msgspec.msgpack.decode(data, ext_hook=_from_extension)
+    return _decode(data)

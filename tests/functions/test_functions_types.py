@@ -268,3 +268,37 @@ def test_no_list_or_dict_of_a_kept_value_is_shared_with_a_user(kind: pa.DataType
 def test_a_list_with_an_element_that_does_not_fit_is_refused(kind: pa.DataType, values: Any) -> None:
     with pytest.raises(Misfit):
         Codec(kind).put(values)
+
+
+def within_itself() -> list[Any]:
+    """A list that contains itself."""
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[1, "a", None], [2.5, b"b", True]],
+        [DAY.replace(tzinfo=UTC), 1],
+        [[DAY.replace(tzinfo=UTC), 1], [DAY, 2], [date(2026, 1, 2)]],
+        [[], [DAY]],
+        [[[DAY]], {"a": [[date(2026, 1, 2)]]}],
+    ],
+    ids=str,
+)
+def test_untyped_values_are_read_as_they_were_put_at_any_depth(value: Any) -> None:
+    codec = Codec(None)
+    assert codec.get is not None
+    assert codec.get(codec.put(value)) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[Decimal(1)], [[1], [{2}]], [[1, DAY.replace(tzinfo=UTC), timedelta(1)]], [[2**70]], within_itself()],
+    ids=["decimal", "set", "duration", "large", "within itself"],
+)
+def test_values_that_msgpack_would_change_are_refused_at_any_depth(value: Any) -> None:
+    with pytest.raises(Misfit):
+        Codec(None).put(value)
