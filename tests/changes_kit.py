@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
@@ -62,6 +63,8 @@ class ChangingTable:
         kind, draw = self.schema.field(name).type, self.random
         if name.startswith("k"):
             return draw.randrange(self._keys)
+        if pa.types.is_timestamp(kind):
+            return datetime.fromtimestamp(draw.randrange(60), UTC)
         if draw.random() < 0.15:
             return None
         if pa.types.is_integer(kind):

@@ -71,8 +71,8 @@ class KeyedStream:
             (`numLateRecordsDropped`), `"dead_letter"` also writes it to the job's dead letters, `"stream"` gives it as
             `.late` of the returned stream.
         changes
-            True: the output is a stream of changes, which further operators can read. False: if the input is changes,
-            the output is upserts by key.
+            True: the output is a stream of changes, which further operators can read; with a window this needs
+            `emit="changes"`. False: if the input is changes, the output is upserts by key.
         """
         if isinstance(columns, str):
             columns, emit = None, columns

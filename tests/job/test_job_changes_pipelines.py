@@ -67,6 +67,20 @@ def aggregate(made: Made, base: Made, draw: random.Random) -> Made:
     return Made(stream.select(f"{key} AS a", "s + n AS b", "most AS c"), query)
 
 
+def windows(made: Made, base: Made, draw: random.Random) -> Made:
+    """Windows of eight seconds every four, or one after the other, which nothing closes."""
+    stream, q = made.known("a", "b")
+    slide = draw.choice([4, 8])
+    timed = stream.select("timestamp_seconds(pmod(a, 60)) AS t", "pmod(b, 3) AS b", "c")
+    keyed = timed.key_by("b", hf.window("t", "8s", slide=f"{slide}s"))
+    found = keyed.aggregate(n=hf.count(), most=hf.max("c"), emit="changes", changes=True)
+    a = "((a % 60) + 60) % 60"
+    query = f"""SELECT s a, n b, most c FROM (SELECT s, b, count(*) n, max(c) most FROM (
+        SELECT unnest(generate_series(({a} + 992) // {slide} * {slide} + {slide} - 1000, {a}, {slide})) s,
+            ((b % 3) + 3) % 3 b, c FROM ({q})) GROUP BY s, b)"""
+    return Made(found.select("unix_seconds(window_start) AS a", "n AS b", "most AS c"), query)
+
+
 def join(made: Made, base: Made, draw: random.Random) -> Made:
     how: Any = draw.choice(["inner", "left", "right", "outer", "semi", "anti"])
     (left, q), (right, r) = made.known("a"), base.known("a")
@@ -80,7 +94,7 @@ def join(made: Made, base: Made, draw: random.Random) -> Made:
 
 
 Operator = Callable[[Made, Made, random.Random], Made]
-OPERATORS: list[Operator] = [distinct, first_rows, last, top, aggregate, join, join]
+OPERATORS: list[Operator] = [distinct, first_rows, last, top, aggregate, windows, join, join]
 
 
 def pipeline(rows: hf.Stream, draw: random.Random) -> Made:

@@ -138,6 +138,22 @@ def test_every_aggregate_of_a_window_is_that_of_its_rows(window: Any) -> None:
         assert {name: row[name] for name in EVERY} == {name: newest[place][name] for name in EVERY}
 
 
+@pytest.mark.parametrize("emit", ["final", "changes"])
+def test_windows_that_overlap_and_are_the_only_key_are_whole_at_any_parallelism(emit: str) -> None:
+    counted, top = hf.MemorySink(), hf.MemorySink()
+    job = new_job(parallelism=3)
+    stream = job.read(script(events(*((n, n) for n in range(40))), schema=EVENTS)).with_watermark("at", "0s")
+    windows = stream.key_by(hf.window("at", "20s", slide="5s"))
+    windows.aggregate(n=hf.count(), emit=emit).write(counted)
+    windows.top(1, by="k").write(top)
+    run(job)
+    starts = range(-15, 40, 5)
+    whole = {at(start): min(start + 20, 40) - max(start, 0) for start in starts if emit == "changes" or start < 20}
+    assert sorted((row["window_start"], row["n"]) for row in counted.rows()) == sorted(whole.items())
+    closed = [(at(start), start + 19) for start in starts if start < 20]
+    assert sorted((row["window_start"], row["k"]) for row in top.rows()) == closed
+
+
 def test_a_window_alone_is_a_key_and_its_column_keeps_its_place() -> None:
     alone, first = hf.MemorySink(), hf.MemorySink()
     job = new_job()

@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.arrays import plain_schema
 from holdfast.errors import JobRefused
 from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
-from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START
+from holdfast.functions.windows.declared import ALL, PANE, WINDOW_END, WINDOW_START, Window
 from holdfast.graph.declarations import Declarations, InputDeclaration, OperatorDeclaration, SinkDeclaration
 from holdfast.graph.declared_parts import declared_parts
 from holdfast.graph.legs import Output, lay_legs
@@ -118,7 +118,8 @@ class Builder:
         reads = reads_of(declared.node)
         declared = self._with_given_window(self._behind_windows(operator, declared, reads), reads)
         window = declared.window
-        divided_by = declared.key_columns or (PANE,)
+        overlaps = isinstance(window, Window) and not window.tumbles
+        divided_by = declared.key_columns or ((ALL,) if overlaps else (PANE,))
         needed = () if window is None else (window.column,)
         found = self.resolver.resolve(declared.node)
         for each in found:

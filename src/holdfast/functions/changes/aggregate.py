@@ -8,7 +8,7 @@ leaves the state once all counters are zero. A key has no result if it has no ro
 a row was removed before it came.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,6 +25,7 @@ from holdfast.functions.changes.kept_values import (
     ReversibleDistinct,
     ReversibleExtreme,
     ReversibleList,
+    ReversibleSize,
 )
 from holdfast.functions.changes.row_log import check_complete
 from holdfast.functions.changes.sums import (
@@ -81,6 +82,8 @@ class ChangesAggregateSpec(AggregateSpec):
 
     changes: bool = False
 
+    counts_values: ClassVar[bool] = True
+    """Whether distinct values are counted one by one; windows keep a log of them, which goes with the window."""
     takes: ClassVar[tuple[StreamKind, ...]] = ("append", "changes")
     spreads: ClassVar[bool] = False
 
@@ -114,12 +117,18 @@ class ChangesAggregateSpec(AggregateSpec):
         """The state columns of numbers."""
         return [
             pa.field(ROWS, pa.int64()),
-            *(field for bound in self.bound for field in reversible(bound).counters(bound)),
+            *(field for bound in self.bound for field in self.kind_of(bound).counters(bound)),
         ]
 
     @property
     def value_schema(self) -> pa.Schema:
-        return pa.schema([*self.counters, *(field for bound in self.bound for field in reversible(bound).kept(bound))])
+        kept = (field for bound in self.bound for field in self.kind_of(bound).kept(bound))
+        return pa.schema([*self.counters, *kept])
+
+    def kind_of(self, bound: BoundAggregate) -> type[ReversibleAggregate]:
+        """The class of an aggregate here."""
+        kind = reversible(bound)
+        return ReversibleSize if kind is ReversibleDistinct and not self.counts_values else kind
 
     def combiner(self, combine: bool = True, closed_us: int | None = None) -> Combiner | None:
         return None
@@ -127,7 +136,7 @@ class ChangesAggregateSpec(AggregateSpec):
     def table_schemas(self) -> dict[str, TableSchema]:
         tables = {"state": TableSchema(self.key_schema, self.value_schema)}
         for bound in self.bound:
-            kind = reversible(bound)
+            kind = self.kind_of(bound)
             if issubclass(kind, KeptValues):
                 tables |= kind.tables(self.name, bound, self.key_schema)
         return tables
@@ -135,7 +144,7 @@ class ChangesAggregateSpec(AggregateSpec):
     def check_stored(self, tables: Mapping[str, pa.Schema]) -> None:
         names = tables["state"].names if "state" in tables else []
         for bound in self.bound:
-            kind, begin = reversible(bound), f"{bound.state_column}."
+            kind, begin = self.kind_of(bound), f"{bound.state_column}."
             if issubclass(kind, KeptValues) and any(name.startswith(begin) for name in names):
                 columns = pa.schema([*kind.counters(bound), *kind.kept(bound)])
                 own = {"state": TableSchema(self.key_schema, columns)} | kind.tables_of(bound, self.key_schema)
@@ -155,37 +164,56 @@ class ChangesAggregateOperator(Operator):
         self._table = self.tables["state"]
         self._counters = [field.name for field in spec.counters]
         self._aggregates = [self._made(bound) for bound in spec.bound]
-        self._schema = spec.output_schema
+        self.schema = spec.output_schema
+        self.shown: Callable[[pa.RecordBatch], list[pa.Array]] = lambda keys: list(keys.columns)
+        """Makes the key columns of the output, which has `schema`."""
 
     def _made(self, bound: BoundAggregate) -> ReversibleAggregate:
-        kind = reversible(bound)
+        kind = self._spec.kind_of(bound)
         if issubclass(kind, KeptValues):
             return kind(self._spec.name, bound, self._table, self.tables)
         return kind(self._spec.name, bound, self._table)
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(self.new_output())
-        before = ResultsBefore()
-        for _, rows in checked(inputs, self.room):
+        self.apply((rows for _, rows in checked(inputs, self.room)), result)
+        return result
+
+    def apply(self, pieces: Iterable[pa.RecordBatch], result: OperatorResult | None) -> None:
+        """Take the rows of a batch; put out what they change, unless `result` is None."""
+        before = None if result is None else ResultsBefore()
+        for rows in pieces:
             if rows.num_rows:
                 self._take(rows, before)
         slots = self._table.touched()
-        if not len(slots):
-            return result
+        if result is not None and before is not None and len(slots):
+            self._tell(slots, before, result)
+        self._let_go(slots)
+
+    def results_of(self, slots: Slots) -> Iterator[tuple[pa.RecordBatch, list[pa.Array]]]:
+        """Keys and results of those of the slots that have rows, in pieces."""
+        for _, piece in self._pieces(slots[self._there(slots)]):
+            yield self._table.keys_of(piece), self._results(piece)
+
+    def drop(self, slots: Slots) -> None:
+        """Remove keys with all that their aggregates keep."""
+        for each in self._aggregates:
+            each.drop(slots)
+        self._table.present[slots] = False
+
+    def _tell(self, slots: Slots, before: ResultsBefore, result: OperatorResult) -> None:
         was = before.there()
         old = [before.column(place, each.type) for place, each in enumerate(self._aggregates)]
         for start, piece in self._pieces(slots):
             there = slice(start, start + len(piece))
             of_piece = [each.slice(start, len(piece)) for each in old]
             after = (self._there(piece), self._results(piece))
-            keys = self._table.keys_of(piece).columns
-            rows = told(keys, (was[there], of_piece), after, self._schema, self._spec.changes)
+            keys = self.shown(self._table.keys_of(piece))
+            rows = told(keys, (was[there], of_piece), after, self.schema, self._spec.changes)
             if rows.num_rows:
                 result.output.append(rows)
-        self._let_go(slots)
-        return result
 
-    def _take(self, rows: pa.RecordBatch, before: ResultsBefore) -> None:
+    def _take(self, rows: pa.RecordBatch, before: ResultsBefore | None) -> None:
         known = len(self._table.touched())
         slots = self._table.lookup(rows)
         new = self._table.touched()[known:]
@@ -193,7 +221,8 @@ class ChangesAggregateOperator(Operator):
             column = self._table.column(name)
             flags.open_states(new, column.valid, column.values)
             flags.raise_flags(new, column.valid)
-        before.note(self._there(new), self._results(new))
+        if before is not None:
+            before.note(self._there(new), self._results(new))
         weights = weights_of(rows)
         kernels.count_weights(slots, NO_MASK, weights, self._table.column(ROWS).values)
         for each in self._aggregates:

@@ -109,6 +109,11 @@ class FirstRowsOfKeys:
             found |= counts_at(self._heads, name, heads) != 0
         return found
 
+    def drop(self, heads: Slots) -> None:
+        """Remove all that keys have in the table of the full blocks."""
+        if self._log is not None:
+            self._log.drop(heads)
+
     def answers(self, heads: Slots) -> FirstRows:
         """The answers of keys."""
         sizes = counts_at(self._heads, self._size, heads)

@@ -121,6 +121,9 @@ class ReversibleList(KeptValues):
         distinct, groups = distinct_slots(slots, len(self.table.present))
         self._log.append(distinct, groups, values, weights)
 
+    def drop(self, slots: Slots) -> None:
+        self._log.drop(slots)
+
     def results(self, slots: Slots) -> pa.Array:
         found = self._log.rows_of(slots).there()
         order = ordered(found.groups, len(slots), found.columns)
@@ -129,6 +132,14 @@ class ReversibleList(KeptValues):
         sizes = np.bincount(found.groups[order], minlength=len(slots))
         offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
         return pa.ListArray.from_arrays(offsets, found.columns[0].take(pa.array(order)), type=self.type)
+
+
+class ReversibleSize(ReversibleList):
+    """`count_distinct` and `approx_count_distinct` of keys that are dropped as a whole."""
+
+    def results(self, slots: Slots) -> pa.Array:
+        found = self._log.rows_of(slots).there()
+        return fixed_array(np.bincount(found.groups, minlength=len(slots)), NO_MASK, self.type)
 
 
 class ReversibleExtreme(KeptValues):
@@ -167,6 +178,9 @@ class ReversibleExtreme(KeptValues):
 
     def take(self, slots: Slots, values: list[pa.Array], weights: IntArray) -> None:
         self._first.apply(slots, values, weights, lambda _: None)
+
+    def drop(self, slots: Slots) -> None:
+        self._first.drop(slots)
 
     def results(self, slots: Slots) -> pa.Array:
         column = self.table.column(self._kept)

@@ -99,6 +99,11 @@ class RowLog:
         self._write(heads, old, (order, starts), encode_rows(values), weights)
         self._set(self._entries, heads, counts_at(self._heads, self._entries, heads) + np.diff(starts))
 
+    def drop(self, heads: Slots) -> None:
+        """Remove the full blocks of keys."""
+        full = self._full_blocks(heads, *spans(counts_at(self._heads, self._chunks, heads)))
+        self._blocks.present[full] = False
+
     def fold(self, heads: Slots) -> None:
         """Read the logs, of these keys, that grew long."""
         due = too_long(counts_at(self._heads, self._entries, heads), counts_at(self._heads, self._folded, heads))

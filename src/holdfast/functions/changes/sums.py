@@ -57,6 +57,10 @@ class ReversibleAggregate(ABC):
     @abstractmethod
     def results(self, slots: Slots) -> pa.Array: ...
 
+    def drop(self, slots: Slots) -> None:
+        """Remove all that keys have beside their row of the table."""
+        return
+
     def state(self, suffix: str) -> AnyArray:
         """The numbers of a state column, by slot."""
         return self.table.column(_name(self.bound, suffix)).values

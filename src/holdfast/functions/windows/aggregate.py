@@ -14,8 +14,8 @@ from holdfast.errors import SettingsError
 from holdfast.functions.aggregates.declared import Aggregate, check_aggregates
 from holdfast.functions.aggregates.spec import AggregateSpec
 from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, TableSchema
-from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, Window
-from holdfast.functions.windows.sending import PANE_FIELD, WindowCombiner
+from holdfast.functions.windows.declared import WINDOW_END, WINDOW_START, Window
+from holdfast.functions.windows.sending import WindowCombiner
 from holdfast.functions.windows.window_operator import WindowOperator
 from holdfast.functions.windows.windowed import FINAL, WindowedSpec, Windowing
 from holdfast.state.keys import grouped_by
@@ -72,14 +72,15 @@ class WindowSpec(WindowedAggregates):
 
     @property
     def kept(self) -> AggregateSpec:
-        schema = self.input.schema.append(PANE_FIELD)
-        keys = OperatorInput(schema, (*self.input.key_columns, PANE))
+        panes = self.pane_keys
+        schema = pa.schema([*self.input.schema, *panes[len(self.input.key_columns) :]])
+        keys = OperatorInput(schema, tuple(field.name for field in panes))
         windowing = self.windowing
         return PaneSpec(self.name, keys, self.aggregates, "changes", windowing.bad_records, windowing.combine)
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
         inner = self.kept.combiner(combine, closed_us)
-        return WindowCombiner(self.window, closed_us, self.lateness_us, inner)
+        return WindowCombiner(self.window, closed_us, self.lateness_us, inner, self.to_one)
 
     @property
     def calls_no_user(self) -> bool:

@@ -22,6 +22,9 @@ WINDOW_START, WINDOW_END = "window_start", "window_end"
 PANE = "__window"
 """The column with a row's pane, which senders add: the pane's start in microseconds. Rows of sessions without another
 key have 0 there."""
+ALL = "__all"
+"""The column, always 0, by which senders divide rows of windows that overlap and are the only key: the panes of a
+window must be in a single subtask."""
 _PER_UNIT = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 
 

@@ -83,11 +83,8 @@ class AggregateSettings:
         """The operator of this input. Raises `SettingsError` or `JobRefused`."""
         found, aggregates = inputs[0], dict(self.aggregates)
         if found.window is not None:
-            if self.changes:
-                raise JobRefused(
-                    f"operator {operator!r}: changes=True behind a window is not possible; key by columns alone, with "
-                    "the start of the window among them"
-                )
+            if self.changes or found.kind != "append":
+                return self._over_changes(operator, found, aggregates)
             kind = SessionSpec if isinstance(found.window, SessionWindow) else WindowSpec
             return kind(operator, found, aggregates, self.windows.windowing())
         self.windows.check_without_window()
@@ -100,6 +97,17 @@ class AggregateSettings:
                 operator, found, aggregates, emit, rows.bad_records, rows.combine, changes=self.changes
             )
         return AggregateSpec(operator, found, aggregates, emit, rows.bad_records, rows.combine)
+
+    def _over_changes(self, operator: str, found: OperatorInput, aggregates: dict[str, Aggregate]) -> OperatorSpec:
+        from holdfast.functions.changes.windows import ChangesWindowSpec  # most jobs need none of it
+
+        windowing = self.windows.windowing()
+        if self.changes and windowing.emit == "final":
+            raise JobRefused(
+                f"operator {operator!r}: changes=True behind a window needs emit='changes': the rows of closed windows "
+                "are final"
+            )
+        return ChangesWindowSpec(operator, found, aggregates, windowing, self.changes)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class RowWindowsSpec(WindowedSpec):
             return SessionCombiner(not self.input.key_columns)
         assert isinstance(self.window, Window)
         inner = self.pane_combiner() if combine and self.windowing.combine else None
-        return WindowCombiner(self.window, closed_us, self.lateness_us, inner)
+        return WindowCombiner(self.window, closed_us, self.lateness_us, inner, self.to_one)
 
     def table_schemas(self) -> dict[str, TableSchema]:
         return session_rows_schemas(self) if isinstance(self.window, SessionWindow) else rows_schemas(self)

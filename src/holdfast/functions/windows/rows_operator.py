@@ -35,11 +35,10 @@ takes more memory."""
 
 def rows_schemas(spec: WindowedSpec) -> dict[str, TableSchema]:
     """The tables: how many rows each key and pane has, and the rows."""
-    plain = list(spec.input.key_schema)
-    panes = pa.schema([*plain, PANE_FIELD])
+    panes = pa.schema(spec.pane_keys)
     positions = pa.schema([*panes, pa.field(POSITION, pa.int64())])
     values = pa.schema([field for field in spec.input.schema if field.name not in spec.input.key_columns])
-    groups = len(plain) or 1
+    groups = max(1, len(panes) - 1)
     return {
         "state": TableSchema(grouped_by(panes, groups), pa.schema([pa.field(SIZE, pa.int64())])),
         ROWS: TableSchema(grouped_by(positions, groups), values),
@@ -83,7 +82,7 @@ class WindowRowsOperator(PaneOperator):
         self._of_windows = of_windows
         self._rows = self.tables[ROWS]
         self._schema = spec.input.schema
-        self._sent = self._schema.append(PANE_FIELD)
+        self._sent = pa.schema([*self._schema, *spec.pane_keys[len(spec.input.key_columns) :]])
 
     def is_snapshot_available(self) -> SnapshotAvailability:
         return self._of_windows.is_snapshot_available()

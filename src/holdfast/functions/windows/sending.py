@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from holdfast.functions.operator import Combiner
 from holdfast.functions.rows.columns import BoolArray
-from holdfast.functions.windows.declared import PANE, Window
+from holdfast.functions.windows.declared import ALL, PANE, Window
 from holdfast.state.physical import Integers
 
 Parts = list[tuple[int, pa.RecordBatch]]
 
 PANE_FIELD = pa.field(PANE, pa.int64(), nullable=False)
+ALL_FIELD = pa.field(ALL, pa.int64(), nullable=False)
 
 
 def late_panes(window: Window, panes: Integers, closed_us: int | None, lateness_us: int) -> BoolArray | None:
@@ -51,15 +52,21 @@ class SessionCombiner(Combiner):
 
 
 class WindowCombiner(Combiner):
-    """Adds panes to rows. `inner` combines the rows that are not late; if it is None, they are sent as they are."""
+    """Adds panes to rows, and `ALL` with `to_one`. `inner` combines the rows that are not late; if it is None, they are
+    sent as they are."""
 
-    def __init__(self, window: Window, closed_us: int | None, lateness_us: int, inner: Combiner | None) -> None:
+    def __init__(
+        self, window: Window, closed_us: int | None, lateness_us: int, inner: Combiner | None, to_one: bool = False
+    ) -> None:
         self._window = window
+        self._to_one = to_one
         self._closed_us = closed_us
         self._lateness_us = lateness_us
         self._inner = inner
 
     def take(self, rows: pa.RecordBatch) -> Parts:
+        if self._to_one:
+            rows = rows.append_column(ALL_FIELD, pa.array(np.zeros(rows.num_rows, np.int64)))
         rows, panes = with_panes(self._window, rows)
         if self._inner is None:
             return [(0, rows)]

@@ -10,6 +10,7 @@ from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.rows.policies import BadRecords, LatePolicy
 from holdfast.functions.windows.declared import WINDOW_END, WINDOW_START, AnyWindow, GivenWindow, Window, bounds_type
+from holdfast.functions.windows.sending import ALL_FIELD, PANE_FIELD
 
 WindowEmit = Literal["final", "changes"]
 
@@ -101,6 +102,16 @@ class WindowedSpec(OperatorSpec):
     def key_columns(self) -> tuple[str, ...]:
         place = self.input.window_place
         return (*self.input.key_columns[:place], *self.window.outputs, *self.input.key_columns[place:])
+
+    @property
+    def to_one(self) -> bool:
+        """True if one subtask has all windows: they overlap, and there is no other key."""
+        return not self.input.key_columns and isinstance(self.window, Window) and not self.window.tumbles
+
+    @property
+    def pane_keys(self) -> list[pa.Field]:
+        """The key columns of panes: those of the key, and the pane's time."""
+        return [*self.input.key_schema, *([ALL_FIELD] if self.to_one else []), PANE_FIELD]
 
     @property
     def declared_keys(self) -> tuple[str, ...]:
