@@ -83,7 +83,7 @@ class ChangesAggregateSpec(AggregateSpec):
     changes: bool = False
 
     counts_values: ClassVar[bool] = True
-    """Whether distinct values are counted one by one; windows keep a log of them, which goes with the window."""
+    """True: distinct values are counted one by one. Windows keep a log of them, which goes with the window."""
     takes: ClassVar[tuple[StreamKind, ...]] = ("append", "changes")
     spreads: ClassVar[bool] = False
 

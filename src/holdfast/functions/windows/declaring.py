@@ -99,7 +99,7 @@ class AggregateSettings:
         return AggregateSpec(operator, found, aggregates, emit, rows.bad_records, rows.combine)
 
     def _over_changes(self, operator: str, found: OperatorInput, aggregates: dict[str, Aggregate]) -> OperatorSpec:
-        from holdfast.functions.changes.windows import ChangesWindowSpec  # most jobs need none of it
+        from holdfast.functions.windows.changes_window import ChangesWindowSpec  # most jobs need none of it
 
         windowing = self.windows.windowing()
         if self.changes and windowing.emit == "final":

@@ -114,7 +114,7 @@ class ChangesWindowSpec(WindowedAggregates):
 
 
 class ChangesWindowOperator(PaneOperator):
-    """Its tables have a window's start in place of the pane."""
+    """The operator's tables have a window's start in place of the pane."""
 
     def __init__(self, spec: ChangesWindowSpec, max_parallelism: int, new_table: NewTable) -> None:
         self._spec = spec
