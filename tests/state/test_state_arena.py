@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from holdfast.errors import UserFunctionError
@@ -85,6 +86,38 @@ def test_a_table_that_inserts_and_deletes_for_ever_does_not_grow() -> None:
         sizes.append(table.memory_bytes + table.undo_bytes)
     assert max(sizes[500:]) <= max(sizes[:100]) + arena.GARBAGE_MIN
     assert len(table) == 50
+
+
+INDEX_BYTES, KEY_BYTES = (36, 76), (16 + 20, 16 + 1.5 * 20)
+VALUE_BYTES = {pa.int64(): 9, pa.string(): 9 + 40, pa.list_(pa.string()): 9 + 4 + 4 * (1 + 4 + 8)}
+
+
+@pytest.mark.parametrize("kind", list(VALUE_BYTES), ids=str)
+@pytest.mark.parametrize("key", [pa.int64(), pa.string()], ids=str)
+def test_a_row_takes_as_much_memory_as_the_guide_says(key: pa.DataType, kind: pa.DataType) -> None:
+    """Keys have 20 bytes, strings 40, and lists four strings of 8."""
+    table = StateTable(pa.schema([("k", key)]), pa.schema([("v", kind)]), 128)
+    least, most = (
+        index + VALUE_BYTES[kind] + (0 if key == pa.int64() else of_key)
+        for index, of_key in zip(INDEX_BYTES, KEY_BYTES, strict=True)
+    )
+    for batch in range(20):
+        numbers = np.arange(batch * 20_000, (batch + 1) * 20_000)
+        texts = pc.utf8_lpad(pa.array(numbers).cast(pa.string()), 40, "0")
+        values = {pa.int64(): pa.array(numbers), pa.string(): texts}.get(kind)
+        if values is None:
+            eights = pc.utf8_slice_codeunits(texts, 32, 40).take(pa.array(np.repeat(np.arange(20_000), 4)))
+            values = pa.ListArray.from_arrays(np.arange(0, 80_001, 4, dtype=np.int32), eights)
+        keys = pa.array(numbers) if key == pa.int64() else pc.utf8_slice_codeunits(texts, 20, 40)
+        table.begin(batch)
+        slots = table.lookup(pa.record_batch([keys], ["k"]))
+        column = table.column("v")
+        column.scatter(slots, *column.from_arrow(values))
+        table.present[slots] = True
+        table.commit()
+        table.release(batch)
+        if batch >= 4:
+            assert least <= table.memory_bytes / len(table) <= most
 
 
 def test_old_spaces_are_let_go_once_no_copy_of_a_row_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
