@@ -1,4 +1,4 @@
-"""The clock, injected wherever time matters, so that tests can turn it by hand."""
+"""The clock, which is injected wherever time matters, so that tests can advance it."""
 
 import threading
 import time

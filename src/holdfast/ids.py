@@ -42,7 +42,7 @@ FIRST_BATCH = BatchNumber(0)
 """Number of an epoch's first batch, and of the only batch of a table that serves a calculation."""
 
 NO_BATCH = BatchNumber(-1)
-"""A number below those of all batches: it stands for the time before the first batch."""
+"""A number below those of all batches: it means the time before the first batch."""
 
 RunNumber = NewType("RunNumber", _NumberOrNone)
 """An attempt at processing; grows with every retry, restart and cancellation; scope: an epoch."""

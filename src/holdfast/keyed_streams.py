@@ -161,7 +161,7 @@ class KeyedStream:
             Instead of a bound of event time: the time for which a row is kept after its arrival.
         tolerance
             Greatest time by which the other stream's row may be earlier, with `how="asof"`. None: no bound, so that the
-            newest row of each key is kept for ever.
+            newest row of each key is kept forever.
         suffix
             Suffix for the other stream's columns whose names occur in this stream too.
         late

@@ -123,7 +123,7 @@ class Query:
 
     @property
     def controlToken(self) -> str | None:
-        """Token with which commands such as `holdfast stop <uiUrl>` change this query; None without
+        """The token with which commands such as `holdfast stop <uiUrl>` change this query; None without
         `Job(ui_control=…)`."""
         return self._master.http.control_token
 
@@ -297,7 +297,7 @@ class Query:
         A failure at any moment leaves either the previous layout or the new one. Later starts use the new one too,
         unless their `Job(task_managers=…, parallelism=…, senders=…)` differs from that of this start.
 
-        `in_place`: True restores the gained subtasks while batches stand still, so no state exists twice, and holds no
+        `in_place`: True restores the gained subtasks while no batch runs, so no state exists twice, and holds no
         slots for more senders while there are more TaskManagers. `timeout`: time after which the rescale is abandoned.
 
         Raises

@@ -28,7 +28,7 @@ PUTTING_CHANGES = ("insert", "update_postimage")
 CHANGE_TYPES = (*PUTTING_CHANGES, *REMOVING_CHANGES)
 
 StreamKind = Literal["append", "changes", "upserts"]
-"""`append`: each row counts for ever. `changes`: `_change_type` says whether a row was added or removed, and an update
+"""`append`: each row counts forever. `changes`: `_change_type` says whether a row was added or removed, and an update
 is two rows, the old one and the new one. `upserts`: rows replace or delete earlier ones by a key, and an update is only
 the new row."""
 

@@ -81,7 +81,7 @@ class CheckpointConfig:
     outage_timeout
         Time for which a running query waits for its store, a sink's target, or a local disk that fails or is full,
         before it ends. Each step has this time for itself: planning, batches, restores, checkpoints, publication. Time
-        in which the step is not tried does not count. None: for ever.
+        in which the step is not tried does not count. None: forever.
     retained, retained_for
         Completed checkpoints that are kept: the newest `retained`, and with `retained_for="2d"` also all of the last
         two days. `job.start(start_from=…)` goes back to any of them. More checkpoints take more space in the storage,

@@ -47,7 +47,7 @@ class StartOptions:
         savepoint; None: the newest checkpoint. Rows after that checkpoint are processed again, and their output is
         published a second time. `publish_again=True` agrees to that; it is also needed if the storage was restored from
         a copy older than the sinks' targets. A job goes back to a number only once: later starts with the same number
-        continue from where the job is.
+        continue from the job's present position.
     forget_updates
         True: this start drops the settings that `query.update(…, keep=True)` kept, and uses only the job's
         `checkpoint`.

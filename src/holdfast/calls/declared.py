@@ -192,7 +192,7 @@ class AsyncCalls:
             return found
 
     def close(self) -> None:
-        """Close what this process holds for the function; a later call makes it anew."""
+        """Close the objects that this process holds for the function; a later call creates them again."""
         with self._lock:
             held, self._opened = self._opened, None
         if held is not None:

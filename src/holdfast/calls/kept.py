@@ -50,7 +50,7 @@ class KeptAnswers:
             return answers
 
     def _follow(self, batch: int, run: int) -> None:
-        """Forget the answers of another batch, and begin to count anew in another run of the same batch."""
+        """Forget the answers of another batch, and start counting again in another run of the same batch."""
         if batch != self._batch:
             self._pieces.clear()
             self._count = 0

@@ -180,7 +180,7 @@ class ChangelogWriter:
         Raises
         ------
         ValueError
-            The batch lies inside a range that was asked for as a whole. Nothing was changed.
+            The batch is inside a range that was requested as a single range. Nothing was changed.
         """
         with self._lock:
             self._check_not_inside(to_batch)

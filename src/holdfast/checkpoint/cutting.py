@@ -56,7 +56,7 @@ class Cutting:
         """Cut if the policy's trigger is due, or is due soon and a batch was committed just now.
 
         The trigger stays due until there is progress, one more checkpoint may be pending, the pause is over, and no
-        part refuses. A trigger that comes due while an earlier trigger is refused replaces it, and is refused anew.
+        part refuses. A trigger that comes due while an earlier trigger is refused replaces it, and is refused again.
         """
         last = self._shared.ledger.last
         watermark_us = None if last is None else last.position.watermark_us

@@ -102,7 +102,7 @@ class CommitBegan:
 class CloseRequested:
     """The job is about to end in order; a `Resolve` answers soon.
 
-    If the newest record holds groups that are all published by now, its checkpoint is recorded again without them:
+    If the newest record has groups that are all published, its checkpoint is recorded again without them:
     otherwise the next start would publish them again. The same happens if the kept updates are not those of the record.
     """
 
@@ -385,7 +385,7 @@ class FailQuery:
 class RestoreFrom:
     """The failover's base is chosen, no record is unanswered: restart from that record (None: from the beginning).
 
-    It stays the newest record until `TaskManagersChanged`. Batches after it are planned anew.
+    It stays the newest record until `TaskManagersChanged`. Batches after it are planned again.
     """
 
     number: JournalNumber | None

@@ -1,6 +1,6 @@
 """The rule by which failed checkpoints make the job restart.
 
-A checkpoint counts once. Ids at or below the last success do not count. After a success the count starts anew.
+A checkpoint counts once. Ids at or below the last success do not count. After a success the count starts at 0 again.
 Does not own: the checkpoints themselves, and the restart.
 """
 

@@ -163,7 +163,7 @@ class Ledger:
         kept.replace([*kept.entries[:start], one, *kept.entries[start + len(taken) :]])
 
     def gather_failed(self, event: GatherFailed, now_s: float) -> None:
-        """Note that committables were probably not stored; they are gathered anew after a pause."""
+        """Note that committables were probably not stored; they are gathered again after a pause."""
         kept = self._gathering(event.sink, event.gathering)
         if kept is not None:
             kept.gathering = None

@@ -28,7 +28,7 @@ class Position:
     """Times up to which splits that are behind are complete, by watermark; None: not at all. Only watermarks with
     splits that are behind are listed."""
     finishing: Mapping[str, int] = field(default_factory=dict)
-    """Watermarks of the sinks that finish parts of their output by event time, where they have one."""
+    """Watermarks of the sinks that finish parts of their output by event time, if they have a watermark."""
 
     @property
     def watermark_us(self) -> int | None:

@@ -68,7 +68,7 @@ class RetainedRecords:
         self._named.update(groups)
 
     def hold_newest(self) -> JournalNumber | None:
-        """Keep the newest record until it is let go; return its number."""
+        """Keep the newest record until it is released; return its number."""
         if self.newest is not None:
             self._records[self.newest].holds += 1
         return self.newest

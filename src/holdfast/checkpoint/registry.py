@@ -89,7 +89,7 @@ class ObjectRegistry:
         self._log_order: dict[LogHolder, tuple[int, int]] = {}
         """The latest acknowledgement that named the objects of a log: its sequence number, and its checkpoint."""
         self._sent: dict[LogHolder, list[PartHolder]] = {}
-        """Parts of which a log did not know yet where they lie, oldest first."""
+        """Parts whose places a log did not know yet, oldest first."""
 
     def acknowledge(self, names: Iterable[str]) -> None:
         """Own these names: they are deleted here and nowhere else, at once if nobody holds them."""

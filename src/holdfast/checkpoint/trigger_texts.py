@@ -1,7 +1,7 @@
 """Triggers as text, for commands from outside and for records that keep an update.
 
     "every 10s"   "cron 0 * * * *"   "on_watermark 1h"   "manual"
-    "every('10s')"   "cron('0 * * * *', 'Europe/Berlin')"   …          as in Python, with texts and numbers alone
+    "every('10s')"   "cron('0 * * * *', 'Europe/Berlin')"   …          as in Python, with only texts and numbers
 
 Does not own: the rules of triggers (`triggers.py`). A text is never evaluated as code.
 """

@@ -28,7 +28,7 @@ and True for its result."""
 
 
 def refuse_all(rows: pa.RecordBatch, reasons: Mapping[int, str], is_result: bool) -> None:
-    """Raise `BadRecord`, since here no row can be put aside."""
+    """Raise `BadRecord`, since no row can be written to the dead letters here."""
     raise errors.BadRecord(f"{next(iter(reasons.values()))}: correct the row, or filter it out before")
 
 

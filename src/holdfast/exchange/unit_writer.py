@@ -138,7 +138,7 @@ class UnitWriter(ABC):
         return Sent.of([(number, *of_sections(sections)) for number, sections in arrived.items()])
 
     def rows_by_subtask(self) -> list[tuple[str, int, int]]:
-        """Rows for each (operator, subtask), sent or dropped; only where the routes let rows be dropped."""
+        """Rows for each (operator, subtask), sent or dropped; only if the routes allow rows to be dropped."""
         if not self._routes.drop:
             return []
         found: dict[tuple[str, int], int] = {}

@@ -213,7 +213,7 @@ class BatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class BatchCommitted:
-    """Every TaskManager answered the commit, and the coordinator was told of it."""
+    """Every TaskManager answered the commit, and the coordinator was informed of it."""
 
     run: RunNumber
     batch: BatchNumber

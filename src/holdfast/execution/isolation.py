@@ -76,7 +76,7 @@ class Isolation:
         failure."""
         self.ends = self._successes = 0
         self.failed: dict[SplitName, str] = {}
-        """Splits that failed alone, with the reason."""
+        """Splits that failed when they were read alone, with the reason."""
 
     @property
     def counted(self) -> frozenset[int]:

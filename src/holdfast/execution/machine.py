@@ -26,7 +26,7 @@ Invariants
 - A run number is used for a single deployment or a single attempt at a batch, and never again. Run numbers only grow.
 - A batch is committed once, and only if every deployed TaskManager still lives, as far as is known, or is left out.
 - Restarts without a completed checkpoint in between, losses of a process within a window, and attempts at a batch are
-  bounded: no series of retries lasts for ever.
+  bounded: no series of retries lasts forever.
 - After `End` no command is given.
 
 Parts: `course` (the work in flight, waits, the end), `supervision` (which processes live, calls), `places` (which
@@ -365,7 +365,7 @@ class Machine:
         self._supervision.proved()
 
     def _go_on(self, following: Callable[[], None], restart: Callable[[], None] | None = None) -> None:
-        """Call `following`, the next step, unless the query is to end, or has to restart first."""
+        """Call `following`, the next step, unless the query should end, or has to restart first."""
         if self.phase is Phase.ENDING:
             self._course.end()
         elif self.phase is Phase.DRAINING:

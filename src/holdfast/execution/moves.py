@@ -20,7 +20,7 @@ class RescaleAsked:
     away: bool = False
     """True: the layout stays the same, but TaskManagers on machines that are about to be removed are replaced."""
     in_place: bool = False
-    """True: no TaskManager follows; gained subtasks are restored while batches stand still."""
+    """True: no TaskManager follows; gained subtasks are restored while no batch runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@
 The old layout stays in force until everything is deployed in the new layout: a failure before that takes the job back
 to the old layout, a failure after it finds the new one. The machine makes the deployments; this module keeps the state
 of the rescale, and decides when to deploy. In a rescale `in_place` no TaskManager follows: the deployment restores the
-gained subtasks while batches stand still.
+gained subtasks while no batch runs.
 """
 
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ class Rescaling:
         return [moves.FollowMoves(before, self.places)]
 
     def again(self) -> None:
-        """Choose the places anew: TaskManagers may have dropped the state that they followed."""
+        """Choose the places again: TaskManagers may have dropped the state that they followed."""
         self.places, self.handed_over, self._follows = None, None, False
 
     def follow(self, holders: tuple[int, ...], parallelism: int) -> bool:

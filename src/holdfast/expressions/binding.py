@@ -209,7 +209,7 @@ _FURTHER_PARTS: dict[type[exp.Expression], set[str]] = {
 
 
 def _refuse_unread(tree: exp.Expression) -> None:
-    """Raise `ExpressionRefused` for a part that nothing here reads, such as SYMMETRIC of BETWEEN."""
+    """Raise `ExpressionRefused` for a part that this module ignores, such as SYMMETRIC of BETWEEN."""
     known = _USUAL_PARTS | _FURTHER_PARTS.get(type(tree), set())
     unread = [name for name, value in tree.args.items() if value and name not in known]
     if unread:

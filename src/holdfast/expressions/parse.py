@@ -73,7 +73,7 @@ class SparkCalls(Spark):
         """Key words except WINDOW and SESSION, whose clauses are not supported: here they are always calls."""
 
         STRING_ESCAPES: ClassVar[list[str]] = [*Spark.Tokenizer.STRING_ESCAPES, "'", '"']
-        """A quote that stands twice within quotes is a quote: `'it''s'`."""
+        """A doubled quote within quotes is a quote: `'it''s'`."""
 
     Parser = _Parser
 

@@ -99,7 +99,7 @@ class OperatorResult:
     late: int = 0
     """Number of rows that came too late."""
     late_rows: dict[int, list[pa.RecordBatch]] = field(default_factory=dict)
-    """Late rows of each input, where they are put out as a stream of their own."""
+    """Late rows of each input, if they are emitted as a separate stream."""
 
 
 @dataclass(frozen=True)
@@ -253,12 +253,12 @@ class OperatorSpec(ABC):
 
     @property
     def grows(self) -> str:
-        """The reason why state grows for ever even with few keys, and the remedy; empty if it does not grow."""
+        """The reason why state grows forever even with few keys, and the remedy; empty if it does not grow."""
         return ""
 
     @property
     def late_schemas(self) -> dict[int, pa.Schema]:
-        """The schemas of the inputs whose late rows are put out as streams of their own."""
+        """The schemas of the inputs whose late rows are emitted as separate streams."""
         return {}
 
     @property

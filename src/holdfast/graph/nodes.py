@@ -74,7 +74,7 @@ class UnionNode:
 Node = ReadNode | StepNode | UnionNode
 
 Linked = TypeVar("Linked")
-"""Anything that has `inputs` of its own kind."""
+"""A node that has `inputs` of its own kind."""
 
 
 def united(left: Node, right: Node, by_name: bool = False, tag: str | None = None) -> UnionNode:

@@ -1,7 +1,7 @@
 """The steps `select` and `where`, whose expressions show which columns they read, so that sources read no others. Pure.
 
 where(e) … select(…)            the source reads the columns that these need, and those of the watermark
-… key_by(k).aggregate(…)        so is it where an aggregate is the first to say which columns it reads
+… key_by(k).aggregate(…)        the same if an aggregate is the first to name the columns that it reads
 """
 
 from dataclasses import dataclass, replace

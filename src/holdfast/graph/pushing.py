@@ -1,4 +1,4 @@
-"""Conditions that go to a source: of its rows those alone are wanted for which some target gets something. Pure.
+"""Conditions that are passed to a source: it needs to give only rows from which a target gets a row. Pure.
 
     read ──► where a > 5 ──► select b ──► where b < 3 ──► sink          wanted: a > 5 AND b < 3
 
@@ -42,7 +42,7 @@ def _selection(node: Resolved) -> Selection | None:
 
 
 def _through(node: Resolved, wanted: Any) -> Any:
-    """Return the condition of a node's input, for the condition of its own rows; None: all rows are wanted."""
+    """Return the condition on a node's input that follows from that on its own rows; None: all rows are wanted."""
     selection = _selection(node)
     if selection is not None:
         return _joined("all_true", [each for each in (selection.condition.tree, wanted) if each is not None])

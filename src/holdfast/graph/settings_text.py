@@ -1,6 +1,6 @@
 """Values of declarations as texts that stay the same from start to start. Pure.
 
-A value of an unknown class is described by its class alone, since its `repr` may contain an address.
+A value of an unknown class is described only by its class, since its `repr` may contain an address.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The end of a start: every part is closed, and everybody who waits is told."""
+"""The end of a start: every part is closed, and every waiting caller is informed."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -151,7 +151,7 @@ class JobMaster:
         return self.parts.task_managers.routes()
 
     def acknowledge_losses(self) -> None:
-        """Note that a user knows of the losses so far."""
+        """Note that a user has acknowledged the losses."""
         self.parts.control.history.acknowledge_losses()
 
     # --- requests -----------------------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def _maps(values: JsonTexts, type_: pa.DataType) -> ReadColumn:
     key_texts = [key for row in objects if row for key in row]
     offsets, owners = _laid(objects)
     keys, faults = _keys(key_texts, type_)
-    if faults:  # An array of maps cannot hold a null key, so such maps become nulls.
+    if faults:  # An array of maps cannot have a null key, so these maps become nulls.
         wrong |= {owners[place]: fault.below(" (a key)") for place, fault in faults.items()}
         array, others = _maps([None if place in wrong else value for place, value in enumerate(values)], type_)
         return ReadColumn(array, {**others, **wrong})

@@ -302,7 +302,7 @@ class CopyingGateway(Protocol):
 
 
 class TaskManagerGateway(CopyingGateway, Protocol):
-    """The calls of the JobMaster to a TaskManager. Raises `TaskManagerLost` where it cannot be reached."""
+    """The calls of the JobMaster to a TaskManager. Raises `TaskManagerLost` if it cannot be reached."""
 
     def deploy(self, deployment: Deployment) -> str:
         """Host the subtasks with the state of the base. Blocks until they can process.

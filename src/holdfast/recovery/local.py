@@ -372,7 +372,7 @@ def open_copies(local_dir: str | None, job_id: str, task_manager: int, bytes_max
 
 
 def _scan(folder: Path) -> Iterator[tuple[str, _Entry]]:
-    """Yield the complete copies in a folder, oldest first; other files are left alone."""
+    """Yield the complete copies in a folder, oldest first; other files are ignored."""
     found = []
     for path in folder.glob("*"):
         stem, suffix = path.stem, path.suffix

@@ -275,7 +275,7 @@ class _Restoration:
 
 
 def _linked(file: Path, to: Path) -> bool:
-    """Link a file; return False if that fails, since the local copy may be gone by now."""
+    """Link a file; return False if that fails, since the local copy may have been deleted."""
     try:
         os.link(file, to)
     except OSError:

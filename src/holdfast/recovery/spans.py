@@ -160,7 +160,7 @@ def _divided(each: StoredRange, ranged: Callable[[int, int], bytes]) -> Copy:
 
 
 def _directory(each: StoredRange, head: memoryview) -> tuple[Sequence[BlockEntry], int]:
-    """The blocks in a range, and where they start. Raises `CorruptObject`."""
+    """Return the blocks in a range, and the offset at which they start. Raises `CorruptObject`."""
     found: tuple[log_objects.Directory | snapshots.PartDirectory, int]
     if isinstance(each, LogPiece):
         magic, version = log_objects.PIECE_MAGIC, log_objects.VERSION

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from holdfast.schema import CHANGE_TYPE
 
 TRUNCATE = "truncate"
-"""The kind of a truncation's row; its columns but for `_change_type` and the facts of its transaction are null."""
+"""The kind of a truncation's row; its columns except `_change_type` and the facts of its transaction are null."""
 KIND = "__holdfast_change_type"
 """Name of `_change_type` on the way to the operator, since only that operator may take this stream by key."""
 PART, KEY = "__holdfast_part", "__holdfast_key"

@@ -1,4 +1,4 @@
-"""The rows that readers want of a source: a source may pass over groups of rows of which none is wanted."""
+"""The rows that readers want from a source: a source may skip groups of rows in which no row is wanted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ class WantedRows:
     schema: pa.Schema
     settings: SqlSettings
     time: str | None = None
-    """The column of event time: of rows that are passed over, the newest has to be known."""
+    """The column of event time: the newest time of skipped rows has to be known."""
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
     """Columns that have a single value in all groups."""
 

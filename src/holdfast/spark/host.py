@@ -57,7 +57,7 @@ class SparkHost(Protocol):
         ...
 
     def bind_address(self) -> str:
-        """Address of this machine on which the program is to listen; empty: `address()`."""
+        """The address of this machine on which the program listens; empty: `address()`."""
         ...
 
     def has_ended(self) -> bool:
@@ -69,7 +69,7 @@ class SparkHost(Protocol):
         ...
 
     def ask_for(self, executors: int) -> None:
-        """Ask the cluster manager for so many more executors, where they come on demand; return at once."""
+        """Ask the cluster manager for that many further executors, if it starts them on demand; return at once."""
         ...
 
     def executors(self) -> frozenset[str] | None:

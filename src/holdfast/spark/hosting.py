@@ -80,7 +80,7 @@ class Hosting:
         thread.start()
 
     def _stay(self, start: ProcessStarter, settings: bytes, body: TaskBody) -> None:
-        """Run a Spark job of a single task for as long as the process lives."""
+        """Run a Spark job of a single task while the process lives."""
         reason = "its Spark task returned"
         try:
             description = f"{self._name}: {start.process}{_DUTIES[start.process.role]}"

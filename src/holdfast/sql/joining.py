@@ -404,7 +404,7 @@ class Join:
         return self._where_found(made) if self._how == "asof" else made
 
     def _where_found(self, relation: QueryRows) -> QueryRows:
-        """Ask the conditions of the rows that were found: where they are not true, none was."""
+        """Evaluate the conditions for the rows that were found: if they are not true, no row counts as found."""
         tree = all_of(self._found.rest)
         if tree is None:
             return relation

@@ -101,7 +101,7 @@ class Arena:
             used += self._clean(space, columns()) - space.used_bytes
 
     def _clean(self, space: Space, columns: list[Handles]) -> int:
-        """Free a space, after appending the values that rows have in it anew; return the bytes of these values."""
+        """Free a space, after appending again the values that rows have in it; return the bytes of these values."""
         self._ordered.remove(space)
         moved = 0
         for handles in columns:

@@ -117,7 +117,7 @@ class Column:
             self.values[slots] = None
 
     def mark_changed(self, slots: Slots, old: Values, old_valid: Bools, changed: Bools) -> None:
-        """Set `changed` where the value at a slot differs, bit by bit, from the old value."""
+        """Set `changed` if the value at a slot differs, bit by bit, from the old value."""
         if self.fixed_width:
             kernels.mark_changed(_bits(self.values), self.valid, slots, _bits(old), old_valid, changed)
             return
@@ -229,7 +229,7 @@ def gathered(values: Values, slots: Slots) -> Values:
 
 
 def addresses(objects: Values) -> Integers:
-    """The addresses of the objects of an array that lies in one piece: equal ones are the same object."""
+    """The addresses of the objects of a contiguous array: equal addresses are the same object."""
     pointers = ctypes.cast(objects.ctypes.data, ctypes.POINTER(ctypes.c_int64))
     return np.ctypeslib.as_array(pointers, (len(objects),)).copy()
 
@@ -319,7 +319,7 @@ def _joined(objects: Sequence[Any], kind: Any) -> Any:
 
 
 def _as_objects(objects: Sequence[Any]) -> tuple[Values, Bools]:
-    """An array of Python objects, also where they are sequences, and which of them are not None."""
+    """An array of Python objects, even if they are sequences, and a mask of those that are not None."""
     values = np.empty(len(objects), object)
     values[:] = objects
     return values, np.fromiter((each is not None for each in objects), np.bool_, len(objects))

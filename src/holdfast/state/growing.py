@@ -1,4 +1,4 @@
-"""Arrays that grow where they lie.
+"""Arrays that grow in place.
 
 A large array is its own mapping of memory: the allocator moves pages, not bytes, and only the added part is written. So
 a table of many rows grows as fast as a table of few. NumPy does it only if nobody else holds the array or a view of it,

@@ -149,7 +149,7 @@ class VariableIndex(BytesIndex):
             self._make_arena_room(length)
 
     def _make_arena_room(self, length: int) -> None:
-        """Room for `length` bytes: from removed keys where they take up more than half, else from growing."""
+        """Make room for `length` bytes: from removed keys if they take more than half, else by growing."""
         if self._control[ARENA_LIVE] * 2 < self._control[ARENA_USED]:
             metas = np.concatenate([self._entries[1::2], self._old[1::2]])
             in_use = ((metas[metas != 0] & 0xFFFFFFFF) - 1).astype(np.int32)

@@ -51,7 +51,7 @@ SLOTS_MAX = int(np.iinfo(np.int32).max)
 """Numbers of rows, counted from 1 in places, fit int32 (`physical.Slots`)."""
 PROBE_ROWS = 1 << 14
 """Rows that a kernel looks up or removes at once: their homes (128 KB) stay in the processor's cache, and few of them
-are computed in vain where room runs out."""
+are computed unnecessarily when space runs out."""
 SWEEP_LEAST = 1 << 15
 SWEEP_PER_ROW = 4
 """Positions of the old table that a look-up pours while entries are poured: at least, and for each row. The new table
@@ -80,7 +80,7 @@ class KeyIndex(ABC):
 
     @property
     def slot_capacity(self) -> int:
-        """A bound greater than every slot assigned so far."""
+        """A bound above every slot that was assigned."""
         return len(self._tags)
 
     @property
@@ -272,7 +272,7 @@ class KeyIndex(ABC):
         enlarge(self, "_tags", capacity)
 
     def _keep(self, live: Slots) -> None:
-        kept = np.zeros(max(SLOTS_LEAST, len(live)), np.int64)  # arrays that kernels make cannot grow where they lie
+        kept = np.zeros(max(SLOTS_LEAST, len(live)), np.int64)  # arrays that kernels make cannot grow in place
         np.take(self._tags, live, out=kept[: len(live)], mode="clip")
         self._tags = kept
 

@@ -71,7 +71,7 @@ class Keys:
 
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """Stable for ever: equal keys have equal hashes, whatever batch they come in."""
+        """Stable forever: equal keys have equal hashes, in whichever batch they occur."""
         if self.values is not None:
             hashes = hashing.hash_integers(self.values)
         else:

@@ -1,7 +1,7 @@
 """A folder that belongs to a process: while the process lives it is locked, after its death anyone may delete it.
 
     made under a hidden name ──► locked ──► renamed to its own name ──► deleted by `close`
-                                                └─ its process is dead: no lock any more, deleted by whoever comes next
+                                                └─ its process is dead: no lock any more, deleted by the next process
 
 So no folder with the prefix is ever without a lock while its process lives. The lock is the kernel's (`flock`, on the
 folder itself): it ends with the process, however that ends. Files in the folder of a dead process are of no use.

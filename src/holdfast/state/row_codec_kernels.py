@@ -102,7 +102,7 @@ def read_array_heads(data: Bytes, cursors: Integers, stops: Integers, count: int
 def read_values(
     data: Bytes, cursors: Integers, stops: Integers, valid: Bools, begins: Integers, lengths: Integers
 ) -> Any:
-    """Read where the value at each cursor lies; cursors move past them.
+    """Read the place of the value at each cursor; cursors move past the values.
 
     Returns the number of the first record whose value goes past its stop, or is null though it is `valid`, or the other
     way round; -1 if there is none.

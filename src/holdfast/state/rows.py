@@ -298,7 +298,7 @@ class Rows:
         return sum(int(arena_kernels.total_bytes(values)) for values in found)
 
     def measure_objects(self, slots: Slots) -> None:
-        """Measure the objects of distinct `slots` anew."""
+        """Measure the objects of distinct `slots` again."""
         if not self._objects:
             return
         sizes = np.zeros(len(slots), np.int64)

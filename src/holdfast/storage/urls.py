@@ -19,7 +19,8 @@ UNFINISHED_BYTES = 40
 def split_url(url: str, whose: str = "storage") -> SplitResult:
     """Split a URL, whose password no message shows from now on.
 
-    Raises `SettingsError` if it is no URL, or if its path is not UTF-8: such names would become one.
+    Raises `SettingsError` if it is no URL, or if its path is not UTF-8, because different names would then become the
+    same name.
     """
     remember(*passwords_of(url))
     try:

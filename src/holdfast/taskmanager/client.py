@@ -51,7 +51,7 @@ class ProcessClient:
         self._call("stop", (), type(None))
 
     def await_end(self) -> None:
-        """Block until the process is told to end. Raises `TaskManagerLost` or `SenderLost` if it dies first."""
+        """Block until the process is asked to end. Raises `TaskManagerLost` or `SenderLost` if it dies first."""
         self._call("await_end", (), bool)
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class KeyGroupSkew:
         until the first walk has ended."""
 
     def look(self) -> None:
-        """Measure anew if the number of rows has changed enough, or continue a walk."""
+        """Measure again if the number of rows has changed enough, or continue a walk."""
         if self._place != START:
             if self._monotonic() >= self._next_s:
                 self._walk()

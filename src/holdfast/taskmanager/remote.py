@@ -93,7 +93,7 @@ class RunningCalls:
 
     @contextmanager
     def one(self, lost: LostError) -> Iterator[None]:
-        """Count a call for as long as it runs. Raises the error of `lost` once the program ends."""
+        """Count a call while it runs. Raises the error of `lost` once the program ends."""
         with self._changed:
             if self._over:
                 raise lost("the program ends")
@@ -156,7 +156,7 @@ def bind(make: Callable[[str], Any], host: str, port_range: PortRange | None, wh
 
 
 def shut_down(server: Any, what: str) -> None:
-    """End a Flight server: no new calls; waits for those under way, but not for ever.
+    """End a Flight server: no new calls; waits for running calls, but not forever.
 
     A call that hangs (in a user's function, or on a stream whose sender has stopped) ends only with the process.
     """

@@ -1,4 +1,4 @@
-"""The bound on bytes that wait to be stored; whoever makes further bytes must wait.
+"""The bound on bytes that wait to be stored. A thread that makes further bytes must wait.
 
     asked ──encoded──► in flight ──stored or failed──► gone
 

@@ -71,7 +71,7 @@ class Accumulator(ABC):
     counters: tuple[str, ...] = ()
     """State columns of numbers or flags that every present key has: zeroed and valid when a key is first applied."""
     open_columns: tuple[str, ...] = ()
-    """State columns that must read zero where they are null, before rows are added."""
+    """State columns whose nulls must be set to zero before rows are added."""
 
     def __init__(self, bound: BoundAggregate, table: StateTable, combined: bool = False) -> None:
         self.bound = bound
@@ -99,7 +99,7 @@ class Accumulator(ABC):
         return None
 
     def forget(self) -> None:
-        """Forget all keys, in a sender that begins anew."""
+        """Forget all keys, in a sender that starts again with none."""
         return
 
     @abstractmethod

@@ -64,7 +64,7 @@ class AggregateCombiner(Combiner):
         self._sampled = False
         self._passing = False
         self._rows = 0
-        """Rows that the table has taken; 0 while it has the keys of the sample alone."""
+        """Rows that were added to the table; 0 while it has only the keys of the sample."""
         self._objects_bytes = 0
         """Bytes of the rows that the table has taken, if it keeps some of their values as objects."""
 

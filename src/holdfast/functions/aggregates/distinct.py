@@ -30,7 +30,7 @@ class DistinctValues(Collection):
         super().__init__(bound, table, combined)
         self._element = pa.schema([pa.field("element", bound.input_type)])
         self._index: KeyIndex | None = None
-        """Numbers the values; None where they are numbers."""
+        """Numbers the values; None if they are numbers already."""
         self._begin_numbers()
 
     def _begin_numbers(self) -> None:

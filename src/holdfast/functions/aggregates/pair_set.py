@@ -27,7 +27,7 @@ class PairSet:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[IntArray, IntArray]] = []
-        """The pairs known so far, and pairs that came since."""
+        """The known pairs, and pairs that were added since."""
         self._known = self._added = 0
 
     @property

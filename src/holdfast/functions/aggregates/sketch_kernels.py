@@ -7,7 +7,7 @@
              DENSE, then all registers                                   whichever is shorter
 
 The estimate is Ertl's improved raw estimate (arXiv:1702.01284, algorithm 6), which needs neither tables of bias nor a
-case for small numbers. Stored sketches are read for ever: hashes and this form never change.
+case for small numbers. Stored sketches must remain readable forever, so hashes and this form never change.
 """
 
 from typing import Any

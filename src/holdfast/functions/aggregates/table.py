@@ -168,7 +168,7 @@ class AggregateTable:
         return sum(len(column.to_arrow(*column.gather(slots)).values) for column in columns)
 
     def pieces(self, slots: Slots) -> Iterator[Slots]:
-        """Divide slots into those whose results are to be made together."""
+        """Divide slots into groups whose results are made together."""
         return (slots[start : start + self._at_once] for start in range(0, len(slots), self._at_once))
 
     def results(self, slots: Slots) -> list[pa.Array]:

@@ -20,7 +20,7 @@ from holdfast.state.physical import Bytes, Integers
 
 @kernel
 def numbered(weight: Any) -> Any:
-    """The number that stands for a weight, which is not 0."""
+    """The number that encodes a weight, which is not 0."""
     return np.uint64(2 * weight - 1 if weight > 0 else -2 * weight)
 
 

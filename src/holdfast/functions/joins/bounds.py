@@ -39,7 +39,7 @@ class Bounds(ABC):
     by_event_time = True
     """True if rows leave by the watermark; otherwise they leave by the time of the batches."""
     rows_leave = True
-    """False if every row is kept for ever."""
+    """False if every row is kept forever."""
 
     def time_column(self, side: int) -> str | None:
         """The column of a side's rows that holds their event time `AT`; None: the bounds use no event time."""

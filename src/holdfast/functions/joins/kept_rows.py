@@ -32,7 +32,7 @@ NUMBER, MATCHED = "__number", "__matched"
 """State columns: a row's number among those of its key; whether it met a row of the other side."""
 GAPS_MAX = 16
 """Number of gaps in the numbers of a key's rows up to which the rows are never numbered anew. A higher value renumbers
-rows less often, and makes a look-up of a key pass over more numbers without a row."""
+rows less often, but a look-up of a key then tries more numbers without a row."""
 
 
 def head_columns(side: int) -> tuple[str, str, str]:
@@ -135,7 +135,7 @@ class KeptRows:
         return np.concatenate([short[of_short], of_long[present]]), np.concatenate([slots, there[present]])
 
     def _orders_of(self, heads: Slots) -> list[TimeOrder]:
-        """Return the orders of long keys; an order that is missing or out of date is made anew."""
+        """Return the orders of long keys; an order that is missing or out of date is built again."""
         _, following, count = (self._heads.column(name).values[heads] for name in self._head_names)
         orders = []
         for place, name in enumerate(names_of_keys(self._heads.keys_of(heads))):

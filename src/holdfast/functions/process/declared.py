@@ -162,7 +162,7 @@ class Context:
     watermark: datetime | None = None
     timers: TimerService = field(default_factory=NoTimers)
     no_timestamp: str = ""
-    """Why rows have no timestamp, where they should have."""
+    """The reason why rows have no timestamp, if they should have one."""
     _timestamp: datetime | None = None
 
     @property

@@ -35,7 +35,7 @@ from holdfast.state.table import StateTable
 RANK, SIZE, ROWS = "rank", "__size", "rows"
 LONG_KEY = 512
 """Number of stored rows of a key from which on a search finds the first rank that changes. With a higher value, more
-rows are read in vain."""
+rows are read unnecessarily."""
 PROBES = 64
 """Stored rows of a key that a step of the search compares. More make fewer steps, which read more rows."""
 

@@ -46,7 +46,7 @@ def bits(values: AnyArray) -> AnyArray:
 
 
 def cells_at(slots: Slots, column: Column) -> dict[int, Any]:
-    """Value by slot of a column at distinct slots, as a Python object; None where it is null."""
+    """Values of a column at distinct slots, by slot, as Python objects; None for null."""
     return dict(zip(slots.tolist(), column.objects(slots), strict=True))
 
 

@@ -38,7 +38,7 @@ from holdfast.python_values import python_values, shown_rows
 from holdfast.state.physical import Integers
 
 ROWS_AT_ONCE_MAX = 1 << 17
-"""Rows of windows that a `BatchFunction` gets together; a larger window comes alone."""
+"""Bound on the rows of windows that a `BatchFunction` gets together; a larger window is passed by itself."""
 
 
 def process_spec(

@@ -1,4 +1,4 @@
-"""The autoscaler's rules in a running job: they follow the committed batches, and give advice to whoever asks.
+"""The autoscaler's rules in a running job: they follow the committed batches, and give advice when asked.
 
 With `Autoscale(apply=True)` a rescale follows the advice, on its own thread, since Spark may keep it waiting for
 executors.

@@ -88,7 +88,7 @@ class Conductor:
         self._loop.post(event)
 
     def begin(self, work: Workload) -> None:
-        """Give the work thread a task; the machine is told the event that the task returns."""
+        """Give the work thread a task; the event that the task returns is passed to the machine."""
         self.interruption.begin()
         self._work.put(work)
 

@@ -39,7 +39,7 @@ log = logger(__name__)
 
 PIN_S_MAX = 60.0
 """Seconds for which a record is held for a standby that does not answer. A higher value lets slower standbys finish a
-restore without starting anew, and keeps the objects of a record for longer where a standby hangs."""
+restore without starting again, and keeps the objects of a record for longer if a standby hangs."""
 RETRY_S = 1.0
 """Seconds until a standby that could not follow is asked again. With a higher value, a store that fails gets fewer
 reads."""
@@ -118,7 +118,7 @@ class Following:
         """The number of the standby that follows each place."""
         self._told: Mapping[int, int] = {}
         self._moves: Mapping[ProcessId, Share] = {}
-        """The subtasks that processes are to gain."""
+        """The subtasks that processes will gain."""
         self._caught_up: Callable[[JournalNumber], None] = lambda number: None
         self._bytes_read: dict[ProcessId, int] = {}
         """Total bytes that each process has read so far."""

@@ -30,7 +30,7 @@ Run = Callable[[list[Unit]], list[UnitResult]]
 
 @dataclass
 class Isolated:
-    """Results of a level. `failed`: the splits that are left out of `counted`; none if the level fails as a whole."""
+    """Results of a level. `failed`: the splits that are left out of `counted`; none if the complete level fails."""
 
     counted: list[UnitResult]
     superseded: list[UnitResult] = field(default_factory=list)

@@ -28,7 +28,7 @@ ASK_AGAIN_S_MAX = 5.0
 
 
 class AskingAgain:
-    """Back-off of the batches without rows that ask again; it begins anew once no checkpoint is refused."""
+    """Back-off of the batches without rows that ask again; it starts again once no checkpoint is refused."""
 
     def __init__(self) -> None:
         self._times = 1

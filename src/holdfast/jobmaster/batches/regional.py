@@ -48,8 +48,8 @@ class RegionalPlanning:
         self._senders = senders
         self._requests: deque[SplitRequest] = deque()
         self._skipped: dict[SplitName, set[int]] = {}
-        """Positions of rows that are put aside when they are read. An entry stays until a checkpoint has passed the
-        row, since a batch that passed it may be undone."""
+        """Positions of rows that are written to the dead letters when they are read. An entry stays until a checkpoint
+        has passed the row, since a batch that passed it may be undone."""
         self._latest: AllOffsets = {}
         self._offsets: AllOffsets = {}
         self.behind: Behind = {}
@@ -203,7 +203,7 @@ class RegionalPlanning:
 
     @property
     def is_waiting(self) -> bool:
-        """True if splits that failed are to be tried again."""
+        """True if it is time to try failed splits again."""
         return self._failing.is_waiting or bool(self._requests)
 
     @staticmethod

@@ -176,7 +176,7 @@ class Rescales:
         self._wanted, self._before, self._until_s = WantedLayout(), self._asked, 0.0
         """The numbers that the newest rescale asked for, the layout before it, and when it is given up."""
         self._awaits_senders = False
-        """True while it waits for senders alone."""
+        """True while it waits only for senders."""
 
     @property
     def text(self) -> str | None:
@@ -205,7 +205,7 @@ class Rescales:
         return self.newest is not None and not self.newest.is_done
 
     def begin(self, wanted: WantedLayout, timeout_s: float, in_place: bool = False) -> Rescale:
-        """Begin a rescale. Raises `SettingsError`, or `JobRefused` where there are too few slots."""
+        """Begin a rescale. Raises `SettingsError`, or `JobRefused` if there are too few slots."""
         until_s = self._clock.monotonic() + timeout_s
         with self._lock:
             before = self._layout
@@ -370,7 +370,7 @@ class Rescales:
             self._senders.want(senders)
 
     def look(self, now_s: float) -> None:
-        """End a rescale that waits for its senders alone, once they serve. Called often, by a single thread."""
+        """End a rescale that waits only for its senders, once they are in service. Called often, by a single thread."""
         wanted = self._wanted.senders
         if not self._awaits_senders or wanted is None:
             return

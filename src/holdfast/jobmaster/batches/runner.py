@@ -138,7 +138,7 @@ class BatchRunner:
     drop: bool = False
     """True: the batch continues without lost TaskManagers, and drops the rows for their subtasks."""
     regions: RegionConfig | None = None
-    """Limits within which splits may fail alone; None: each failure fails the batch."""
+    """Limits within which splits may fail without the others; None: each failure fails the batch."""
 
     def execute(self, plan: Plan, outcome: BatchOutcome) -> None:
         """Process and stage everything. `outcome` is filled step by step, so that a failed batch's files are known."""

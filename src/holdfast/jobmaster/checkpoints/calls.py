@@ -110,7 +110,7 @@ class CheckpointCalls:
         self._post(declined)
 
     def cuts_done(self, promise: "Future[None]") -> None:
-        """Keep the promise once the cuts ordered so far are answered."""
+        """Complete the promise once all cuts that were ordered before have been answered."""
         when_done(self._answers(Step.CUT), promise)
 
     def report_slow(self) -> None:
@@ -178,7 +178,7 @@ class CheckpointCalls:
 
 
 def _log_untold(process: ProcessId, error: Exception | None) -> None:
-    """Log why a TaskManager was not told. The next checkpoint's news repeats it."""
+    """Log why a TaskManager was not informed. The notice of the next checkpoint repeats the news."""
     if isinstance(error, HoldfastError):
         log.info("%s was not told: %s", process.name, error)
     elif error is not None:

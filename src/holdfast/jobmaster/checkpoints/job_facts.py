@@ -48,7 +48,7 @@ class JobFacts:
     """Function from a time of the job in microseconds to the elapsed clock's reading then."""
 
     losses: Callable[[StoreAndRecord, NumberedRecord | None], list[LostRows]] = lambda *_: []
-    """Function from a record that is to be written, and the record before it, to the rows that it declares as lost."""
+    """A function from a record that will be written, and the record before it, to the rows that it declares as lost."""
 
     def watermark_us(self, sink: str, position: Position) -> int | None:
         """Return the time up to which a sink's rows are complete at a position; None if there is none yet.

@@ -117,7 +117,7 @@ class Outages:
             log.info("%s: %s goes on after %.1f s", self._job, step, failing.at(self._clock.monotonic()))
 
     def failed_otherwise(self, step: str) -> None:
-        """Note that the step failed for another reason than an outage: an outage that follows begins anew."""
+        """Note that the step failed for another reason than an outage: a following outage counts as a new one."""
         with self._lock:
             self._failing.pop(step, None)
 

@@ -26,7 +26,7 @@ RESTING_TICK_S = 0.3
 """Bound in seconds on the delay of a resting loop's timers. A lower value costs a quiet job more wake-ups; facts wake a
 loop at once in any case."""
 DUE_S_MIN = 0.01
-"""Least wait in seconds for a timer that the rules name, since the timer's clock may stand still."""
+"""Least wait in seconds for a timer that the rules name, since the timer's clock may be paused."""
 CLOSE_S_MAX = 10.0
 """Bound in seconds on the wait for the step under way when the loop ends."""
 

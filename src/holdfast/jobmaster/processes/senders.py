@@ -77,7 +77,7 @@ class Senders(Processes[SenderGateway]):
     ) -> None:
         count = cluster.residents
         self._regions = regions
-        """Limits of units whose splits are regions; None: no unit fails alone."""
+        """Limits of units whose splits are regions; None: no unit fails without the others."""
         self._regional_sources = () if regions is None else regions_of(program).by_split
         super().__init__(Role.SENDER, count, cluster, clock, cluster.sender, self._lost, heartbeat_timeout_s)
         self._program = program

@@ -41,7 +41,7 @@ NO_CLAIM, CLAIM = "no_claim", "claim"
 
 @dataclass(frozen=True)
 class OpenedSavepoint:
-    """A savepoint from which a job is to start."""
+    """A savepoint from which a job starts."""
 
     store: ObjectStore
     stored: StoredSavepoint
@@ -102,7 +102,7 @@ def check_storage(
     Raises
     ------
     JobRefused
-        The storage has checkpoints of its own, or belongs to another job than a savepoint that is to be claimed.
+        The storage has checkpoints of its own, or belongs to another job than the savepoint to be claimed.
     """
     stored, where = savepoint.stored, f"start_from={savepoint.store.url!r}"
     if max_parallelism not in (None, stored.job.max_parallelism):

@@ -61,7 +61,7 @@ def check_not_set_back(
 ) -> JournalNumber:
     """Compare the storage's newest checkpoint with the numbers that targets know and with an epoch above the journal.
 
-    Return the number that the job has to pass over, 0 if there is none. Raises `JobRefused`.
+    Return the number that the job has to skip, 0 if there is none. Raises `JobRefused`.
     """
     ahead = {sink: number for sink, number in targets.items() if number > (newest or 0)}
     if not ahead and not epoch:
@@ -92,7 +92,7 @@ def check_not_set_back(
 def pass_over(store: ObjectStore, highest: JournalNumber) -> None:
     """Fill the journal with takeovers up to a number, so that the takeover which counts has a higher number.
 
-    A number at which another driver writes meanwhile is passed over too. Raises `StorageError`.
+    A number at which another driver writes during this is skipped too. Raises `StorageError`.
     """
     number = rules.number_for_put(list_journal(store).numbers)
     while number <= highest:

@@ -138,7 +138,7 @@ class Start:
     initial_state: Mapping[str, Mapping[str, pa.Table]] = field(default_factory=dict, repr=False)
     """Rows from which operators begin on a new storage, by operator and state."""
     savepoint: OpenedSavepoint | None = None
-    """Savepoint from which the job is to start."""
+    """The savepoint from which the job starts."""
     copy_back: CopyBack = copy_here
     """Function that copies the savepoint's objects into the job's storage."""
     check_cluster: Callable[[], None] = lambda: None
@@ -146,7 +146,7 @@ class Start:
     beats: bool = False
     """True if drivers may wait for the end of this start: it then has a heartbeat."""
     leader: Epoch | None = None
-    """The epoch that a driver in waiting takes over from. None: take over whoever leads."""
+    """The epoch that a driver in waiting takes over from. None: take over from any leader."""
     warm: WarmProcesses | None = None
     """Processes that a driver in waiting has started beforehand."""
 
@@ -422,7 +422,7 @@ def recorded_layout(store: ObjectStore, declared: DeclaredLayout, forget: bool) 
 def _compared_with_targets(
     start: Start, sinks: Mapping[str, tuple[Sink, SinkContext]], newest: JournalNumber | None
 ) -> JournalNumber:
-    """Refuse a storage that was set back; return the number that the job has to pass over, 0 if there is none.
+    """Refuse a storage that was set back; return the number that the job has to skip, 0 if there is none.
 
     An older JobMaster may record and publish meanwhile, so the journal is read again after the targets. Right after a
     job has ended, listings may still lag behind its newest record, so it is read several times before a refusal.

@@ -1,4 +1,4 @@
-"""CSV files, read by PyArrow; bad records are put aside.
+"""CSV files, read by PyArrow; bad records are separated from the rows.
 
 PyArrow's rules hold: a line ends after CR, LF or CR LF; a quote counts as a quote only at the beginning of a value;
 a text that follows a closing quote belongs to the value. Two rules differ, so that a stray quote cannot swallow
@@ -261,7 +261,7 @@ class CsvParser(BlockParser):
         found.bad.extend(bad_text(records[place], reason) for place, reason in result.bad)
 
     def _convert(self, data: bytes, count: int | None) -> Converted | Unconverted:
-        """Convert `count` records (None if PyArrow alone divides the data into records)."""
+        """Convert `count` records (None if only PyArrow divides the data into records)."""
         if not is_utf8(data):
             return self._convert_bytes(data) if count == 1 else Unconverted("holds bytes that are not UTF-8")
         misfits: list[pa_csv.InvalidRow] = []

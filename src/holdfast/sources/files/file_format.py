@@ -42,7 +42,7 @@ class BadPiece(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Rows in order. `position` is an int if row i stands at `position + i`."""
+    """Rows in order. `position` is an int if row i is at `position + i`."""
 
     position: int | str
     rows: pa.RecordBatch
@@ -57,7 +57,7 @@ class FileFormat(ABC):
     name: str
     suffixes: tuple[str, ...]
     compressible = False
-    """Files of this format may be compressed as a whole (`.csv.gz`)."""
+    """True if complete files of this format may be compressed (`.csv.gz`)."""
 
     @abstractmethod
     def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
@@ -73,7 +73,7 @@ class FileFormat(ABC):
     ) -> Iterator[Piece]:
         """Yield the rows of a range; all of them are bad if the file's columns do not fit the schema and the policy.
 
-        Raises `BadRecord` if the file as a whole cannot be read.
+        Raises `BadRecord` if the file cannot be read at all.
         """
 
     def read_columns(

@@ -1,4 +1,4 @@
-"""Row groups of Parquet files, and the bounds of their columns: groups without a wanted row are passed over."""
+"""Row groups of Parquet files, and the bounds of their columns: groups without a wanted row are skipped."""
 
 import json
 from collections.abc import Sequence

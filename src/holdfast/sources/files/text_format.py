@@ -1,4 +1,4 @@
-"""The common part of CSV and JSON lines: positions in bytes, blocks of lines, bad records that are put aside.
+"""The common part of CSV and JSON lines: positions in bytes, blocks of lines, separation of bad records.
 
 A compressed file, or a CSV file with `multiline=True`, cannot be divided and is a single read. A block is converted as
 a whole. If its conversion fails, its records are converted in smaller groups until each bad record is found. The

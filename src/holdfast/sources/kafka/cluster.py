@@ -45,7 +45,7 @@ class KafkaCluster:
         return {name for name in found if not name.startswith("__")}
 
     def matching(self, pattern: str) -> set[str]:
-        """Return the names of the topics that match a regular expression as a whole."""
+        """Return the names of the topics that a regular expression matches completely."""
         return {name for name in self.topic_names() if re.fullmatch(pattern, name)}
 
     def topics(self, names: Collection[str]) -> dict[str, TopicFacts]:

@@ -39,7 +39,7 @@ class Messages(NamedTuple):
     """Places of messages whose headers cannot be read, with the reason; their headers are null."""
 
     def without(self, places: Collection[int]) -> "Messages":
-        """Return the messages but for those at some places."""
+        """Return the messages except those at some positions."""
         kept = np.delete(np.arange(len(self.offsets)), list(places))
         keys, values, headers = (
             None if part is None else part.take(pa.array(kept)) for part in (self.keys, self.values, self.headers)
@@ -54,7 +54,7 @@ class PartitionReader(Protocol):
     def read(self, topic: str, partition: int, start: int, stop: int, wanted: Wanted) -> Iterator[Messages]:
         """Yield the messages with offsets in `[start, stop)`. All were there when the read was planned.
 
-        Offsets without a message (markers of transactions, aborted or compacted messages) are passed over.
+        Offsets without a message (markers of transactions, aborted or compacted messages) are skipped.
 
         Raises
         ------
@@ -71,7 +71,7 @@ class PartitionReader(Protocol):
 def read_headers(
     messages: Iterable[Any], headers: Callable[[Any], list[dict[str, Any]] | None]
 ) -> tuple[pa.Array, dict[int, str]]:
-    """Return the headers of messages as an array, and the reasons by place where they cannot be read."""
+    """Return the headers of messages as an array, and by position the reasons why headers cannot be read."""
     rows: list[list[dict[str, Any]] | None] = []
     bad: dict[int, str] = {}
     for place, message in enumerate(messages):

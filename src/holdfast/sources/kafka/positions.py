@@ -3,7 +3,7 @@
     topic/partition -> next offset          the position of a split
     topic           -> id of the topic      a topic that was deleted and created again has another id
     topic:epochs    -> "0,3,,3"             the epoch of each partition's leader when the positions were reached, in the
-                                            order of the partitions; nothing where the broker does not tell it
+                                            order of the partitions; empty if the broker does not report it
 
 Kafka allows neither a slash nor a colon in the name of a topic.
 """

@@ -45,7 +45,7 @@ NO_MESSAGES: Addresses = np.empty(0, np.uint64)
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Load librdkafka from the client's package; None where the package does not carry it, or lacks a function."""
+    """Load librdkafka from the client's package; None if the package does not contain it, or lacks a function."""
     package = Path(client_package().__file__).parent
     paths = sorted(package.with_name("confluent_kafka.libs").glob("librdkafka*.so*"))
     if len(paths) != 1:
@@ -105,9 +105,9 @@ class OpenPartition:
     stop: int = -1
     """Offset at which the read under way ends."""
     passes_lost: bool = False
-    """True if the read under way goes on where messages are gone."""
+    """True if the current read continues after messages that are gone."""
     begun_again: bool = False
-    """True if its position was tried a second time, or messages were skipped; the next read opens it anew."""
+    """True if its position was tried a second time, or messages were skipped; the next read opens it again."""
     tries: int = 0
     """Number of errors about a position since messages were last skipped."""
     left: Addresses = field(default_factory=lambda: NO_MESSAGES)
@@ -164,7 +164,7 @@ class QueueReader(PartitionReader):
         return client
 
     def _opened(self, topic: str, partition: int, start: int) -> OpenPartition:
-        """Return the partition at this position: still open after the last read, or opened anew."""
+        """Return the partition at this position: still open after the last read, or opened again."""
         key = (topic, partition)
         opened = self._open.pop(key, None)
         if opened is not None and opened.position != start:

@@ -108,7 +108,7 @@ class Catalog:
                 )
 
     def check_slot(self, slot: str, state: SlotState) -> None:
-        """Raise `JobRefused` if a slot cannot be read, whoever reads it at the moment."""
+        """Raise `JobRefused` if a slot cannot be read, even if no other program reads it at the moment."""
         if not state.plugin:
             self._refuse(f"slot {slot!r} is a physical slot, for a standby server: give another slot")
         if state.plugin != "pgoutput":

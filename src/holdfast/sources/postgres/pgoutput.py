@@ -56,7 +56,7 @@ class Relation:
 
 
 def relation(payload: bytes) -> Relation:
-    """Decode a Relation message. Its columns have `key` set where they belong to the replica identity."""
+    """Decode a Relation message. Its columns have `key` set if they belong to the replica identity."""
     oid = int.from_bytes(payload[1:5], "big")
     schema, _, rest = payload[5:].partition(b"\0")
     table, _, rest = rest.partition(b"\0")
@@ -221,7 +221,7 @@ def _moved(
 
 
 def values(data: ByteArray, tuples: Ints, columns: int) -> tuple[Ints, Ints]:
-    """Return where the values of tuples lie and how long they are, each as (columns, tuples)."""
+    """Return the offsets and lengths of the values of tuples, each as (columns, tuples)."""
     starts, lengths = np.zeros((columns, len(tuples)), np.int64), np.zeros((columns, len(tuples)), np.int64)
     tuple_values(data, tuples, starts, lengths)
     return starts, lengths

@@ -149,7 +149,7 @@ class Server:
             ) from None
 
     def query(self, sql: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement in a connection of its own and return its rows.
+        """Run a statement in a separate connection and return its rows.
 
         With parameters, a literal percent sign in the statement is written twice.
         """

@@ -1,4 +1,4 @@
-"""Writing segments: from decoded rows to stored, chained objects. The reader's thread alone uses it."""
+"""Writing segments: from decoded rows to stored, chained objects. Only the reader's thread uses it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -112,7 +112,7 @@ class Segment(Generic[H]):
 
 
 def encode_segment(head: SegmentHead, tables: Mapping[str, pa.Table]) -> bytes:
-    """Build a segment's bytes; `head` has only the parts that lie in objects of their own."""
+    """Build a segment's bytes; `head` has only the parts that are stored in objects of their own."""
     body, parts, offset = [], dict(head.parts), 0
     for table, rows in tables.items():
         sink = pa.BufferOutputStream()

@@ -65,7 +65,7 @@ class Spool(Generic[H]):
         """End of the last batch that was planned."""
 
     def reset(self, first: int, segments: list[Segment[H]]) -> None:
-        """Begin anew with these segments, of which the first has that number."""
+        """Start again with these segments, the first of which has that number."""
         with self._lock:
             self._first, self._segments = first, list(segments)
 

@@ -61,7 +61,7 @@ class ListOfKey:
         self._stored_bytes = element_bytes * len(elements)
 
     def replace(self, elements: list[Any]) -> None:
-        """Put other elements in the place of all elements so far."""
+        """Replace all elements by others."""
         self.replaced, self.added = elements, []
         self._measured = self._measured_bytes = 0
 

@@ -76,7 +76,7 @@ class _EntryCells(ABC, Generic[OfKey]):
         self._loaded: list[int] = []
         self._places: dict[int, int] = {}
         self._whole = 0
-        """Number of keys that were read as a whole in this batch."""
+        """Number of keys whose entries were all read in this batch."""
 
     def current(self) -> OfKey:
         """Return the batch's changes of the current key's list or map."""

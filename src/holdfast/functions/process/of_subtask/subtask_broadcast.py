@@ -69,7 +69,7 @@ class BroadcastEntries(BroadcastState):
             self._take(rows)
 
     def _follow_table(self) -> None:
-        """Forget the views if a batch was undone, or if rows were put anew."""
+        """Forget the views if a batch was undone, or if rows were written again."""
         commits = self.table.commits
         if commits is None or commits not in self._seen_at:
             self._entries = None

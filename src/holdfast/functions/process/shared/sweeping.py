@@ -1,11 +1,11 @@
-"""Removal of expired values, also of keys that never come again.
+"""Removal of expired values, also of keys that do not occur again.
 
     each batch, after its rows: a few rows of each table with a time to live ──► expired values are deleted
     a round over a table takes a quarter of the time to live (`SweepPace`); the first round is made at once
 
 A removal is a change of the batch like any other: logged, undone with it, rewound past a checkpoint with it. A value
 that has expired by the batch's planned time is invisible already, so results never depend on the progress of a round,
-and a round simply begins anew after a restart. If no rows come, the planner learns from `Timers` when to start a batch
+and a round simply starts again after a restart. If no rows come, the planner learns from `Timers` when to start a batch
 for the removal.
 """
 
@@ -35,7 +35,7 @@ ROWS_LEAST = 1024
 ROWS_MAX = 65_536
 """Rows of a table that a batch looks at, at most. A higher value removes sooner, and makes batches longer."""
 IDLE_US_LEAST = 1_000_000
-"""Least microseconds between two batches that are started for removal alone."""
+"""Least microseconds between two batches that are started only for removal."""
 
 StoredCells = Mapping[str, tuple[AnyArray, BoolArray]]
 
