@@ -122,7 +122,8 @@ class Member:
 
     def __init__(self, number: int, store: SlowStore, control: Control, rows: pa.RecordBatch) -> None:
         deployment = Deployment(JOB, 1, 1, number, number, b"", 1, [])
-        self._uploader = Uploader(store, 1, Incarnation(number), gathered_bytes_max=DEFAULTS.gathered_bytes_max)
+        bounds = {"gathered_bytes_max": DEFAULTS.gathered_bytes_max, "awaited_bytes_max": DEFAULTS.object_bytes_max}
+        self._uploader = Uploader(store, 1, Incarnation(number), **bounds)
         self._log = ChangelogWriter(LogId("benchmark", str(number), 0, 1), self._uploader, merge_changes)
         self._work = CheckpointWork(deployment, self._uploader, control, Answers())
         self._rows = rows

@@ -3,6 +3,7 @@
     manifests/…/tm-…                                        a complete object
     gathered/…@<offset>+<length>=tm-<task manager>          a TaskManager's manifest in a gathered object
     gathered/…@<offset>+<length>=sink-<sink>                a sink's committables in a gathered object
+    dstl/…@<offset>+<length>=<checkpoint>/tm-<task manager> a TaskManager's manifest behind its logs
 
 This module imports no other, so that pure rules can find the object that a reference needs. `storage.names` builds and
 parses references.

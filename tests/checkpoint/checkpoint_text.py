@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.availability import Refusal
 from holdfast.checkpoint import events as ev
+from holdfast.checkpoint.ahead import StoreAhead
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.holding import HoldNewest, LetGo, SavepointRequested
@@ -160,6 +161,9 @@ def show(command: ev.Command) -> str:
             for sink, staged in command.committables.items():
                 parts.append(f"new {sink}={b','.join(staged).decode()}")
             return " ".join(parts)
+        case StoreAhead():
+            new = [f"new {sink}={b','.join(staged).decode()}" for sink, staged in command.committables.items()]
+            return " ".join([f"StoreAhead {command.checkpoint_id}", *new])
         case ev.RecordAgain():
             return f"RecordAgain {command.checkpoint_id} number={command.number}"
         case ev.NotifyCompleted():

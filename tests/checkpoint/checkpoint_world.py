@@ -1,7 +1,6 @@
 """A random world around the real coordinator: TaskManagers, store, journal, sinks, failovers, takeovers.
 
-Everything is drawn from a seed. The oracles: the objects that a restart needs exist at every moment; output is
-published exactly once, in order, under a single number; and when all is quiet nothing is left that nobody needs.
+Drawn from a seed. Oracles: what a restart needs is always there; output is published once, in order; nothing is left.
 """
 
 import heapq
@@ -23,6 +22,7 @@ from checkpoint_world_parts import GatheredObjects, Manifest, Record, TaskManage
 
 from holdfast.availability import Refusal
 from holdfast.checkpoint import events as ev
+from holdfast.checkpoint.ahead import StoreAhead
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.gathering import Gather, GatherFailed
@@ -370,8 +370,8 @@ class World:
                 assert command.refusals == self.refusals != (), "named are those who refuse the last boundary"
                 assert command.checkpoint_id not in self.refused | self.needed.keys(), "counted once"
                 self.refused.add(command.checkpoint_id)
-            case ev.CheckOwnership():
-                pass  # there is nobody else
+            case ev.CheckOwnership() | StoreAhead():
+                pass  # there is nobody else, and `StoreAndRecord` wants the same again
             case ev.Resolve():
                 check_answer(self, command)
                 self.requests[command.request_id] = True

@@ -117,6 +117,14 @@ def test_a_manifest_in_a_gathered_object_says_where_the_logs_beside_it_lie():
     assert [(each.object, each.offset) for each in handle.log] == [("dstl/" + PLACE, 16), (gathered, 660)]
 
 
+def test_a_manifest_behind_its_logs_says_where_they_lie_and_is_refused_for_another_checkpoint():
+    own = names.changelog_object(1, 7)
+    [handle] = decode_manifest(names.manifest_behind_logs(own, 900, 50, 4, 2), encode_manifest(travelling())).tables
+    assert [(each.object, each.offset) for each in handle.log] == [("dstl/" + PLACE, 16), (own, 660)]
+    with pytest.raises(CorruptObject, match=own):
+        decode_manifest(names.manifest_behind_logs(own, 900, 50, 5, 2), encode_manifest(travelling()))
+
+
 @pytest.mark.parametrize("place", [(names.gathered_object(1, 5), 900), (names.gathered_object(1, 4), 200)])
 def test_a_manifest_in_another_checkpoints_object_or_with_a_log_before_its_start_is_refused(place):
     name, offset = place

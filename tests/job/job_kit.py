@@ -7,6 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 import holdfast as hf
+from holdfast.cleanup.observation import observe
+from holdfast.references import object_of
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import (
     BadRow,
@@ -32,8 +34,17 @@ def new_storage() -> str:
 
 
 def own_logs(**changelog: Any) -> hf.CheckpointConfig:
-    """Checkpoints that somebody asks for, whose logs each TaskManager stores itself, however small."""
-    return hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(gathered_size_max=0, **changelog))
+    """Checkpoints that somebody asks for, whose logs each TaskManager stores itself, each apart from its manifest."""
+    changelog = {"gathered_size_max": 0, "object_size_max": 200} | changelog
+    return hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(**changelog))
+
+
+def manifests_and_logs(store: ObjectStore) -> tuple[list[str], list[str]]:
+    """Names of the objects that hold manifests of the newest checkpoint, and of other objects of logs."""
+    observed = observe(store)
+    assert observed is not None and observed.taken.base is not None
+    manifests = list(dict.fromkeys(map(object_of, observed.taken.base.manifests)))
+    return manifests, [info.name for info in store.list("dstl/") if info.name not in manifests]
 
 
 def new_job(storage: str | None = None, **settings: Any) -> hf.Job:

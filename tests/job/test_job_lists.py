@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from job_kit import Feed, new_job, new_storage, own_logs, store_of
+from job_kit import Feed, manifests_and_logs, new_job, new_storage, own_logs, store_of
 
 import holdfast as hf
 from holdfast import failpoints
@@ -231,9 +231,9 @@ def test_a_list_whose_object_is_damaged_is_refused_by_name(jobs):
     broken: dict[str, bytes] = {}
 
     def damaged(store: Any) -> Any:
-        for name in store.list("dstl/"):
-            broken[name.name] = store.get(name.name)
-            store.put(name.name, broken[name.name][:-7] + b"damaged")
+        for name in manifests_and_logs(store)[1]:
+            broken[name] = store.get(name)
+            store.put(name, broken[name][:-7] + b"damaged")
         return store
 
     with pytest.raises((QueryFailed, CorruptObject), match="lists"):

@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from job_kit import own_logs
+from job_kit import manifests_and_logs, own_logs
 
 import holdfast as hf
+from holdfast.storage.store import open_store
 from holdfast.testing import run
 
 ADVICE = r"deleted, or not copied, from outside\. Restore it from a backup .*holdfast verify.*start_from=…\)"
@@ -47,17 +48,21 @@ def begin(folder: Path, keyed: bool) -> None:
     ("deleted", "keyed", "error", "named", "instead"),
     [
         ("sources", True, hf.ObjectNotFound, r"source 'files' cannot go on.*'sources/", r"drop_state=\['files'\]"),
-        ("gathered", True, hf.ObjectNotFound, r"1 of the 1 manifests.*gathered/", ""),
+        ("manifests", True, hf.ObjectNotFound, r"1 of the 1 manifests.*dstl/", ""),
         ("gathered", False, hf.HoldfastError, r"sink 'out' has yet.*gathered/", r"drop_state=\['out'\]"),
-        ("dstl", True, hf.ObjectNotFound, r"operator 'counts', subtask 0.*'dstl/", r"drop_state=\['counts'\]"),
+        ("logs", True, hf.ObjectNotFound, r"operator 'counts', subtask 0.*'dstl/", r"drop_state=\['counts'\]"),
     ],
 )
 def test_a_lost_object_is_named_with_its_use_and_the_ways_out(tmp_path, deleted, keyed, error, named, instead):
     begin(tmp_path, keyed)
-    shutil.rmtree(tmp_path / "storage" / deleted)
+    if deleted in ("manifests", "logs"):
+        store = open_store(f"file://{tmp_path}/storage")
+        store.delete(manifests_and_logs(store)[deleted == "logs"])
+    else:
+        shutil.rmtree(tmp_path / "storage" / deleted)
     with pytest.raises(error, match=named) as caught:
         run(made(tmp_path, hf.MemorySink(name="out"), keyed=keyed))
-    caught.match("Restore the object from a backup" if deleted == "dstl" else ADVICE)
+    caught.match("Restore the object from a backup" if deleted == "logs" else ADVICE)
     caught.match(instead)
 
 

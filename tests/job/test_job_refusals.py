@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from job_kit import Feed, new_job, new_storage, newest, own_logs, pairs, script, store_of, tuples
+from job_kit import Feed, manifests_and_logs, new_job, new_storage, newest, own_logs, pairs, script, store_of, tuples
 
 import holdfast as hf
 from holdfast.settings import MEMORY_BYTES_MIN
@@ -480,7 +480,7 @@ def test_a_damaged_or_missing_object_of_a_table_names_who_needs_it_and_what_to_d
         return job
 
     run(counting())
-    [name, *_] = [info.name for info in store.list("dstl/")]
+    [name, *_] = manifests_and_logs(store)[1]
     if damage == "missing":
         store.delete([name])
     else:

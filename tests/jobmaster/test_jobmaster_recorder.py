@@ -8,9 +8,12 @@ import pytest
 import holdfast as hf
 from holdfast.changelog_config import RetryPolicy
 from holdfast.checkpoint import events
+from holdfast.checkpoint.ahead import StoreAhead
 from holdfast.clock import ManualClock
 from holdfast.errors import Fenced
+from holdfast.ids import CheckpointId, Incarnation
 from holdfast.jobmaster.checkpoints import recorder as module
+from holdfast.jobmaster.checkpoints.gathered import CarriedPart
 from holdfast.jobmaster.checkpoints.outages import Outages
 from holdfast.jobmaster.checkpoints.recorder import LOOK_AT_JOURNAL_S, Recorder
 from holdfast.journal.fence import take_over
@@ -107,3 +110,18 @@ def test_a_driver_at_rest_ends_when_a_second_driver_has_taken_over(monkeypatch: 
         until(lambda: not first.isActive)
         assert "another JobMaster wrote" in str(first.exception())
         assert second.isActive
+
+
+def test_objects_stored_ahead_of_a_checkpoint_that_is_given_up_have_no_owner() -> None:
+    store = fresh_store()
+    driver = Driver(store)
+    ahead = StoreAhead(CheckpointId(3), events.Position(1, {}), {}, ((0, Incarnation(1)),))
+    driver.recorder.store_ahead(ahead, {0: CarriedPart(b"manifest", 0)})
+    driver.recorder.drop_ahead(CheckpointId(2))
+    until(lambda: store.list("gathered/"))
+    assert not driver.posted, "that was another checkpoint"
+    driver.recorder.drop_ahead(CheckpointId(3))
+    until(lambda: driver.posted)
+    assert driver.posted == [events.ObjectsFound(frozenset(info.name for info in store.list("gathered/")))]
+    driver.recorder.drop_ahead(CheckpointId(3))
+    assert len(driver.posted) == 1

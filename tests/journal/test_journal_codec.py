@@ -75,33 +75,37 @@ WITH_GATHERED = msgspec.structs.replace(
     manifests=[*CHECKPOINT.manifests, names.manifest_part(GATHERED, 16, 300, 1)],
     groups=CHECKPOINT.groups | {"delta=2": [GroupRef(18, names.committables_part(GATHERED, 316, 40, "delta=2"))]},
 )
+OWN = "dstl/000000000017/000000000004/" + "2" * 32
+WITH_OWN = msgspec.structs.replace(
+    WITH_GATHERED, manifests=[*WITH_GATHERED.manifests, names.manifest_behind_logs(OWN, 70_000, 300, 3, 2)]
+)
 COMMITTABLES = codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how", 5, JOB, 17, 3)
 SAVEPOINT = codec.StoredSavepoint(
     id="0f" * 16,
     job=codec.StoredJob("0123456789abcdef" * 2, 1, 128),
     storage="s3://bucket/job",
     number=18,
-    record=WITH_GATHERED,
+    record=WITH_OWN,
     objects=[CopiedObject("manifests/000000000017/000000000003/tm-000000000000", 1234, 0xCAFE)],
 )
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
     "begun-1.bin": (codec.encode_begun(codec.StoredBegun(2)), codec.decode_begun),
-    "takeover-11.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
-    "checkpoint-11.bin": (codec.encode_record(WITH_GATHERED), codec.decode_record),
+    "takeover-12.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
+    "checkpoint-12.bin": (codec.encode_record(WITH_OWN), codec.decode_record),
     "committables-3.bin": (
         codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how", 5, JOB, 17, 3),
         codec.decode_committables,
     ),
-    "savepoint-6.bin": (codec.encode_savepoint(SAVEPOINT), codec.decode_savepoint),
+    "savepoint-7.bin": (codec.encode_savepoint(SAVEPOINT), codec.decode_savepoint),
 }
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
     "begun-1.bin": codec.StoredBegun(2),
-    "takeover-11.bin": TAKEOVER,
-    "checkpoint-11.bin": WITH_GATHERED,
+    "takeover-12.bin": TAKEOVER,
+    "checkpoint-12.bin": WITH_OWN,
     "committables-3.bin": COMMITTABLES,
-    "savepoint-6.bin": SAVEPOINT,
+    "savepoint-7.bin": SAVEPOINT,
 }
 WITH_CLOCK = msgspec.structs.replace(CHECKPOINT, kept={}, losses=[], older_manifests=[])
 WITH_PARTS = msgspec.structs.replace(WITH_CLOCK, job=None, origins=[], number=None, clock=None)
@@ -111,10 +115,12 @@ OLDER = {
     "takeover-8.bin": (Takeover(17, TAKEOVER.nonce), codec.decode_record),
     "takeover-9.bin": (TAKEOVER, codec.decode_record),
     "takeover-10.bin": (TAKEOVER, codec.decode_record),
+    "takeover-11.bin": (TAKEOVER, codec.decode_record),
     "checkpoint-7.bin": (PLAIN, codec.decode_record),
     "checkpoint-8.bin": (WITH_PARTS, codec.decode_record),
     "checkpoint-9.bin": (WITH_CLOCK, codec.decode_record),
     "checkpoint-10.bin": (CHECKPOINT, codec.decode_record),
+    "checkpoint-11.bin": (WITH_GATHERED, codec.decode_record),
     "committables-2.bin": (
         codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
         codec.decode_committables,
@@ -123,6 +129,7 @@ OLDER = {
     "savepoint-3.bin": (msgspec.structs.replace(SAVEPOINT, record=WITH_PARTS), codec.decode_savepoint),
     "savepoint-4.bin": (msgspec.structs.replace(SAVEPOINT, record=WITH_CLOCK), codec.decode_savepoint),
     "savepoint-5.bin": (msgspec.structs.replace(SAVEPOINT, record=CHECKPOINT), codec.decode_savepoint),
+    "savepoint-6.bin": (msgspec.structs.replace(SAVEPOINT, record=WITH_GATHERED), codec.decode_savepoint),
 }
 """Objects of older versions, which said less of what they are."""
 

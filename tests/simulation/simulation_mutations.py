@@ -44,6 +44,7 @@ from holdfast.sinks.base import PublishContext
 from holdfast.state.table import StateTable
 from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.ownership import Ownership
+from holdfast.uploads.uploader import LOGS, Uploader
 from holdfast.watermarks import Watermarks
 
 Mutation = Callable[[], AbstractContextManager[Any]]
@@ -386,7 +387,17 @@ def _lets_go_of_parts_that_logs_do_not_know() -> AbstractContextManager[Any]:
     return mock.patch.object(ObjectRegistry, "hold_part", lambda *_: None)
 
 
+def _acknowledges_parts_that_are_on_their_way() -> AbstractContextManager[Any]:
+    def put_part(self: Uploader, data: bytes) -> str:
+        name = self._new_log_object()
+        self._scheduler.submit(LOGS, lambda: self._store.put(name, data))
+        return name
+
+    return mock.patch.object(Uploader, "put_part", put_part)
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "a part is acknowledged while it is on its way": _acknowledges_parts_that_are_on_their_way,
     "an object goes before the logs in it know where they lie": _lets_go_of_parts_that_logs_do_not_know,
     "reports about a level that was left count for the next": _lets_senders_go_on,
     "replicas of broadcast state do not go back": _leaves_replicas_as_they_are,

@@ -196,7 +196,7 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_one_completes
     held, opened = threading.Event(), threading.Event()
 
     def hold(operation: str, name: str) -> float:
-        if operation == "put" and name.startswith("gathered/") and not held.is_set():
+        if operation == "put" and name.startswith("dstl/") and not held.is_set():
             held.set()
             assert opened.wait(PATIENCE_S), "held for too long"
         return 0.0

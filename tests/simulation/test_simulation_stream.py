@@ -142,7 +142,7 @@ def test_a_second_checkpoint_goes_on_beside_one_that_is_held_up(store: ObjectSto
     held: list[str] = []
 
     def hold(operation: str, name: str) -> float:
-        if operation == "put" and name.startswith("gathered/") and (not held or name in held):
+        if operation == "put" and name.startswith("dstl/") and (not held or name in held):
             held.append(name)
             first.pass_through()
         return 0.0

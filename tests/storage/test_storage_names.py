@@ -53,6 +53,18 @@ def test_a_part_of_a_gathered_object_has_a_reference_that_says_what_it_stands_fo
         assert names.part(wrong) is None, wrong
 
 
+def test_a_manifest_behind_its_logs_has_a_reference_that_says_its_checkpoint() -> None:
+    name = names.changelog_object(3, 7)
+    manifest = names.manifest_behind_logs(name, 16, 300, 4, 5)
+    assert names.part(manifest) == names.GatheredPart(name, 16, 300, names.ManifestName(3, 4, 5))
+    assert (object_of(manifest), names.parse(manifest)) == (name, None)
+    assert names.meaning(manifest) == names.meaning(names.manifest(3, 4, 5))
+    sink = names.committables_part(name, 16, 300, "s").replace("=", f"={4:012d}/")
+    in_gathered = manifest.replace(name, names.gathered_object(3, 4))
+    for wrong in (sink, in_gathered, names.manifest_part(name, 16, 300, 5), manifest.replace("dstl/", "shared/")):
+        assert names.part(wrong) is None, wrong
+
+
 def test_objects_of_an_epoch_say_so() -> None:
     of_epoch = [
         names.gathered_object(6, 1),

@@ -165,7 +165,7 @@ def test_a_manifest_whose_put_was_not_answered_is_no_longer_there_when_its_cut_w
     failpoints.arm("taskmanager.cut.manifest", "raise:StorageError@1")
     world.task_manager.cut(1, 1, 0)
     until(lambda: bool(world.job_master.declines))
-    until(lambda: not world.store.list("gathered/"))
+    until(lambda: not world.store.list("dstl/"))
 
 
 def test_what_was_acknowledged_before_a_new_deployment_is_repeated_until_it_is_answered(tmp_path):

@@ -82,13 +82,23 @@ def test_forgotten_objects_leave_nothing_and_those_of_the_store_are_for_the_call
     carried.completed(1, manifest(100))
 
 
-def test_logs_that_their_process_stores_with_the_manifest_have_their_place_once_the_checkpoint_is_completed() -> None:
+def test_logs_that_their_process_stores_with_the_manifest_have_their_place_at_once() -> None:
     carried = Carried(100)
     name = added(carried, b"log")
     carried.compose(1, [name])
-    carried.stored(1, manifest(100))
-    assert carried.compose(2, [name]).log == b"log", "the checkpoint may be given up, and its object go"
-    assert carried.in_store([name]) == []
-    [placed] = carried.completed(1)
-    assert (placed.object, placed.offset, placed.data) == (GATHERED, 97, b"log")
-    assert carried.compose(3, [name]).log == b""
+    own = names.changelog_object(1, 2)
+    carried.stored(1, names.manifest_behind_logs(own, 100, 50, 1, 0))
+    composed = carried.compose(2, [name])
+    assert (composed.log, composed.places) == (b"", {name: (own, 97)})
+    assert carried.in_store([name]) == [own]
+
+
+def test_only_objects_that_a_manifest_is_to_follow_may_be_larger_than_an_acknowledgement_takes_along() -> None:
+    carried = Carried(10, awaited_bytes_max=100)
+    assert carried.add(bytes(50)) is None
+    name = carried.add(bytes(50), awaited=True)
+    assert name is not None
+    assert carried.add(bytes(51), awaited=True) is None, "no more is kept than is stored together"
+    assert carried.add(bytes(5)) is None
+    carried.forget([name])
+    assert carried.add(bytes(5)) is not None

@@ -90,7 +90,7 @@ def test_in_manual_time_nothing_runs_until_time_is_let_pass_and_then_in_order():
     assert ran == []
     scheduler.result(slow)
     assert (ran, scheduler.monotonic()) == (["fast", "timer", "slow"], 2.0)
-    with pytest.raises(RuntimeError, match="nothing is left"):
+    with pytest.raises(RuntimeError, match="no call is left"):
         scheduler.run_until(lambda: False)
 
 

@@ -328,12 +328,13 @@ class Coordinator:
     # --- commands that follow an event --------------------------------------------------------------------------------
 
     def _makes_more_possible(self, event: ev.Event) -> bool:
-        """False for an acknowledgement that frees no object, while the checkpoint still waits for other
-        TaskManagers."""
+        """False for an acknowledgement that frees no object, while the checkpoint still waits for other TaskManagers
+        and has nothing to store."""
         if not isinstance(event, ev.Acknowledged) or self._shared.commands or self._shared.registry.has_deletable:
             return True
         pending = self._shared.pending.get(event.checkpoint_id)
-        return pending is None or pending.state is not PendingState.COLLECTING
+        waits = pending is not None and pending.state is PendingState.COLLECTING
+        return pending is None or not waits or self._recording.may_go_ahead(pending)
 
     def _advance(self) -> None:
         """Add every command that has become possible, in the order that `events.py` gives."""
@@ -353,6 +354,7 @@ class Coordinator:
             self._recording.serve_hold_requests()
             self._recording.record()
         if self._recording.quiet:
+            self._recording.store_ahead()
             self._recording.serve_settings()
         if self._recording.quiet:
             self._recording.delete()

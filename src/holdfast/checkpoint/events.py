@@ -14,7 +14,7 @@ of the command before it, unless a line below says so (if order matters for safe
  3. Publish                at most 1 at a time for each sink, in order of numbers
  4. Cut, NotifyRefused     everybody has committed the batch that a Cut names; NotifyRefused: nothing was cut
  5. StoreAndRecord,        at most 1 unanswered at a time; until its answer, no 2, 5, 6, 7 is given
-    RecordAgain
+    RecordAgain, StoreAhead
  6. Discard                groups that are published and that no record names any more
  7. DeleteObjects          only names that no record, pending checkpoint, unpublished group and live log holds
  8. Gather                 at most 1 unanswered for each sink
@@ -34,14 +34,14 @@ Which event answers which command
     AskFailover      FailoverBegan, later TaskManagersChanged
     RestoreFrom      TaskManagersChanged, once everything is deployed again
 
-Every event may also come late, twice or unasked; none of these raises. Only mistakes of the JobMaster raise: see
-`Coordinator.handle`.
+Every event may also come late, twice or unasked, and raises nothing; only mistakes of the JobMaster do (`handle`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.availability import Refusal
+from holdfast.checkpoint.ahead import StoreAhead
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.gathering import Gather, GatherEvent
 from holdfast.checkpoint.gathering import PausePlanning as PausePlanning
@@ -314,8 +314,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class NotifyCompleted:
-    """Tell all TaskManagers, and sources (`position`), that the checkpoint was recorded. `parts`: see
-    `RecordWritten`."""
+    """Tell all TaskManagers, and sources, that the checkpoint was recorded. `parts`: see `RecordWritten`."""
 
     checkpoint_id: CheckpointId
     number: JournalNumber
@@ -490,6 +489,7 @@ Command = (
     | ExpireRecords
     | Publish
     | Cut
+    | StoreAhead
     | StoreAndRecord
     | RecordAgain
     | Discard

@@ -6,7 +6,7 @@
 Does not own: the objects they name (`registry.py`), the count of failures (`failures.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -37,6 +37,8 @@ class PendingCheckpoint:
     absence: TaskManagersMissing | None = None
     """The TaskManagers that were missing at the cut."""
     sent: bool = False
+    is_ahead: bool = False
+    """True once its other objects were ordered while large parts were being stored."""
 
     @property
     def state(self) -> PendingState:
@@ -47,6 +49,17 @@ class PendingCheckpoint:
     def missing(self) -> list[int]:
         """TaskManagers that have not acknowledged, in order."""
         return sorted(self.expected.keys() - self.parts.keys())
+
+    def may_go_ahead(self, storing: Set[int]) -> bool:
+        """Return whether it waits for TaskManagers, and only for those that are `storing` their parts themselves."""
+        missing = self.missing()
+        return bool(missing) and not self.is_ahead and storing >= set(missing)
+
+    def carried(self) -> tuple[tuple[int, Incarnation], ...]:
+        """TaskManagers whose parts came with their acknowledgements, in order."""
+        return tuple(
+            (each, self.parts[each].incarnation) for each in sorted(self.parts) if not self.parts[each].manifest
+        )
 
     def expects(self, task_manager: int, incarnation: Incarnation) -> bool:
         """True if that incarnation's answer counts, and is still open."""

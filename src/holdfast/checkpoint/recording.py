@@ -1,5 +1,6 @@
 """Records: their content, the meaning of the journal's answers, and the deletions that a new record allows.
 
+    only large parts missing ──StoreAhead──► being stored
     acknowledged by all ──StoreAndRecord──► sent ──RecordWritten──► completed
                                              └──RecordFailed──► aborted
     newest record ──RecordAgain──► sent ──RecordWritten──► the same checkpoint under a new number: before the job ends,
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.checkpoint import events as ev
+from holdfast.checkpoint.ahead import StoreAhead
 from holdfast.checkpoint.coordination import Coordination, CoordinatorPhase
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.pending import PendingCheckpoint
@@ -35,6 +37,8 @@ class Recording:
         self.kept = kept
         self.kept_recorded: Mapping[str, SettingValue] = {}
         """Updates that the newest record holds."""
+        self._storing: frozenset[int] = frozenset()
+        """TaskManagers that stored their parts in the newest record themselves."""
         self.sent: ev.StoreAndRecord | None = None
         self.again: ev.RecordAgain | None = None
 
@@ -52,9 +56,6 @@ class Recording:
             return
         pending.sent = True
         count, since_s = self._shared.config.retention(self._shared.job_s)
-        finishing: dict[str, list[bytes]] = {
-            sink: [] for sink in self._shared.finishing.due(pending.position.finishing)
-        }
         older = {} if pending.absence is None else self._shared.parts.of(pending.absence.missing)
         parts = pending.parts = pending.parts | older
         for part in older.values():
@@ -66,15 +67,35 @@ class Recording:
             pending.position,
             [parts[task_manager].manifest for task_manager in sorted(parts)],
             self._shared.publication.unpublished(),
-            finishing | self._shared.ledger.committables(pending.batch),
+            self._committables(pending),
             self._shared.config,
             tuple(self._shared.records.retained(count - 1, since_s)),
             self.kept,
             pending.absence,
             tuple(part.manifest for part in older.values()),
-            tuple((each, parts[each].incarnation) for each in sorted(parts) if not parts[each].manifest),
+            pending.carried(),
         )
         self._shared.commands.append(self.sent)
+
+    def may_go_ahead(self, pending: PendingCheckpoint) -> bool:
+        """Return whether the checkpoint waits only for parts that their TaskManagers store themselves."""
+        return pending.may_go_ahead(self._storing)
+
+    def store_ahead(self) -> None:
+        """Have committables and parts that came along stored while other TaskManagers store large parts."""
+        pending = next((each for each in reversed(list(self._shared.pending)) if self.may_go_ahead(each)), None)
+        if pending is None:
+            return
+        pending.is_ahead = True
+        committables, parts = self._committables(pending), pending.carried()
+        if committables or parts:
+            self._shared.commands.append(StoreAhead(pending.checkpoint_id, pending.position, committables, parts))
+
+    def _committables(self, pending: PendingCheckpoint) -> dict[str, list[bytes]]:
+        finishing: dict[str, list[bytes]] = {
+            sink: [] for sink in self._shared.finishing.due(pending.position.finishing)
+        }
+        return finishing | self._shared.ledger.committables(pending.batch)
 
     def serve_close_requests(self) -> None:
         """Record the newest checkpoint again if all groups of its record are published, or if the record lacks kept
@@ -142,6 +163,7 @@ class Recording:
         self.kept_recorded = sent.kept
         self._shared.pending.remove(pending.checkpoint_id)
         self._register_record(event, sent)
+        self._storing = frozenset(pending.parts.keys() - event.parts.keys())
         self._place_parts(pending, event)
         self._shared.parts.recorded(pending.parts)
         self._shared.ledger.record(pending.batch)
@@ -172,11 +194,6 @@ class Recording:
             if self._shared.live.get(task_manager) == part.incarnation:
                 self._shared.registry.hold_part(log, pending.checkpoint_id, name)
             self._shared.registry.acknowledge([name])
-        for task_manager, part in pending.parts.items():
-            is_new = part.batch == pending.batch and self._shared.live.get(task_manager) == part.incarnation
-            name = object_of(part.manifest)
-            if is_new and task_manager not in event.parts and name != part.manifest:
-                self._shared.registry.hold_part(LogHolder(task_manager, part.incarnation), pending.checkpoint_id, name)
 
     def _register_record(self, event: ev.RecordWritten, sent: ev.StoreAndRecord) -> None:
         """Hand the objects of the pending checkpoint over to its record, which holds its groups too."""

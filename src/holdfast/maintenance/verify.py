@@ -102,7 +102,7 @@ class _Verification:
         for name, copy in self._copies.items():
             if name in self._checks:
                 self._wanted([copy_check(next(iter(self._checks[name].values())).kind, copy)])
-            elif isinstance(names.parse(name), names.GatheredName):
+            elif isinstance(names.parse(name), names.GatheredName | names.ChangelogName):
                 self._wanted([copy_check(kinds.CHANGELOG, copy)])
         self._read_objects()
         return self._finished()

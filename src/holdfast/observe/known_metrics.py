@@ -136,9 +136,8 @@ OF_TASK_MANAGERS = (
     KnownMetric(
         "curedUploadErrors", "counter", "holdfast_cured_upload_errors_total", "Failed attempts at objects stored later"
     ),
-    *_of_lane("", "objects of logs"),
+    *_of_lane("", "objects of logs and manifests"),
     *_of_lane("materialization", "objects of materialized tables"),
-    *_of_lane("manifest", "manifests that are too large to travel"),
     *_of_lane("gathered", "gathered objects of checkpoints"),
     *_of_lane("committables", "objects of committables alone"),
     *_of_lane("record", "records of checkpoints"),

@@ -6,7 +6,7 @@
     gathered/<epoch>/<checkpoint>/<uuid>             small logs, manifests and committables of a checkpoint
     manifests/<epoch>/<checkpoint>/tm-<tm>           a TaskManager's part of a checkpoint; of earlier versions
     manifests/<epoch>/<checkpoint>/sink-<sink>       a checkpoint's committables of a sink; of earlier versions
-    dstl/<epoch>/<incarnation>/<uuid>                changelog objects
+    dstl/<epoch>/<incarnation>/<uuid>                changelog objects, some with a manifest at their end
     shared/<epoch>/<incarnation>/<uuid>              materialized files
     sources/<epoch>/<uuid>                           discovery chunks
     segments/<epoch>/<source>/<n>-<uuid>             changes that a source stored; clean-up leaves them to the source
@@ -23,8 +23,8 @@
 
 Numbers are padded to `DIGITS`, so that names sort in the order of the numbers. Names that users chose (sinks) are
 escaped: every byte outside `A-Z a-z 0-9 - _ .` becomes `=xx`. `parse` is strict: it returns None for an unknown name,
-and callers do not touch that object. A part of a gathered object has a reference (`holdfast.references`), which `part`
-parses.
+and callers do not touch that object. A part of a gathered object, and a manifest in a changelog object, have a
+reference (`holdfast.references`), which `part` parses.
 """
 
 import re
@@ -118,7 +118,8 @@ class CommittablesName(NamedTuple):
 
 
 class GatheredPart(NamedTuple):
-    """A reference to a part of a gathered object: its range, and the name of the object that it replaces."""
+    """A reference to a part of a gathered or changelog object: its range, and the name of the object that it
+    replaces."""
 
     object: str
     offset: int
@@ -237,6 +238,11 @@ def gathered_object(epoch: Epoch, checkpoint: int) -> str:
 def manifest_part(name: str, offset: int, length: int, task_manager: int) -> str:
     """Return the reference to a TaskManager's manifest in a gathered object."""
     return f"{name}{RANGE}{offset}{LENGTH}{length}{MEANING}tm-{_number(task_manager)}"
+
+
+def manifest_behind_logs(name: str, offset: int, length: int, checkpoint: int, task_manager: int) -> str:
+    """Return the reference to a TaskManager's manifest in a changelog object, whose name says no checkpoint."""
+    return f"{name}{RANGE}{offset}{LENGTH}{length}{MEANING}{_number(checkpoint)}/tm-{_number(task_manager)}"
 
 
 def committables_part(name: str, offset: int, length: int, sink: str) -> str:
@@ -368,13 +374,15 @@ def parse(name: str) -> Name | None:
 
 
 def part(reference: str) -> GatheredPart | None:
-    """Parse the reference to a part of a gathered object; None for anything else."""
+    """Parse the reference to a part of a gathered object, or to a manifest in a changelog object; None for anything
+    else."""
     found = _PART.fullmatch(reference)
-    gathered = parse(found["object"]) if found is not None else None
-    if found is None or not isinstance(gathered, GatheredName):
+    whole = parse(found["object"]) if found is not None else None
+    if found is None or not isinstance(whole, GatheredName | ChangelogName):
         return None
-    stands_for = parse(f"{MANIFESTS}{_number(gathered.epoch)}/{_number(gathered.checkpoint)}/{found['meaning']}")
-    if not isinstance(stands_for, ManifestName | CommittablesName):
+    checkpoint = f"{_number(whole.checkpoint)}/" if isinstance(whole, GatheredName) else ""
+    stands_for = parse(f"{MANIFESTS}{_number(whole.epoch)}/{checkpoint}{found['meaning']}")
+    if not isinstance(stands_for, ManifestName | CommittablesName if checkpoint else ManifestName):
         return None
     return GatheredPart(found["object"], int(found["offset"]), int(found["length"]), stands_for)
 
@@ -386,8 +394,8 @@ def meaning(reference: str) -> Name | None:
 
 
 def check_same(name: str, built: Callable[..., str], *parts: object) -> None:
-    """Check that the content of an object, or of a part of a gathered object, fits its name: `built(*parts)` must give
-    the name. Raises `CorruptObject`."""
+    """Check that the content of an object, or of a part of an object, fits its name: `built(*parts)` must give the
+    name. Raises `CorruptObject`."""
     try:
         said = built(*parts)
     except (ValueError, SettingsError):

@@ -1,8 +1,10 @@
 """A TaskManager's work for a checkpoint after the cut: wait for the uploads, store the manifest, acknowledge.
 
-    cut ──► handles of all tables ──► small: they travel with the acknowledgement ──► acknowledged until answered
-                     │           └──► manifest stored, with small logs ───────────────────┘
+    cut ──► handles of all tables ──► small: logs and manifest travel with the acknowledgement ──► acknowledged
+                     │           └──► logs and manifest stored as one object ───────────────────┘  until answered
                      └──────────────────────┴── failed ──► declined until answered
+
+A part is acknowledged once every object that its manifest names is durable, or travels with the acknowledgement.
 
 Runs on threads of its own and never holds up a batch. Nothing here deletes: the JobMaster's registry decides who may
 delete acknowledged objects. An acknowledgement is repeated until it is answered or the TaskManager ends, even after a
@@ -30,6 +32,7 @@ from holdfast.protocol.named import AnsweredNames
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, Deployment, JobMasterGateway
 from holdfast.references import object_of
 from holdfast.storage import names
+from holdfast.uploads.carried import Composed
 from holdfast.uploads.puts import Repeats
 from holdfast.uploads.uploader import Uploader
 
@@ -145,15 +148,15 @@ class CheckpointWork:
         hit("taskmanager.cut.uploaded")
         composed = self._uploader.carried.compose(cut.checkpoint_id, (n for table in tables for n in table.objects()))
         stored = [placed(each, composed.places) for each in tables]
-        data = composed.log + self._manifest(cut, stored)
-        travels = len(data) <= self._uploader.carried.bytes_max
-        name = "" if travels else self._store_manifest(cut, data, len(composed.log))
+        manifest = self._manifest(cut, stored)
+        travels = len(composed.log) + len(manifest) <= self._uploader.carried.bytes_max
+        name = "" if travels else self._store(cut, composed.log, manifest)
         others = (each for table in stored for each in table.objects() if each != HERE)
         objects = list(dict.fromkeys([*([object_of(name)] if name else []), *others]))
         # From here on only the JobMaster may delete them.
         self._uploader.acknowledge(objects)
         repeats = self._uploader.take_repeats(objects)
-        of_subtasks = self._parts(tables, repeats)
+        of_subtasks = self._parts(tables, repeats | _of_logs(composed, repeats.get(object_of(name))))
         sequence, held = self._held(cut)
         already = set(objects)
         return Acknowledgement(
@@ -173,7 +176,7 @@ class CheckpointWork:
             retries=sum(each.retries for each in repeats.values()),
             hedges=sum(each.hedges for each in repeats.values()),
             subtasks=of_subtasks,
-            part=data if travels else b"",
+            part=composed.log + manifest if travels else b"",
             manifest_start=len(composed.log),
             informed=composed.informed,
         )
@@ -185,14 +188,15 @@ class CheckpointWork:
             )
         )
 
-    def _store_manifest(self, cut: LocalCheckpoint, data: bytes, start: int) -> str:
-        """Store a manifest, and the small logs before its `start`; return the reference to it."""
-        name = self._uploader.put_manifest(cut.checkpoint_id, OBJECT_HEADER + data)
+    def _store(self, cut: LocalCheckpoint, log: bytes, manifest: bytes) -> str:
+        """Store logs and the manifest behind them as one object; return the reference to the manifest."""
+        start = len(OBJECT_HEADER) + len(log)
+        name = self._uploader.put_part(OBJECT_HEADER + log + manifest)
         try:
             hit("taskmanager.cut.manifest")
-            place = len(OBJECT_HEADER) + start, len(data) - start
-            reference = names.manifest_part(name, *place, self._task_manager)
-            self._uploader.stored(cut.checkpoint_id, reference)
+            place = start, len(manifest), cut.checkpoint_id, self._task_manager
+            reference = names.manifest_behind_logs(name, *place)
+            self._uploader.carried.stored(cut.checkpoint_id, reference)
         except Exception:
             self._uploader.discard([name])  # no other process would know of this object
             raise
@@ -234,6 +238,12 @@ class CheckpointWork:
             except (HoldfastError, OSError) as error:
                 _log.info("TaskManager %d repeats an unanswered call: %s", self._task_manager, error)
             self._answers.ended.wait(doubled_s(FIRST_REPEAT_S, times, REPEAT_S_MAX))
+
+
+def _of_logs(composed: Composed, repeats: Repeats | None) -> dict[str, Repeats]:
+    """Give the repeats of an object to each of the logs that a manifest took along in it."""
+    along = [name for name, (place, _) in composed.places.items() if place == HERE]
+    return {} if repeats is None else dict.fromkeys(along, repeats)
 
 
 def _part(pieces: Sequence[tuple[str, int, bool]], repeats: Mapping[str, Repeats]) -> SubtaskPart:

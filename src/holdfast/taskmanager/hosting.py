@@ -358,6 +358,7 @@ def _uploader(
         in_flight_bytes_max=settings.in_flight_bytes_max,
         preempt_bytes_max=settings.preempt_bytes_max,
         gathered_bytes_max=settings.gathered_bytes_max,
+        awaited_bytes_max=min(settings.object_bytes_max, settings.in_flight_bytes_max),
         retries=settings.retry_policy,
         materializations_max=(HURRIED if settings.enabled else AWAITED).lanes,
         janitor=janitor,

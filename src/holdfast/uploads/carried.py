@@ -1,5 +1,7 @@
-"""Small objects of logs that are *carried*: an acknowledgement takes their bytes to the JobMaster, which stores them
-together.
+"""Objects of logs that are *carried*: a checkpoint's manifest takes their bytes along.
+
+    small: manifest and logs travel with the acknowledgement, and the JobMaster stores them with those of others
+    large: this process stores the logs and the manifest behind them as one object (`Uploader.put_part`)
 
     add ──► waiting ──compose──► sent with an acknowledgement ──completed: its place──► placed ──forget──► gone
                ▲ └───────────────────────────┴── forget ──► gone: nothing was stored
@@ -7,8 +9,9 @@ together.
 
 An object has a name made by this process until its place (an object of the store, and an offset in it) is known. Logs
 keep that name for good; `places` translates it wherever names leave the process. Invariants: the bytes are kept until
-the place is known; a place never changes, since later acknowledgements name it; `informed` only grows, and shows which
-places this process knew when it composed an acknowledgement. Names and bytes only; no I/O. Thread-safe.
+they are durable and the place is known; a place never changes, since later acknowledgements name it; `informed` only
+grows, and shows which places this process knew when it composed an acknowledgement. Names and bytes only; no I/O.
+Thread-safe.
 """
 
 import threading
@@ -28,8 +31,8 @@ SENT_MAX = 100
 
 
 class Composed(NamedTuple):
-    """The logs that an acknowledgement carries, and the place of each object that its manifest names. `log` is stored
-    directly before the manifest, so places in it are in the object `HERE`, at offsets below 0.
+    """The logs that a manifest takes along, and the place of each object that it names. `log` is stored directly before
+    the manifest, so places in it are in the object `HERE`, at offsets below 0.
     """
 
     log: bytes
@@ -46,25 +49,34 @@ class PlacedLog(NamedTuple):
 
 
 class Carried:
-    """The carried objects of a TaskManager's logs. Objects without a place take at most `bytes_max` together."""
+    """The carried objects of a TaskManager's logs.
 
-    def __init__(self, bytes_max: int) -> None:
+    Parameters
+    ----------
+    bytes_max
+        Bytes that an acknowledgement may take along.
+    awaited_bytes_max
+        Bytes of all objects without a place, if this process stores them together with its manifest.
+    """
+
+    def __init__(self, bytes_max: int, awaited_bytes_max: int = 0) -> None:
         self.bytes_max = bytes_max
+        self._awaited_bytes_max = max(bytes_max, awaited_bytes_max)
         self._lock = threading.Lock()
         self._waiting: dict[str, bytes] = {}
         self._bytes = 0
         self._places: dict[str, tuple[str, int]] = {}
         self._sent: dict[CheckpointId, dict[str, int]] = {}
         """The objects sent with each checkpoint, each with its begin relative to the checkpoint's manifest."""
-        self._stored: dict[CheckpointId, str] = {}
-        """References to manifests of each checkpoint that this process stored itself, with the logs before them."""
         self._informed = NO_CHECKPOINT
 
-    def add(self, data: bytes) -> str | None:
-        """Take an object and return its name; None if there is no room, so that this process must store the object
-        itself."""
+    def add(self, data: bytes, awaited: bool = False) -> str | None:
+        """Take an object and return its name; None if there is no room, so that it must be stored by itself.
+
+        `awaited`: the manifest of a cut is going to follow soon, so that a large object may wait for it.
+        """
         with self._lock:
-            if self._bytes + len(data) > self.bytes_max:
+            if self._bytes + len(data) > (self._awaited_bytes_max if awaited else self.bytes_max):
                 return None
             name = f"{CARRIED}{uuid4().hex}"
             self._waiting[name] = data
@@ -93,25 +105,22 @@ class Carried:
 
     def completed(self, checkpoint_id: CheckpointId, manifest: str = "") -> list[PlacedLog]:
         """Note that a checkpoint completed, and the reference to this process's manifest if that travelled; return the
-        objects whose place is known now."""
+        objects whose place is known now.
+        """
         with self._lock:
             self._informed = max(self._informed, checkpoint_id)
-            manifest = manifest or self._stored.get(checkpoint_id, "")
             begins = self._sent.pop(checkpoint_id, {})
             self._sent = {each: sent for each, sent in self._sent.items() if each > checkpoint_id}
-            self._stored = {each: name for each, name in self._stored.items() if each > checkpoint_id}
             return self._place(begins, manifest) if manifest else []
 
     def stored(self, checkpoint_id: CheckpointId, manifest: str) -> None:
         """Note that this process itself stored a manifest with the logs before it, under that reference.
 
-        The logs have their place there once the checkpoint has completed: an object of a checkpoint that was given up
-        belongs to nobody while its acknowledgement is under way.
+        The logs have their place there at once, whether or not the checkpoint completes: the object lies in the folder
+        of this process, which nobody sweeps while the process lives.
         """
         with self._lock:
-            self._stored[checkpoint_id] = manifest
-            while len(self._stored) > SENT_MAX:
-                del self._stored[next(iter(self._stored))]
+            self._place(self._sent.pop(checkpoint_id, {}), manifest)
 
     def forget(self, objects: Iterable[str]) -> list[str]:
         """Forget the carried ones among the objects; return the others."""
@@ -135,7 +144,7 @@ class Carried:
         found: list[PlacedLog] = []
         part = names.part(manifest)
         if part is None:
-            raise ValueError(f"{manifest!r} is no reference to a manifest in a gathered object")
+            raise ValueError(f"{manifest!r} is no reference to a manifest in an object")
         for name, at in begins.items():
             data = self._waiting.pop(name, None)
             if data is not None:

@@ -32,6 +32,8 @@ class PersistRequest:
         self.size_bytes = sum(each.rows.nbytes for each in change_sets)
         self._change_sets = list(change_sets)
         self._merge = merge
+        self.is_of_cut = merge is not None
+        """True if a cut waits for it, False if it is stored ahead of a cut."""
         self._lock = threading.Lock()
         self._unfinished = 1
         self._pieces: list[LogPiece] = []
@@ -81,6 +83,13 @@ class PackedObject:
     buffers: list[bytes | pa.Buffer] = field(default_factory=lambda: [OBJECT_HEADER])
     length: int = len(OBJECT_HEADER)
     pieces: dict[PersistRequest, list[tuple[EncodedPiece, int]]] = field(default_factory=dict)
+    is_alone: bool = False
+    """True if it has all pieces of its requests."""
+
+    @property
+    def awaited(self) -> bool:
+        """True if a cut has nothing else to store than this object and its manifest."""
+        return self.is_alone and any(request.is_of_cut for request in self.pieces)
 
     def add(self, request: PersistRequest, piece: EncodedPiece) -> None:
         if request not in self.pieces:
@@ -111,18 +120,19 @@ def pack(requests: Sequence[PersistRequest], object_bytes_max: int, release: Rel
     A request that cannot be encoded fails by itself. When the iterator ends, every request has been told that encoding
     has ended.
     """
-    packed = PackedObject()
+    packed, is_alone = PackedObject(), True
     for request in requests:
         pieces = request.encode(object_bytes_max - len(OBJECT_HEADER))
         try:
             for piece in pieces:
                 if packed.pieces and packed.length + piece.length > object_bytes_max:
                     yield packed
-                    packed = PackedObject()
+                    packed, is_alone = PackedObject(), False
                 packed.add(request, piece)
         except Exception as error:
             request.failed(error, release)
         else:
             request.arrived((), release)
     if packed.pieces:
+        packed.is_alone = is_alone
         yield packed

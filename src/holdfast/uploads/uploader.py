@@ -4,7 +4,8 @@ share.
     writer ─persist─► Packer ─object─► Puts ─stored or failed─► Ownership.hold, the futures of the requests
                       gathers, packs   attempts                       │
                       (lane "encode")  (lane "upload")                └─ released by its last user: deleted
-                                └─small─► Carried: travels with the acknowledgement, and is the JobMaster's to store
+                                └─last of a cut─► Carried: stored in one object with the manifest (`put_part`), or
+                                                  small enough to travel, and the JobMaster's to store
 
 Invariants: an object is written once, each attempt under its own name. An object that no acknowledgement names is
 deleted when its last user releases it. Deletes and puts run on their own threads, never under a lock. Above the bound
@@ -41,20 +42,15 @@ from holdfast.uploads.scheduling import Scheduler, ThreadScheduler, report_failu
 
 T = TypeVar("T")
 
-LOGS, SHARED, MATERIALIZING, MANIFESTS = "upload", "shared", "materialize", "manifest"
-"""Lanes: attempts to store objects of logs, attempts to store materialized objects, materializations, and attempts to
-store manifests."""
+LOGS, SHARED, MATERIALIZING = "upload", "shared", "materialize"
+"""Lanes: attempts to store objects of logs and manifests, attempts to store materialized objects, materializations."""
 MATERIALIZATIONS = "materialization"
 """Prefix of the metrics that measure the objects of materialized tables."""
-OF_MANIFESTS = "manifest"
-"""Prefix of the metrics that measure manifests too large to be carried."""
 UPLOADS_MAX = 12
 """Objects of logs that are uploaded at once: the default bound in flight holds this number of full-size objects."""
 COPIED_BYTES_MAX = 16 * 1024 * 1024
 """Greatest end of this process's logs in a gathered object at which a local copy of them is kept. A higher value writes
 more empty bytes to the disk, and reads less from the store."""
-MANIFESTS_MAX = 4
-"""Manifests that are stored at once, each of another checkpoint; further ones wait."""
 SOON_DIVISOR = 4
 """Divisor of the bytes that a log may have pending if a checkpoint comes soon. With 10 MB a second, the checkpoint then
 has 1 or 2 MB to encode and store instead of up to 5, at the cost of 1 or 2 more requests. A higher value leaves fewer
@@ -90,6 +86,8 @@ class Uploader:
         cut comes soon.
     gathered_bytes_max
         Bytes of small objects of logs that acknowledgements carry, instead of being stored by this process; 0: none.
+    awaited_bytes_max
+        Bytes of a cut's logs that wait for its manifest, to be stored in one object with it; 0: none.
     uploads_max
         Objects of logs that are stored at once.
     materializations_max
@@ -113,6 +111,7 @@ class Uploader:
         in_flight_bytes_max: int = DEFAULTS.in_flight_bytes_max,
         preempt_bytes_max: int = DEFAULTS.preempt_bytes_max,
         gathered_bytes_max: int = 0,
+        awaited_bytes_max: int = 0,
         uploads_max: int = UPLOADS_MAX,
         materializations_max: int = 1,
         retries: RetryPolicy | None = None,
@@ -124,8 +123,7 @@ class Uploader:
         self._store = store
         self._new_log_object = partial(names.changelog_object, epoch, incarnation)
         self._new_shared_object = partial(names.shared_object, epoch, incarnation)
-        self._new_gathered_object = partial(names.gathered_object, epoch)
-        self.carried = Carried(gathered_bytes_max)
+        self.carried = Carried(gathered_bytes_max, awaited_bytes_max)
         policy = retries or RetryPolicy()
         self._scheduler = scheduler or _threads(uploads_max, materializations_max, policy.max_attempts)
         self._janitor = janitor or DeletionQueue(store)
@@ -212,27 +210,20 @@ class Uploader:
             self._copies.keep(name, data, file)
         return name
 
-    def put_manifest(self, checkpoint_id: CheckpointId, data: bytes) -> str:
-        """Store a manifest, with the logs before it, and wait for it; returns the object's name.
+    def put_part(self, data: bytes) -> str:
+        """Store logs and the manifest behind them as one object, and wait for it; returns the object's name.
 
         The caller either acknowledges it or calls `discard`. Raises `StorageError` if all attempts failed.
         """
-        stored = self._puts.put(
-            partial(self._store.put, data=data),
-            partial(self._new_gathered_object, checkpoint_id),
-            len(data),
-            MANIFESTS,
-            OF_MANIFESTS,
-        )
-        return self._scheduler.result(stored)
+        name = self._scheduler.result(self._put_log(data))
+        if self._copies is not None:
+            self._keep_copy(self._copies, name, data)
+        self._puts.sweep()
+        return name
 
     def completed(self, checkpoint_id: CheckpointId, manifest: str) -> None:
-        """Note that a checkpoint completed, and the reference to its manifest if that was carried."""
+        """Note that a checkpoint completed, and the reference to its manifest if that travelled."""
         self._keep_copies(self.carried.completed(checkpoint_id, manifest))
-
-    def stored(self, checkpoint_id: CheckpointId, manifest: str) -> None:
-        """Note the reference to a manifest that `put_manifest` stored."""
-        self.carried.stored(checkpoint_id, manifest)
 
     def retain(self, objects: Iterable[str]) -> None:
         """Add a user of each object; every user calls `release` in the end."""
@@ -296,22 +287,23 @@ class Uploader:
         self._scheduler.close()
 
     def _upload(self, packed: PackedObject) -> None:
+        self._batch_sizes.add(len(packed.pieces))
         data = packed.take_data()
-        carried = self.carried.add(data)
+        carried = self.carried.add(data, packed.awaited)
         if carried is not None:
             self._ownership.hold(carried, len(packed.pieces))
             packed.stored(carried, self._ownership.release)
             self._in_flight.ended(packed.length)
             return
+        self._put_log(data).add_done_callback(partial(self._uploaded, packed, data))
 
+    def _put_log(self, data: bytes) -> Future[str]:
         def write(name: str) -> None:
             failpoints.hit("changelog.upload.before")
             self._store.put(name, data)
             failpoints.hit("changelog.upload.after")
 
-        self._batch_sizes.add(len(packed.pieces))
-        stored = self._puts.put(write, self._new_log_object, packed.length, LOGS)
-        stored.add_done_callback(partial(self._uploaded, packed, data))
+        return self._puts.put(write, self._new_log_object, len(data), LOGS)
 
     def _uploaded(self, packed: PackedObject, data: bytes, stored: Future[str]) -> None:
         error = stored.exception()
@@ -358,7 +350,6 @@ def _threads(uploads_max: int, materializations_max: int, attempts_max: int) -> 
             ENCODING: 1,
             LOGS: uploads_max * attempts_max,
             SHARED: materializations_max * attempts_max,
-            MANIFESTS: MANIFESTS_MAX * attempts_max,
             DELETES: 1,
             MATERIALIZING: materializations_max,
         }

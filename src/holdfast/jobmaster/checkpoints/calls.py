@@ -17,6 +17,7 @@ from functools import partial
 
 from holdfast import failpoints
 from holdfast.checkpoint import events
+from holdfast.checkpoint.ahead import StoreAhead
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.events import Event
 from holdfast.checkpoint.outcomes import Outcome
@@ -134,6 +135,11 @@ class CheckpointCalls:
         watch = self._watched.get(ack.checkpoint_id)
         if watch is not None:
             watch.acknowledged(ack)
+
+    def parts(self, command: StoreAhead) -> dict[int, CarriedPart]:
+        """Return parts that came with the acknowledgements of a checkpoint, keyed by TaskManager."""
+        watch = self._watched.get(command.checkpoint_id)
+        return {} if watch is None else watch.parts(command.carried_parts)
 
     def take_parts(self, command: events.StoreAndRecord) -> dict[int, CarriedPart]:
         """Take out the parts that came with the acknowledgements of a checkpoint, keyed by TaskManager."""

@@ -21,6 +21,7 @@ from typing import Protocol
 from holdfast import failpoints
 from holdfast.availability import Refusal
 from holdfast.checkpoint import events
+from holdfast.checkpoint.ahead import StoreAhead
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.events import Command, Event, Position
@@ -418,6 +419,8 @@ class Control:
         match command:
             case events.Cut():
                 self._calls.cut(command)
+            case StoreAhead():
+                self._sides.submit(Side.RECORDS, self._recorder.store_ahead, command, self._calls.parts(command))
             case events.StoreAndRecord():
                 parts = self._calls.take_parts(command)
                 self._sides.submit(Side.RECORDS, self._recorder.store_and_record, command, parts)
@@ -428,6 +431,7 @@ class Control:
                 self._notify_completed(command)
             case events.NotifyAborted():
                 log.warning("checkpoint %d aborted: %s", command.checkpoint_id, command.reason)
+                self._sides.submit(Side.RECORDS, self._recorder.drop_ahead, command.checkpoint_id)
                 stats = self._calls.aborted(command)
                 self._not_completed(stats)
                 self._note_outage(command, self._clock.monotonic() - stats.duration_s)

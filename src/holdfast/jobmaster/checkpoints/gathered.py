@@ -87,6 +87,21 @@ class _Object:
         return {sink: names.committables_part(name, *place, sink) for sink, place in self._committables.items()}
 
 
+class StoredAhead(NamedTuple):
+    """A checkpoint's objects that are being stored, each with the future of its name, and the contents."""
+
+    checkpoint_id: CheckpointId
+    parts: Mapping[int, CarriedPart]
+    committables: Mapping[str, bytes]
+    objects: Sequence[tuple[_Object, Future[str]]]
+
+    def holds(
+        self, checkpoint_id: CheckpointId, parts: Mapping[int, CarriedPart], committables: Mapping[str, bytes]
+    ) -> bool:
+        """Return whether these objects have exactly these contents."""
+        return (self.checkpoint_id, self.parts, self.committables) == (checkpoint_id, parts, committables)
+
+
 class GatheredObjects:
     """Stores the objects of checkpoints."""
 
@@ -96,14 +111,17 @@ class GatheredObjects:
         self._scheduler = uploads.scheduler
         self._puts = uploads.puts
 
-    def store(
+    def begin(
         self, checkpoint_id: CheckpointId, parts: Mapping[int, CarriedPart], committables: Mapping[str, bytes]
-    ) -> StoredObjects:
-        """Store everything side by side, and wait for it. Raises `Unstored`."""
-        objects = _divide(parts, committables)
-        putting = [self._put(checkpoint_id, each) for each in objects]
+    ) -> StoredAhead:
+        """Begin to store everything side by side; `end` waits for it."""
+        objects = [(each, self._put(checkpoint_id, each)) for each in _divide(parts, committables)]
+        return StoredAhead(checkpoint_id, parts, committables, objects)
+
+    def end(self, begun: StoredAhead) -> StoredObjects:
+        """Wait for all objects, and return the references to their parts. Raises `Unstored`."""
         found, errors = dict[str, _Object](), list[StorageError]()
-        for made, future in zip(objects, putting, strict=True):
+        for made, future in begun.objects:
             try:
                 found[self._scheduler.result(future)] = made
             except StorageError as error:

@@ -1,5 +1,7 @@
 """Records: stores committables, appends to the journal and expires records, as the coordinator orders.
 
+    StoreAhead ──► parts, committables being stored ──given up──► ObjectsFound
+                                  │
     StoreAndRecord ──► parts, committables stored ──┬─► record put ──► RecordWritten
     RecordAgain ──────────────────│─────────────────┘       └── another epoch's is there: Superseded
                                   └── failed: RecordFailed
@@ -11,16 +13,18 @@ was written, the module asks again, and writes and deletes nothing else. Answers
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 from holdfast import failpoints
 from holdfast.checkpoint import events
+from holdfast.checkpoint.ahead import StoreAhead
 from holdfast.checkpoint.events import Event
 from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.clock import Clock
 from holdfast.errors import Fenced, ObjectNotFound, StorageError, described, is_outage
 from holdfast.ids import CheckpointId, Epoch, JournalNumber
-from holdfast.jobmaster.checkpoints.gathered import CarriedPart, GatheredObjects, StoredObjects, Unstored
+from holdfast.jobmaster.checkpoints.gathered import CarriedPart, GatheredObjects, StoredAhead, StoredObjects, Unstored
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts
 from holdfast.jobmaster.checkpoints.outages import RECORDS, Outages
 from holdfast.journal.codec import encode_committables
@@ -77,6 +81,8 @@ class Recorder:
         self._outages = outages
         self._uploads = uploads
         self._objects = GatheredObjects(uploads, facts.epoch)
+        self._ahead: StoredAhead | None = None
+        """Objects of a checkpoint whose record is not due yet."""
         self._records: dict[JournalNumber, CheckpointRecord] = {}
         """Records in the journal that a restart may go back to. An entry exists before its event is posted."""
 
@@ -145,7 +151,7 @@ class Recorder:
         committables = {sink: self._committables(sink, command) for sink in command.committables}
         looked = self._begin_looks()
         try:
-            stored = self._objects.store(checkpoint_id, parts, committables)
+            stored = self._objects.end(self._begun(checkpoint_id, parts, committables))
         except Unstored as error:
             self._post(events.RecordFailed(checkpoint_id, str(error), error.stored, outage=True))
             return
@@ -165,7 +171,37 @@ class Recorder:
         record = self._facts.record(command, stored, self._journal.next_number, newest)
         self._put(record, checkpoint_id, stored)
 
-    def _committables(self, sink: str, command: events.StoreAndRecord) -> bytes:
+    def store_ahead(self, command: StoreAhead, parts: Mapping[int, CarriedPart]) -> None:
+        """Begin to store the objects that `store_and_record` will want, beside large parts that are being stored."""
+        self._drop_ahead()
+        committables = {sink: self._committables(sink, command) for sink in command.committables}
+        self._ahead = self._objects.begin(command.checkpoint_id, parts, committables)
+
+    def drop_ahead(self, checkpoint_id: CheckpointId) -> None:
+        """Let go of the objects stored ahead for a checkpoint that was given up: no record will name them."""
+        if self._ahead is not None and self._ahead.checkpoint_id == checkpoint_id:
+            self._drop_ahead()
+
+    def _drop_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        for _, stored in () if ahead is None else ahead.objects:
+            stored.add_done_callback(self._found_object)
+
+    def _found_object(self, stored: Future[str]) -> None:
+        if stored.exception() is None:
+            self._post(events.ObjectsFound(frozenset([stored.result()])))
+
+    def _begun(
+        self, checkpoint_id: CheckpointId, parts: Mapping[int, CarriedPart], committables: Mapping[str, bytes]
+    ) -> StoredAhead:
+        """Return the objects stored ahead, if they have these contents; otherwise begin to store objects with them."""
+        if self._ahead is not None and self._ahead.holds(checkpoint_id, parts, committables):
+            begun, self._ahead = self._ahead, None
+            return begun
+        self._drop_ahead()
+        return self._objects.begin(checkpoint_id, parts, committables)
+
+    def _committables(self, sink: str, command: events.StoreAndRecord | StoreAhead) -> bytes:
         return encode_committables(
             sink,
             command.committables[sink],

@@ -49,9 +49,13 @@ class Watch:
             ack = replace(ack, part=b"")
         self._acknowledged[ack.task_manager] = ack
 
+    def parts(self, of: Iterable[tuple[int, Incarnation]]) -> dict[int, CarriedPart]:
+        """Return parts that came along, by TaskManager."""
+        return {each[0]: self._parts[each] for each in of}
+
     def take_parts(self, of: Iterable[tuple[int, Incarnation]]) -> dict[int, CarriedPart]:
         """Take out the parts that came along, by TaskManager."""
-        taken = {each[0]: self._parts[each] for each in of}
+        taken = self.parts(of)
         self._parts.clear()
         return taken
 
