@@ -223,7 +223,7 @@ class ObjectRegistry:
         return list(self._names.keys() | self._pins.keys())
 
     def being_deleted(self, names: Iterable[str]) -> list[str]:
-        """The members of `names` whose deletion was ordered; nothing may refer to these any more."""
+        """Return the members of `names` whose deletion was ordered; no new reference to them is allowed."""
         return sorted(self._deleting.intersection(names))
 
     def __len__(self) -> int:

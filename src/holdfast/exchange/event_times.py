@@ -40,7 +40,7 @@ def odd_times(times: pa.Array) -> RowNumbers:
 
 
 def rows_with_odd_times(batch: SourceBatch, column: str, odd: RowNumbers, split: str) -> list[BadRow]:
-    """The rows with those numbers as bad records."""
+    """Return the rows with those numbers as bad records."""
     if not len(odd):
         return []
     kind, shown = batch.rows.column(column).type, shown_rows(batch.rows.take(pa.array(odd)))
@@ -52,7 +52,7 @@ def rows_with_odd_times(batch: SourceBatch, column: str, odd: RowNumbers, split:
 
 
 def pieces_between(batch: SourceBatch, odd: RowNumbers) -> Iterator[tuple[SplitPosition, pa.RecordBatch]]:
-    """The other rows, in pieces that follow one another in the batch, each with the position of its first row."""
+    """Return the other rows, in contiguous pieces of the batch, each with the position of its first row."""
     if not len(odd):
         yield batch.position, batch.rows
         return

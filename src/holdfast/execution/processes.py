@@ -173,7 +173,7 @@ class ProcessTable:
 
 
 def back_off_s(failures: int, config: FailoverConfig) -> float:
-    """The wait after so many failures in a row: none after the first, then doubling up to the bound."""
+    """Return the wait after that many consecutive failures: none after the first, then doubling up to the bound."""
     if failures <= 1:
         return 0.0
     return doubled_s(config.backoff_first_s, failures - 1, config.backoff_max_s)

@@ -300,7 +300,7 @@ class OperatorSpec(ABC):
         return False
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner | None:
-        """The combiner that a sender's rows go through before they are sent; None: they are sent as they are.
+        """Return the combiner through which a sender's rows pass before they are sent; None: they are sent unchanged.
 
         `combine`: whether rows may be combined. `closed_us`: the operator's watermark in the batch before.
         """

@@ -40,7 +40,7 @@ class Schedule:
         )
 
     def pace(self, now_s: float) -> Pace:
-        """The pace of a materialization that begins now."""
+        """Return the pace of a materialization that begins now."""
         return self._policy.pace(self._growth(now_s), self._pace)
 
     def stored(self, began_s: float, now_s: float, pace: Pace) -> None:

@@ -64,7 +64,7 @@ def _rows(handles: Sequence[TableHandle], fetch: ObjectCache) -> pa.RecordBatch:
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """All rows in a single batch. A piece from before the widening of a column has the narrower type."""
+    """All rows in a single batch. A piece that is older than the widening of a column has the narrower type."""
     tables = [pa.Table.from_batches([each]) for each in batches]
     rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
     found = rows.to_batches()

@@ -45,7 +45,7 @@ def gather(committables: Sequence[bytes], name: str, store: ObjectStore) -> byte
 
 
 def gathered_names(committables: Iterable[bytes], owner: Owner) -> list[str]:
-    """Names of the objects of gathered committables among these."""
+    """Return the names of the objects that these committables refer to, if they are gathered."""
     found = (decode_owned(each, owner) for each in committables)
     return [each.name for each in found if isinstance(each, StagedCommittables)]
 

@@ -38,7 +38,7 @@ class Space:
         """Addresses."""
 
     def room(self, length: int) -> int | None:
-        """The address of `length` unused bytes, which count as used from now on; None if there are not so many."""
+        """Return the address of `length` unused bytes, which count as used from now on; None if there are too few."""
         at = self.begin + self.used_bytes
         if at + length > self.stop:
             return None

@@ -88,7 +88,7 @@ class Column:
         return not self.has_objects
 
     def blank(self, count: int) -> tuple[Values, Bools]:
-        """The values and validity of so many blank rows."""
+        """Return the values and validity of that many blank rows."""
         return _blank(self.values.dtype, count), np.zeros(count, np.bool_)
 
     def grow(self, capacity: int) -> None:
@@ -305,7 +305,7 @@ def list_array(objects: Sequence[Any], kind: Any) -> Any:
 
 
 def _joined(objects: Sequence[Any], kind: Any) -> Any:
-    """The array of these bytes; None if other values are among them, for which `pa.array` reports the error."""
+    """Return the array of these bytes; None if there are other values too, for which `pa.array` reports the error."""
     valid = np.fromiter((each is not None for each in objects), np.bool_, len(objects))
     values = objects if valid.all() else [b"" if each is None else each for each in objects]
     try:
@@ -330,7 +330,7 @@ def _one_row(array: Any) -> bytes:
 
 
 def row_array(stored: bytes, schema: pa.Schema) -> Any:
-    """The array of the only value in the stored form of a value."""
+    """Return the array of a single value, from its stored form."""
     return pa.ipc.read_record_batch(pa.py_buffer(stored), schema).column(0)
 
 

@@ -183,7 +183,7 @@ def decode_integers(values: Integers, key_schema: pa.Schema) -> list[Any]:
 
 
 def decode_bytes(offsets: Integers, data: Bytes, key_schema: pa.Schema) -> list[Any]:
-    """The key columns of byte keys; `offsets` start at 0 and `data` is not shared with anyone."""
+    """Return the key columns of byte keys; `offsets` start at 0 and no other object shares `data`."""
     if len(key_schema) == 1:
         key_type = key_schema.field(0).type
         if _is_variable(key_type):

@@ -136,7 +136,7 @@ def _without_nulls(values: Bytes, array: Any, width: int) -> Bytes:
 
 
 def _with_empty_nulls(array: Any) -> Any:
-    """The array with nulls that have no bytes and no elements."""
+    """Return the array with its nulls changed so that they have no bytes and no elements."""
     valid = validity_of(array)
     if valid is None:
         return array
@@ -151,7 +151,7 @@ def _read_elements(kind: pa.DataType, counts: Integers, read: ReadBytes) -> Any:
 
 
 def _read_values(kind: pa.DataType, counts: Integers, valid: Bools | None, read: ReadBytes) -> Any:
-    """The array of so many elements of each row."""
+    """Return the array of that many elements of each row."""
     width, total = byte_width(kind), int(counts.sum())
     bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     if width is not None:

@@ -65,7 +65,7 @@ def validity_of(array: Any) -> Bools | None:
 
 
 def byte_width(arrow_type: Any) -> int | None:
-    """Bytes a value of a fixed-width type takes (a boolean: 1); None for other types."""
+    """Return the bytes that a value of a fixed-width type takes (a boolean: 1); None for other types."""
     if pa.types.is_boolean(arrow_type):
         return 1
     if pa.types.is_decimal(arrow_type) or pa.types.is_fixed_size_binary(arrow_type):
@@ -98,7 +98,7 @@ def variable_bytes_of(array: Any) -> tuple[Integers, Bytes]:
 
 
 def fixed_array(values: npt.NDArray[Any], valid: Bools | None, arrow_type: Any) -> Any:
-    """An Arrow array from physical values; copies nothing but booleans and validity."""
+    """Return an Arrow array from physical values; only booleans and validity are copied."""
     packed = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
     return pa.Array.from_buffers(arrow_type, len(values), [_bitmap(valid), pa.py_buffer(packed)])
 

@@ -102,7 +102,7 @@ class BaseStore(Protocol):
         ...
 
     def checkpoint(self) -> Path:
-        """A folder with files that hold its state as of now; the caller deletes it."""
+        """Return a folder with files of its current state; the caller deletes the folder."""
         ...
 
     def adopt(self, folder: Path) -> None:

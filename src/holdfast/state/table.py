@@ -432,7 +432,7 @@ class StateTable:
         return self._snapshot(old.slots[changed]) if changed.any() else None
 
     def _snapshot(self, slots: Slots) -> pa.RecordBatch:
-        """Rows as they are now, in the stored schema."""
+        """Return the current rows, in the stored schema."""
         copies = self._rows.with_keys(self._rows.copy(slots))
         return stored_rows(self._stored_schema, self._rows, copies.by_group(self.max_parallelism))
 

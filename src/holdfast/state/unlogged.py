@@ -139,7 +139,7 @@ class Taken:
     capacity: int = 0
 
     def net(self, rows: Rows) -> list[KeyedRows]:
-        """The net changes in order of replay. To be called once, since it takes `now` itself back in time.
+        """Return the net changes in order of replay. It may be called once, since it takes `now` itself back in time.
 
         The changes of several batches hold every row that these batches touched, even a row that came back to its old
         value: they may be replayed onto a table that already has the first of these batches.

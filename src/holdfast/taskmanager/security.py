@@ -63,7 +63,7 @@ def new_secret() -> str:
 
 @functools.lru_cache(maxsize=8)
 def credentials(secret: str) -> Credentials:
-    """The certificate that a process shows, and the authority it asks of others; made once in each process."""
+    """Return the certificate that a process shows, and the authority that it requires; made once per process."""
     if len(secret) < SECRET_CHARACTERS_MIN:
         raise ValueError(f"a job's secret has at least {SECRET_CHARACTERS_MIN} characters; make it with new_secret()")
     seed = HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=b"holdfast authority").derive(secret.encode())

@@ -63,7 +63,7 @@ class DriverUploads:
         self._store = store
 
     def store(self, lane: str) -> "HedgedStore":
-        """The same store, whose puts go through attempts in that lane."""
+        """Return a view of the store whose puts go through attempts in that lane."""
         return HedgedStore(self._store, self, lane)
 
     def close(self) -> None:

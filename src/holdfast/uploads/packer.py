@@ -129,7 +129,7 @@ class Packer:
             self._in_flight.encoded(self._packing_bytes)
 
     def _next_packing(self) -> Iterator[PackedObject] | None:
-        """The objects of the group that is being packed, or of the next; None without room, or without requests."""
+        """Return the objects of the group that is being packed, or of the next; None without room or requests."""
         with self._lock:
             if self._packing is None and self._groups:
                 requests = self._groups.popleft()

@@ -252,7 +252,7 @@ class Uploader:
             self._puts.discard(stored)
 
     def in_use(self) -> set[str]:
-        """Names of the objects in the store that came from here and have users."""
+        """Return the names of the objects that this uploader stored and that have users."""
         return set(self.carried.in_store(self._ownership.in_use()))
 
     def count(self, **counters: int) -> None:

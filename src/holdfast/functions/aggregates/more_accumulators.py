@@ -121,7 +121,7 @@ class By(Accumulator):
 
 
 def _above(a: Any, b: Any) -> bool:
-    """True where a value is above another; NaN is above everything else."""
+    """Return a mask of the values that are above others; NaN is above everything else."""
     return bool(a > b or (a != a and b == b))
 
 
@@ -162,5 +162,5 @@ class Collection(Accumulator):
 
 
 def _identity(value: Any) -> Any:
-    """A value as sets compare it: all NaN are the same value."""
+    """Return a value in the form in which sets compare it: all NaN are the same value."""
     return "NaN" if isinstance(value, float) and value != value else value

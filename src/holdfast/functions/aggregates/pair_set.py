@@ -42,7 +42,7 @@ class PairSet:
             self._settle()
 
     def by_group(self, places: IntArray, count: int) -> tuple[IntArray, IntArray]:
-        """The values by group, in order of arrival: where each group's begin, with the end; the values.
+        """Return the values by group, in order of arrival: the groups' offsets with the end; the values.
 
         `places` has the number of each group, all below `count`.
         """
@@ -61,7 +61,7 @@ class PairSet:
 
 @kernel
 def distinct_of_groups(groups: Any, values: Any, count: int) -> tuple[IntArray, IntArray]:
-    """The distinct values of each group, below `count`, in order of arrival: where each group's begin, with the end;
+    """Return the distinct values of each group, below `count`, in order of arrival: the groups' offsets with the end;
     the values."""
     starts = np.zeros(count + 1, np.int64)
     for group in groups:

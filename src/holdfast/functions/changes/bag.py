@@ -144,11 +144,11 @@ class Bag(ValueCounts):
         return change
 
     def rows_of(self, change: BagChange) -> Slots:
-        """The slots of the numbered values of changes, which are all there."""
+        """Return the slots of the numbered values of changes, which all exist."""
         return self._rows.lookup(self._numbered(change.heads, self._places.column(NUMBER).values[change.places]))
 
     def of_keys(self, heads: Slots) -> tuple[Integers, Slots]:
-        """All distinct values of keys: the index of each value's key, and the slot of the value."""
+        """Return all distinct values of keys: the index of each value's key, and the slot of the value."""
         groups, found = spans(self.live(heads))
         return groups, self._rows.lookup(self._numbered(heads[groups], found))
 

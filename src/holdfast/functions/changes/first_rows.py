@@ -239,7 +239,7 @@ class FirstRowsOfKeys:
         self._set(self._size, heads, new.sizes)
 
     def _slots(self, heads: Slots, groups: Integers, places: Integers) -> Slots:
-        """The slots of places in answers; `groups`: the index of the key of each."""
+        """Return the slots of positions in answers; `groups` has the index of the key of each position."""
         if self._answer is self._heads:
             return heads[groups]
         keys = self._heads.keys_of(heads[groups]).columns

@@ -37,7 +37,7 @@ more entries of them."""
 
 
 def log_table(keys: pa.Schema, rows: Sequence[pa.Field]) -> TableSchema:
-    """The table of the full blocks. The columns of the rows are null; they say what blocks have in them."""
+    """Return the table of the full blocks. Its columns of the rows are null, and only declare the content of blocks."""
     number = pa.field(NUMBER, pa.int64(), nullable=False)
     types = [field.with_nullable(True) for field in rows]
     return TableSchema(grouped_by(keys.append(number), len(keys)), pa.schema([(BLOCK, pa.large_binary()), *types]))
@@ -56,7 +56,7 @@ def check_complete(operator: str, stored: Mapping[str, pa.Schema], declared: Map
 
 
 def log_counters(name: str) -> list[pa.Field]:
-    """The columns of numbers that logs of that name have in the table of the keys."""
+    """Return the columns with the numbers of logs of that name in the table of the keys."""
     return [pa.field(f"{name}.{each}", pa.int64()) for each in ("chunks", "entries", "folded")]
 
 
@@ -180,7 +180,7 @@ class RowLog:
         self._set(self._chunks, heads[full], chunks + 1)
 
     def _full_blocks(self, heads: Slots, groups: Integers, numbers: Integers) -> Slots:
-        """The slots of full blocks; `groups`: the index of the key of each."""
+        """Return the slots of full blocks; `groups` has the index of the key of each block."""
         keys = self._heads.keys_of(heads[groups]).columns
         return self._blocks.lookup(
             pa.RecordBatch.from_arrays([*keys, pa.array(numbers, pa.int64())], schema=self._blocks.key_schema)

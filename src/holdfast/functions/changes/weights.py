@@ -11,7 +11,7 @@ from holdfast.state.physical import variable_bytes_of
 
 
 def weights_of(rows: pa.RecordBatch) -> IntArray:
-    """The weights of rows; those without a change type come."""
+    """Return the weights of rows; rows without a change type are inserts."""
     place, weights = rows.schema.get_field_index(CHANGE_TYPE), np.ones(rows.num_rows, np.int64)
     if place < 0:
         return weights

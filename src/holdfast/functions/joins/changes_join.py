@@ -205,7 +205,7 @@ class ChangesJoinOperator(Operator):
             result.output.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def _sides(self, heads: Slots, changed: tuple[Changed, Changed]) -> list[RowsOfKeys]:
-        """The rows of which anything may be made; of the right side none where it only counts whether it has rows."""
+        """Return the rows that may be in the output; none of the right side if only their existence matters."""
         left, right = changed
         if not self._spec.gives_pairs:
             return [self._rows(LEFT, heads, left, right.was != right.now)]
@@ -238,7 +238,7 @@ class ChangesJoinOperator(Operator):
             yield alone(LEFT, sides[LEFT], changed[RIGHT].was, changed[RIGHT].now)
 
     def _arrays(self, keys: pa.RecordBatch, sides: list[RowsOfKeys], numbers: list[Integers]) -> list[pa.Array]:
-        """The columns that come from the sides, of rows by their numbers."""
+        """Return the columns that come from the sides, for rows given by their numbers."""
         arrays = []
         for column in self._columns:
             left, right = column.sources
@@ -252,7 +252,7 @@ class ChangesJoinOperator(Operator):
 
 
 def pairs_that_changed(left: RowsOfKeys, right: RowsOfKeys) -> Iterator[Made]:
-    """The pairs of rows of the same key of which there are more or fewer."""
+    """Return the pairs of rows of the same key whose number has changed."""
     yield _product(left, slice(0, left.changed), right, slice(0, len(right.groups)))
     yield _product(left, slice(left.changed, len(left.groups)), right, slice(0, right.changed))
 
@@ -270,7 +270,7 @@ def _product(left: RowsOfKeys, of_left: slice, right: RowsOfKeys, of_right: slic
 
 
 def alone(side: int, rows: RowsOfKeys, was: Bools, now: Bools) -> Made:
-    """The rows of a side by themselves, of keys that give them so: which did before, and which do now."""
+    """Return the rows of a side that are given without another side: those before the batch, and those now."""
     weights = rows.after * now[rows.groups] - rows.before * was[rows.groups]
     some = np.flatnonzero(weights)
     nothing = np.full(len(some), ALONE)

@@ -68,7 +68,7 @@ class SortedPoints:
         return Pairs(points, numbers)
 
     def newest(self, intervals: Intervals) -> Integers:
-        """The last point of each interval; of equal points the last that came; -1 if the interval has none."""
+        """Return the last point of each interval; of equal points the last to arrive; -1 if the interval has none."""
         begins, ends = np.empty((2, len(intervals.groups)), np.int64)
         kernels.find_points(*intervals, self._bounds, self._points.at, self._order, begins, ends)
         found, newest = ends > begins, np.full(len(begins), -1, np.int64)

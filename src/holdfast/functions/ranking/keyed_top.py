@@ -180,7 +180,7 @@ class KeyedTopOperator(Operator):
         return least
 
     def _greatest(self, values: pa.Array, groups: Integers) -> Integers:
-        """The number of each group's greatest value, of equal ones the first."""
+        """Return the number of each group's greatest value, of equal values the first."""
         return greatest(values, groups, 1, False, self._spec.least)
 
     def _stored(self, distinct: Slots, sizes: Integers, begins: Integers) -> tuple[Slots, Integers, Integers]:

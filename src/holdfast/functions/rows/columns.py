@@ -36,12 +36,12 @@ def validity(array: pa.Array) -> BoolArray:
 
 
 def fixed_array(values: AnyArray, valid: BoolArray, kind: pa.DataType) -> pa.Array:
-    """An Arrow array over `values`, without a copy; null where `valid` is False (`NO_MASK`: nowhere)."""
+    """Return an Arrow array over `values`, without a copy; null where `valid` is False (`NO_MASK`: no nulls)."""
     return _fixed_array(values, valid if len(valid) else None, kind)
 
 
 def bits(values: AnyArray) -> AnyArray:
-    """The same memory as unsigned integers: kernels that only move values are compiled once a width."""
+    """Return the same memory as unsigned integers: kernels that only move values are compiled once for each width."""
     return values.view(f"u{values.dtype.itemsize}")
 
 
@@ -51,7 +51,7 @@ def cells_at(slots: Slots, column: Column) -> dict[int, Any]:
 
 
 def stored_values(array: pa.Array) -> list[Any]:
-    """The values as a table's column holds them: times as numbers, so that they compare with those in the table."""
+    """Return the values in the form of a table's column: times as numbers, so that they compare with the table's."""
     if physical_dtype(array.type) is None:
         return exact_values(array)
     values: list[Any] = values_of(array).tolist()

@@ -28,7 +28,7 @@ def greatest(values: pa.Array, groups: Integers, n: int, ties: bool, least: bool
 
 
 def last_of_groups(values: pa.Array, groups: Integers) -> Integers:
-    """The number of each group's greatest value, of equal ones the last; nulls are below all others.
+    """Return the number of each group's greatest value, of equal values the last; nulls are below all others.
 
     Each group up to the greatest has a value.
     """

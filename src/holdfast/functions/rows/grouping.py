@@ -43,7 +43,7 @@ def ranks(groups: IntArray, count: int) -> IntArray:
 
 
 def order_of(groups: IntArray, count: int) -> tuple[IntArray, IntArray]:
-    """The order of entries by group, stable, and where each group begins in it, with the end."""
+    """Return the stable order of entries by group, and the offset of each group in it, with the end."""
     starts, order = np.zeros(count + 1, np.int64), np.empty(len(groups), np.int64)
     sort_by_group(groups, starts, order)
     return order, starts

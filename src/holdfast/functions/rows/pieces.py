@@ -66,7 +66,7 @@ def _size(rows: pa.RecordBatch, copies: int) -> int:
 
 
 def rows_at_once(row_bytes: float) -> int:
-    """The number of rows of that size to put out together."""
+    """Return the number of rows of that size to emit together."""
     return max(1, min(ROWS_PUT_OUT_MAX, int(BYTES_PUT_OUT / max(1.0, row_bytes))))
 
 

@@ -95,7 +95,7 @@ class ArrayTimers:
             index.begin()
 
     def enter(self, keys: pa.RecordBatch) -> None:
-        """A call begins, for these distinct keys."""
+        """Begin a call for these distinct keys."""
         self._keys = keys
 
     def due(self, kind: int, until_us: int | None) -> Iterator[tuple[pa.RecordBatch, IntArray]]:

@@ -38,7 +38,7 @@ def expired_rows(times: IntArray, known: BoolArray, expiry: Expiry, now_us: int)
 
 
 def renewed(times: IntArray, kept: BoolArray, expiry: Expiry, now_us: int) -> IntArray:
-    """The times of rows that are written now. `kept`: those that were there, with a time, and had not expired."""
+    """Return the times of rows that are written now. `kept`: rows that existed, with a time, and had not expired."""
     return np.where(kept, times, now_us) if expiry.on == "create" else np.full(len(times), now_us, np.int64)
 
 

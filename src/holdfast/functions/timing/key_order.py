@@ -94,7 +94,7 @@ class _Sorted:
         return chosen
 
     def newest(self, untils: Integers) -> tuple[Integers, Integers]:
-        """The times and numbers of the last entries up to these times; where there is none, the number is -1."""
+        """Return the times and numbers of the last entries up to these times; the number is -1 if there is none."""
         places = np.searchsorted(self.times, untils, "right") - 1
         found = self._columns[:2, np.maximum(places, 0)]
         return found[0], np.where(places < 0, -1, found[1])
@@ -140,7 +140,7 @@ class TimeOrder:
         return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
     def newest(self, untils: Integers) -> Integers:
-        """The numbers of the last entries up to these times, each once, in order; of equal ones the last that came."""
+        """Return the numbers of the last entries up to these times, once each, in order; of equal ones the last."""
         times, numbers = self._in_turn.newest(untils)
         late_times, late_numbers = self._late.newest(untils)
         is_late = (late_numbers >= 0) & (

@@ -146,7 +146,7 @@ class ChangesWindowOperator(PaneOperator):
         return late_panes(self._declared, values_of(rows.column(PANE)), closed_us, self._spec.lateness_us)
 
     def _in_windows(self, rows: pa.RecordBatch, closed_us: int | None) -> pa.RecordBatch:
-        """Rows once for each of their windows that is open, with its start in place of the pane."""
+        """Return rows once for each of their open windows, with its start in place of the pane."""
         if self._declared.tumbles:
             return rows
         places, starts = windows_of(self._declared, values_of(rows.column(PANE)), closed_us)

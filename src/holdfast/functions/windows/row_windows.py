@@ -21,7 +21,7 @@ class RowWindowsSpec(WindowedSpec):
         """Make the part that turns the rows of windows into output."""
 
     def pane_combiner(self) -> Combiner | None:
-        """The combiner of rows with panes; None: they are sent as they are. Rows of sessions always are."""
+        """Return the combiner of rows with panes; None: they are sent unchanged, as rows of sessions always are."""
         return None
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner:

@@ -92,7 +92,7 @@ class OrderOfSessions:
         self._count = len(self._room)
 
     def around(self, untils: Integers) -> tuple[Integers, BoolArray]:
-        """The starts of sessions near rows that end at some times, and which of them lead."""
+        """Return the starts of sessions near rows that end at the given times, and which of them lead."""
         stops = np.unique(np.searchsorted(self.starts, untils, "right"))
         places = np.unique(stops[:, None] + np.arange(-REACH, 1))
         places = places[(places >= 0) & (places < self._count)]

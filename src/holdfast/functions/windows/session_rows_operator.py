@@ -125,7 +125,7 @@ class SessionRowsOperator(SessionOperator):
         return np.where(place[1], place[0], starts), np.where(first[1], first[0], 0)
 
     def _at(self, rows: pa.RecordBatch, places: Integers) -> pa.RecordBatch:
-        """Rows, or keys, with the places in the column of the session's start."""
+        """Return rows, or keys, with the places in the column of the session's start."""
         number = rows.schema.get_field_index(SESSION)
         return rows.set_column(number, rows.schema.field(number), pa.array(places))
 

@@ -272,7 +272,7 @@ class Progress:
         return self._task_managers.last()
 
     def picture(self) -> Picture:
-        """All metrics as they are now."""
+        """Return the current values of all metrics."""
         with self._lock:
             own = self._own()
         return picture(self._task_managers.reports(), own)

@@ -68,8 +68,8 @@ higher value keeps expired entries longer; a lower value makes commits to a long
 
 
 def after_commit(table: DeltaTable) -> PostCommitHookProperties:
-    """The work that follows the table's next commit: a checkpoint as the table says, and now and then the removal of
-    expired entries of the log, if the table allows it."""
+    """Return the work that follows the table's next commit: a checkpoint as the table says, and sometimes, if the table
+    allows it, the removal of expired entries of the log."""
     removes = (table.version() + 1) % CLEANUP_COMMITS == 0
     return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if removes else False)
 

@@ -155,7 +155,7 @@ def decode_head(name: str, tail: bytes, head: type[H]) -> H:
 
 
 def _is_part(name: str, segment: str) -> bool:
-    """True for a name that `names.segment_part` gave to a part of the segment."""
+    """Return True for a name that `names.segment_part` gave to a part of the segment."""
     parsed = names.parse(name)
     return isinstance(parsed, names.SegmentName) and name == f"{segment}.{parsed.part}"
 

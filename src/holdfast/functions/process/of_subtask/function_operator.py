@@ -116,7 +116,7 @@ class FunctionOperator(Operator):
             each.end()
 
     def _event_time(self, time_us: int) -> datetime:
-        """An event time as values of the watermark's column are: with or without a zone."""
+        """Return an event time in the form of the watermark's column: with or without a zone."""
         time, zoned = to_datetime(time_us), self._spec.input.event_time is None or self._spec.input.event_time.zoned
         return time if zoned else time.replace(tzinfo=None)
 

@@ -39,7 +39,7 @@ class SubtaskListState(State):
         return TableSchema(LIST_KEYS, pa.schema([self.codec().field(VALUE)]))
 
     def get(self) -> list[Any]:
-        """The subtask's own entries, in order. In `open`, too."""
+        """Return the subtask's own entries, in order. Also allowed in `open`."""
         self._not_running()
 
     def add(self, value: Any) -> None:
@@ -75,7 +75,7 @@ class UnionListState(SubtaskListState):
     """
 
     def union(self) -> list[Any]:
-        """The entries of all subtasks as of the checkpoint, the same list in each; only in `open`.
+        """Return the entries of all subtasks as of the checkpoint, the same list in each; only allowed in `open`.
 
         Empty where the job starts without a checkpoint. A subtask's entries are in their order, but entries of
         different subtasks are mixed.

@@ -85,7 +85,7 @@ class RowFitter:
         )
 
     def fitted(self, row: Row) -> Row:
-        """A row from `shape` with its values checked: `batch` takes it."""
+        """Return a row from `shape` with its values checked, for `batch`."""
         made: list[Any] = []
         for name, fit, value in zip(self._names, self._fits, row, strict=True):
             try:
@@ -95,7 +95,7 @@ class RowFitter:
         return made
 
     def batch(self, rows: list[Row]) -> pa.RecordBatch:
-        """Rows from `shape`, at least a single row, as a record batch. Values are checked here; errors hold the row."""
+        """Rows from `shape`, at least a single row, as a record batch. Values are checked here; errors name the row."""
         arrays = []
         for field, fit, values in zip(self._schema, self._fits, zip(*rows, strict=True), strict=True):
             try:
