@@ -87,8 +87,13 @@ def file_of(backend: str) -> Path:
 
 def unpack(backend: str, url: str) -> None:
     """Put the savepoint of a backend into an empty store."""
+    unpack_file(file_of(backend), url)
+
+
+def unpack_file(file: Path, url: str) -> None:
+    """Put a packed savepoint into an empty store."""
     store = open_store(url)
-    with tarfile.open(file_of(backend)) as archive:
+    with tarfile.open(file) as archive:
         for entry in archive:
             content = archive.extractfile(entry)
             assert content is not None
@@ -108,9 +113,15 @@ def write(backend: str) -> None:
     query = start(made(storage, sources, sinks, state=STATES[backend]), hf.processing_time("0s"))
     query.processAllAvailable()
     query.stop(with_savepoint=saved)
-    store = open_store(saved)
-    assert all(column in store.get("savepoint") for column in OLD_COLUMNS), "the code that runs is of after the commit"
-    with tarfile.open(file_of(backend), "w:xz") as archive:
+    is_old = all(column in open_store(saved).get("savepoint") for column in OLD_COLUMNS)
+    assert is_old, "the code that runs is of after the commit"
+    pack(saved, file_of(backend))
+
+
+def pack(url: str, file: Path) -> None:
+    """Pack the objects of a savepoint."""
+    store = open_store(url)
+    with tarfile.open(file, "w:xz") as archive:
         for each in store.list(""):
             entry, data = tarfile.TarInfo(each.name), store.get(each.name)
             entry.size = len(data)

@@ -6,6 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from job_kit import new_job, new_storage, script
+from stored_changes_kit import STORED_BATCHES, file_of, made, new_sinks, new_source
+from stored_joins_kit import STATES, unpack_file
 
 import holdfast as hf
 from changes_kit import ChangingTable, Told, in_order
@@ -120,6 +122,20 @@ def test_stored_rows_of_another_order_are_refused() -> None:
     run_ordered(storage, "v")
     with pytest.raises(hf.JobRefused, match=r"'latest': its stored state has no 'kept.size of 1 by w'.*another order"):
         run_ordered(storage, "w")
+
+
+@pytest.mark.parametrize("backend", STATES)
+def test_operators_go_on_from_changes_that_were_stored(backend: str) -> None:
+    savepoint, sinks, whole, storage = new_storage(), new_sinks(), new_sinks(), new_storage()
+    unpack_file(file_of(backend), savepoint)
+    run(made(new_storage(), new_source(), sinks, state=STATES[backend], parallelism=2, start_from=savepoint))
+    run(made(storage, new_source(STORED_BATCHES), whole))
+    before = {name: len(sink.rows()) for name, sink in whole.items()}
+    run(made(storage, new_source(), whole))
+    for name, sink in sinks.items():
+        rest = whole[name].rows()[before[name] :]
+        assert rest
+        assert sorted(map(repr, sink.rows())) == sorted(map(repr, rest)), name
 
 
 def test_a_function_sees_how_each_row_changed() -> None:

@@ -22,7 +22,7 @@ from holdfast.errors import JobRefused
 from holdfast.functions.operator import TableSchema
 from holdfast.functions.rows.columns import BoolArray, IntArray
 from holdfast.functions.rows.grouping import distinct_slots, ranks, spans
-from holdfast.state.keys import check_key_types, grouped_by
+from holdfast.state.keys import check_key_types, group_columns, grouped_by
 from holdfast.state.physical import Integers, Slots
 from holdfast.state.table import StateTable
 
@@ -31,7 +31,7 @@ NUMBER, COUNT = "__number", "__count"
 
 def count_table(keys: pa.Schema, values: Sequence[pa.Field], *more: pa.Field) -> TableSchema:
     """The table of the counts of values of some columns, with more columns beside the count."""
-    places = grouped_by(pa.schema([*keys, *values]), len(keys))
+    places = grouped_by(pa.schema([*keys, *values]), group_columns(keys))
     return TableSchema(places, pa.schema([*more, pa.field(COUNT, pa.int64())]))
 
 
@@ -41,7 +41,7 @@ def bag_tables(name: str, keys: pa.Schema, values: Sequence[pa.Field]) -> dict[s
     numbered = pa.schema([*values, pa.field(COUNT, pa.int64())])
     return {
         f"{name}.places": count_table(keys, values, pa.field(NUMBER, pa.int64())),
-        f"{name}.rows": TableSchema(grouped_by(keys.append(number), len(keys)), numbered),
+        f"{name}.rows": TableSchema(grouped_by(keys.append(number), group_columns(keys)), numbered),
     }
 
 

@@ -27,7 +27,7 @@ from holdfast.functions.operator import TableSchema
 from holdfast.functions.rows.columns import IntArray
 from holdfast.functions.rows.grouping import distinct_slots, spans
 from holdfast.functions.rows.ordering import ordered, ranks_of
-from holdfast.state.keys import grouped_by
+from holdfast.state.keys import group_columns, grouped_by
 from holdfast.state.physical import Bools, Integers, Slots
 from holdfast.state.table import StateTable
 
@@ -80,7 +80,7 @@ class FirstRowsState:
 
     def tables(self, keys: pa.Schema) -> dict[str, TableSchema]:
         """The tables beside that of the keys."""
-        places = grouped_by(keys.append(pa.field(PLACE, pa.int64(), nullable=False)), len(keys))
+        places = grouped_by(keys.append(pa.field(PLACE, pa.int64(), nullable=False)), group_columns(keys))
         return {
             **({f"{self.name}.answer": TableSchema(places, pa.schema(self.fields))} if self.n > 1 else {}),
             **({f"{self.name}.blocks": log_table(keys, self.fields)} if self.has_log else {}),

@@ -23,7 +23,7 @@ from holdfast.functions.operator import TableSchema
 from holdfast.functions.rows.columns import IntArray
 from holdfast.functions.rows.grouping import order_of, spans
 from holdfast.state.index_kernels import gather_bytes
-from holdfast.state.keys import decode_rows, encode_rows, grouped_by
+from holdfast.state.keys import decode_rows, encode_rows, group_columns, grouped_by
 from holdfast.state.physical import Bools, Bytes, Integers, Slots, variable_array, variable_bytes_of
 from holdfast.state.table import StateTable
 
@@ -40,7 +40,9 @@ def log_table(keys: pa.Schema, rows: Sequence[pa.Field]) -> TableSchema:
     """Return the table of the full blocks. Its columns of the rows are null, and only declare the content of blocks."""
     number = pa.field(NUMBER, pa.int64(), nullable=False)
     types = [field.with_nullable(True) for field in rows]
-    return TableSchema(grouped_by(keys.append(number), len(keys)), pa.schema([(BLOCK, pa.large_binary()), *types]))
+    return TableSchema(
+        grouped_by(keys.append(number), group_columns(keys)), pa.schema([(BLOCK, pa.large_binary()), *types])
+    )
 
 
 def check_complete(operator: str, stored: Mapping[str, pa.Schema], declared: Mapping[str, TableSchema]) -> None:
