@@ -24,7 +24,7 @@ setup: .venv/set-up  ## Virtual environment, pinned packages, Java (the other ta
 demo: setup  ## 336,776 real flights through a job that is killed twice; compares the result with a direct computation
 	@$(RUN) python -m examples.flights
 
-demo-cdc: setup postgres  ## PostgreSQL under load, a job that keeps revenue per customer in a Delta table, a kill; compares
+demo-cdc: setup postgres  ## PostgreSQL under load, revenue of customers from two tables in a Delta table, a kill; compares
 	@$(RUN) python -m examples.revenue
 
 demo-kafka: setup  ## Orders from a Kafka topic into totals in a topic and a Delta table, lag, a kill; compares
