@@ -12,6 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Leaf = Callable[[pa.Array], pa.Array]
+NOT_UTF8 = "Invalid UTF8"
+"""Part of PyArrow's error for a text that is not UTF-8."""
+NO_VALUE = (NOT_UTF8, "within the acceptable range", "whole number of days", "does not fit in precision")
+"""Parts of PyArrow's errors for a stored value that its type does not have: a text, a time of the day, a day, a
+decimal."""
 
 
 def rebuilt(array: pa.Array, leaf: Leaf) -> pa.Array:
@@ -79,7 +84,7 @@ def _with_items(kind: pa.DataType, field: pa.Field) -> pa.DataType:
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of the same values in a plain layout."""
     types = pa.types
-    if isinstance(kind, pa.ExtensionType):
+    if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
@@ -118,3 +123,43 @@ def plain_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _named(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the column with the names of nested fields that the type has."""
     return column if column.type == kind else column.cast(kind)
+
+
+def invalid_rows(rows: pa.RecordBatch) -> dict[int, str]:
+    """Return the rows with a value that its type does not have, each with the reason; found by halving.
+
+    Arrays can be made of any bytes: by a view of binary values as texts, or by a file's writer. Stored objects are
+    refused if they hold such a value. Raises `pa.ArrowInvalid` if a column is damaged in another way.
+    """
+    try:
+        rows.validate(full=True)
+        return {}
+    except pa.ArrowInvalid:
+        found: dict[int, str] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        waiting = [(0, len(column))]
+        while waiting:
+            begin, end = waiting.pop()
+            problem = _problem(column, begin, end)
+            if problem is None:
+                continue
+            if end - begin == 1:
+                told = "a text that is not UTF-8" if NOT_UTF8 in problem else f"no {column.type}: {problem}"
+                found[begin] = f"column {name!r} holds {told}"
+            else:
+                middle = (begin + end) // 2
+                waiting += [(begin, middle), (middle, end)]
+    return dict(sorted(found.items()))
+
+
+def _problem(column: pa.Array, begin: int, end: int) -> str | None:
+    """Return PyArrow's error for a value in these rows; None if there is none."""
+    rows = column[begin:end]
+    try:
+        # A slice of a nested column holds the values of other rows too, so the rows are copied.
+        (rows.take(pa.array(range(len(rows)))) if column.type.num_fields else rows).validate(full=True)
+    except pa.ArrowInvalid as error:
+        if not any(part in str(error) for part in NO_VALUE):
+            raise
+        return str(error)
+    return None

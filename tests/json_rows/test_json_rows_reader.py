@@ -115,13 +115,6 @@ def test_a_map_with_a_key_that_comes_twice_cannot_be_written():
     assert sorted(unwritable(rows[2:5])) == [0, 1, 2] and unwritable(rows[:2]) == {}
 
 
-def test_a_text_that_is_not_utf_8_cannot_be_written():
-    texts = pa.array([b"a", b"\xff", None, b"b"]).view(pa.string())
-    rows = pa.record_batch([texts, pa.ListArray.from_arrays(pa.array([0, 1, 1, 2, 4], pa.int32()), texts)], ["a", "b"])
-    assert sorted(unwritable(rows)) == [1, 2] and "'a'" in unwritable(rows)[1] and "UTF8" in unwritable(rows)[2]
-    assert unwritable(rows.slice(3)) == {} == unwritable(rows.slice(0, 1))
-
-
 def test_more_levels_than_the_bound_are_bad_wherever_they_are_and_however_deep_the_stack_is():
     schema = to_arrow_schema("v BIGINT, s STRING, m MAP<STRING, STRING>")
     texts = ['{{"v": 1, "z": {}}}', '{{"s": {}}}', '{{"m": {{"k": {}}}}}', '{{"s": {}']

@@ -131,6 +131,15 @@ def test_a_text_that_is_not_utf8_makes_its_row_bad_nested_too(tmp_path, suffix):
     assert "column 'all' holds a text that is not UTF-8" in bad[1].reason
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_time_past_the_end_of_the_day_makes_its_row_bad(tmp_path, suffix):
+    times = pa.array([1, 86_400_000_000, None, 2]).view(pa.time64("us"))
+    put_text(tmp_path / f"a.{suffix}", as_file(pa.table({"at": times}), suffix))
+    rows, bad = read_all(FileSource(str(tmp_path), schema=pa.schema([("at", pa.time64("us"))])))
+    assert len(rows) == 3
+    assert [(row.position, "column 'at' holds no time64" in row.reason) for row in bad] == [("1", True)]
+
+
 def test_an_arrow_file_whose_offsets_lead_outside_of_its_texts_is_named(tmp_path):
     word = "a text that is found again"
     data = bytearray(as_file(pa.table({"word": [word, "b"]}), "arrow"))

@@ -96,6 +96,13 @@ def test_the_state_of_one_job_is_the_beginning_of_another() -> None:
         ),
         ({"totals": INITIAL.append_column("more", INITIAL["total"])}, "column 'more' is none of its own"),
         ({"totals": pa.table({"k": ["a"], "total": ["x"]})}, "column 'total' is string, expected int64"),
+        ({"totals": pa.table({"k": ["a"], "total": ["5"]})}, "column 'total' is string, expected int64"),
+        ({"totals": pa.table({"k": ["a"], "total": [True]})}, "column 'total' is bool, expected int64"),
+        ({"totals": pa.table({"k": ["a"], "total": [1.5]})}, "column 'total' is double, expected int64"),
+        (
+            {"totals": pa.table({"k": ["a", "b"], "total": pa.array([1, 2**63], pa.uint64())})},
+            "column 'total' is uint64, expected int64, which cannot hold 9223372036854775808",
+        ),
         ({"totals": pa.table({"k": ["a", None], "total": [1, 2]})}, "key column 'k' has nulls"),
         ({"totals": pa.table({"k": ["a", "a"], "total": [1, 2]})}, "the key {'k': 'a'} comes more than once"),
     ],

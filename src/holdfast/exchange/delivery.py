@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.arrays import invalid_rows
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import USER_ERRORS
 from holdfast.exchange.changes import unknown_changes
@@ -99,7 +100,7 @@ def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: 
         each.writer.shares_memory_with(len(sending))
     results: list[OutputResult] = [OutputResult()] * len(work.leg.outputs)
     try:
-        others = _send_operators(rows, sending)
+        others = _send_operators(_valid(rows, work, origin, bad), sending)
         results = _stage_sinks(_accepted(others, work, origin, bad), work, results)
     except BaseException:
         for each in sending.values():
@@ -124,6 +125,19 @@ def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: 
         gone={number: reason for each in dropped for number, reason in each.gone.items()},
         key_samples=tuple(each.keys for each in sending.values() if each.keys is not None),
     )
+
+
+def _valid(
+    rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: UnitRows | None, bad: list[BadRow]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows whose values are values of their types; add the others to `bad`. Neither state nor staged output
+    could be read again with such a value, which a function of users or a source may give."""
+    for place, batch in rows:
+        found = invalid_rows(batch)
+        if found:
+            bad += bad_rows_of(batch, found, work, work.leg.outputs[place].node, origin)
+            batch = without(batch, np.array(list(found), np.int64))
+        yield place, batch
 
 
 def _send_operators(

@@ -63,35 +63,13 @@ def key_text(value: Any) -> str:
 
 
 def unwritable(rows: pa.RecordBatch) -> dict[int, str]:
-    """Return the rows that cannot be written, each with the reason.
-
-    A text may not be UTF-8, as in some Parquet files. A map may have a key twice, which an object in JSON cannot.
-    """
+    """Return the rows that cannot be written, each with the reason: a map may have a key twice, which an object in JSON
+    cannot."""
     found: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        invalid = _invalid(column)
-        found |= {row: f"column {name!r} is invalid: {reason}" for row, reason in invalid.items()}
-        if invalid:
-            continue
         for row in np.flatnonzero(_doubled(column)).tolist():
             found.setdefault(row, f"column {name!r} has a map with a key that comes twice, as an object in JSON cannot")
     return found
-
-
-def _invalid(column: pa.Array) -> dict[int, str]:
-    """Return the rows with invalid values. A row is looked at as a copy, which holds no parts of other rows."""
-    if _problem(column) is None:
-        return {}
-    problems = {row: _problem(column.take(pa.array([row]))) for row in range(len(column))}
-    return {row: problem for row, problem in problems.items() if problem is not None}
-
-
-def _problem(column: pa.Array) -> str | None:
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        return str(error)
-    return None
 
 
 def _doubled(array: pa.Array) -> npt.NDArray[np.bool_]:

@@ -6,18 +6,19 @@ TaskManagers restore the handles as they restore those of a checkpoint, so the f
 never pass through a function. The columns are those that `read_state` returns, without `key_group`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.casts import cast_in_range
 from holdfast.errors import JobRefused
 from holdfast.formats.handles import MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.formats.snapshots import encode_part, in_parts
 from holdfast.ids import BatchNumber, Epoch, Incarnation
-from holdfast.python_values import shown_rows
+from holdfast.python_values import shown_rows, shown_values
 from holdfast.state.changes import DELETED, KEY_GROUP, stored_schema
 from holdfast.state.columns import is_object
 from holdfast.state.keys import encode_keys, group_columns, key_groups
@@ -172,17 +173,46 @@ def _refuse_untyped(operator: str, given: pa.Table, values: pa.Schema) -> None:
 
 
 def _column(operator: str, given: pa.Table, field: pa.Field) -> pa.Array:
-    """Return a column in its stored type; it has nulls if the user did not give it."""
+    """A column in the stored type; nulls where it is not given."""
     if field.name not in given.column_names:
         return pa.nulls(len(given), field.type)
+    column = given.column(field.name).combine_chunks()
+    problem = f"column {_shown(field)!r} is {column.type}, expected {field.type}"
     try:
-        return given.column(field.name).cast(field.type).combine_chunks()
+        column.validate(full=True)
+        if pa.types.is_nested(field.type):
+            return column.cast(field.type)
+        if not _is_alike(column.type, field.type):
+            raise pa.ArrowInvalid("cast it")
+        values, outside = cast_in_range(column, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        found = given.schema.field(field.name).type
-        raise JobRefused(
-            f"initial_state of operator {operator!r}: column {_shown(field)!r} is {found}, expected {field.type}: "
-            f"{error}"
-        ) from error
+        raise JobRefused(f"initial_state of operator {operator!r}: {problem}: {error}") from error
+    if outside is not None:
+        first = shown_values(column[int(np.argmax(outside)) :][:1])[0]
+        raise JobRefused(f"initial_state of operator {operator!r}: {problem}, which cannot hold {first!r}")
+    return values
+
+
+def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """True if values keep their meaning, as far as they fit: text is no number, and no time gets or loses a zone."""
+    types = pa.types
+    if types.is_timestamp(found) and types.is_timestamp(wanted):
+        return (found.tz is None) == (wanted.tz is None)
+    numbers = (types.is_integer, types.is_floating, types.is_decimal)
+    if any(test(found) for test in numbers):
+        is_exact = not types.is_floating(found)
+        return types.is_floating(wanted) or (is_exact and any(test(wanted) for test in numbers))
+    return types.is_null(found) or any(test(found) and test(wanted) for test in _ALIKE) or found == wanted
+
+
+_ALIKE: Sequence[Callable[[pa.DataType], bool]] = (
+    pa.types.is_date,
+    pa.types.is_time,
+    pa.types.is_duration,
+    lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind),
+    lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind),
+)
+"""Tests of kinds whose values are alike."""
 
 
 def _shown(field: pa.Field) -> str:

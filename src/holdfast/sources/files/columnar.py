@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
+from holdfast.arrays import invalid_rows
 from holdfast.errors import BadRecord, StorageError
 from holdfast.python_values import payload_of, shown_rows
 from holdfast.sources.files.file_format import PAYLOAD_CHARS_MAX, BadPiece, FileFormat, FileShape, Piece
@@ -22,9 +23,6 @@ from holdfast.sources.wanted import WantedRows
 
 BATCH_ROWS = 131_072
 """Rows of an Arrow batch that a task reads. A higher value needs more memory in each task."""
-
-NOT_UTF8 = "Invalid UTF8"
-"""Part of PyArrow's error for a text that is not UTF-8."""
 
 PlacedRows = Iterator[tuple[int, pa.RecordBatch]]
 """(row position, rows) pairs."""
@@ -80,7 +78,7 @@ class ColumnarFormat(FileFormat):
                     yield all_bad(position, batch, read_as, problem)
                 else:
                     with readable(file, self.name):
-                        broken = broken_texts(batch)
+                        broken = invalid_rows(batch)
                     yield from good_and_bad(position, batch, read_as, broken)
 
     def outline(self, tree: FileTree, file: FileInfo) -> "tuple[pa.Schema, StoredGroups | None]":
@@ -138,32 +136,6 @@ def clip(batches: Iterator[pa.RecordBatch], position: int, start: int, stop: int
         position += batch.num_rows
         if position >= stop:
             return
-
-
-def broken_texts(batch: pa.RecordBatch) -> dict[int, str]:
-    """Return the rows with a text that is not UTF-8, each with the reason; found by halving.
-
-    Raises `pa.ArrowInvalid` if the columns are damaged in another way, so that they cannot be checked.
-    """
-    found: dict[int, str] = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        waiting = [(0, len(column))]
-        while waiting:
-            begin, end = waiting.pop()
-            try:
-                # A slice of a nested column holds the texts of all its rows, so the rows are copied.
-                nested, whole = column.type.num_fields > 0, end - begin == len(column)
-                rows = column.take(pa.array(range(begin, end))) if nested and not whole else column[begin:end]
-                rows.validate(full=True)
-            except pa.ArrowInvalid as error:
-                if NOT_UTF8 not in str(error):
-                    raise
-                if end - begin == 1:
-                    found[begin] = f"column {name!r} holds a text that is not UTF-8"
-                else:
-                    middle = (begin + end) // 2
-                    waiting += [(begin, middle), (middle, end)]
-    return found
 
 
 def good_and_bad(position: int, found: pa.RecordBatch, schema: pa.Schema, broken: dict[int, str]) -> Iterator[Piece]:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.casts import cast_in_range
 from holdfast.errors import UserFunctionError
 from holdfast.functions.process.shared.entries import ListEntries, Making, MapEntries
 from holdfast.functions.process.shared.states import (
@@ -57,6 +58,7 @@ class Arrays:
                 value = pa.array(value)
             if self.declared is not None and isinstance(value, pa.Array):
                 array = value if value.type == self.kind else _cast(value, self.kind)
+                array.validate(full=True)  # an array may hold values that its type does not have
             else:
                 array = pa.array([self.codec.put(item) for item in value], type=self.kind)
         except (pa.ArrowException, Misfit, TypeError) as error:
@@ -80,9 +82,14 @@ class Arrays:
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     numbers = (pa.types.is_integer, pa.types.is_floating)
-    if array.null_count == len(array) or all(any(test(one) for test in numbers) for one in (array.type, kind)):
-        return array.cast(kind) if array.null_count < len(array) else pa.nulls(len(array), kind)
-    raise TypeError(f"found an array of {array.type}, expected {kind}; cast it")
+    if array.null_count == len(array):
+        return pa.nulls(len(array), kind)
+    if not all(any(test(one) for test in numbers) for one in (array.type, kind)):
+        raise TypeError(f"found an array of {array.type}, expected {kind}; cast it")
+    values, outside = cast_in_range(array, kind)
+    if outside is not None:
+        raise TypeError(f"found {array[int(np.argmax(outside))]} in an array of {array.type}, expected {kind}")
+    return values
 
 
 def _fill(array: pa.Array, default: pa.Scalar | None, missing: BoolArray) -> pa.Array:
