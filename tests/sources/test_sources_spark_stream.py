@@ -1,12 +1,16 @@
 """Epochs of a streaming DataFrame without Spark: each counts once, in order, whatever is repeated or replaced."""
 
+from uuid import uuid4
+
+import pyarrow as pa
 import pytest
 from sources_stream_kit import Rows, SparkCheckpoint
 
 from holdfast import failpoints
 from holdfast.clock import ManualClock
-from holdfast.errors import JobRefused
+from holdfast.errors import BadRecord, JobRefused
 from holdfast.sources.base import EnumeratorContext
+from holdfast.sources.spark_stream.storing import StoreParts
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.storage.store import open_store
 from waiting import until
@@ -199,3 +203,11 @@ def test_without_a_session_the_source_is_refused(world):
     source = StreamingDataFrameSource(Rows(world.spark))
     with pytest.raises(JobRefused, match="TestSource"):
         source.enumerator(EnumeratorContext(world.store, "s", 1, ManualClock()))
+
+
+def test_a_value_that_could_not_be_read_again_is_named_before_it_is_stored():
+    texts = pa.array([b"a", b"\xff"]).view(pa.string())
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    store = StoreParts(f"memory://{uuid4().hex}", {}, "segments/s/1", 7, "q", schema)
+    with pytest.raises(BadRecord, match=r"batch 7 of query q: column 'text' holds a text that is not UTF-8: .*'n': 2"):
+        list(store(iter([pa.record_batch([pa.array([1, 2]), texts], schema=schema)])))

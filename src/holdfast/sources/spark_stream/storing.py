@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.arrays import invalid_rows
+from holdfast.errors import BadRecord
+from holdfast.python_values import shown_rows
 from holdfast.sources.spark_stream.epoch_head import EpochHead
 from holdfast.sources.spooled.segments import SegmentPart, decode_head, encode_segment
 from holdfast.storage import names
@@ -39,12 +42,22 @@ class StoreParts:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = RetryingStore(open_store(self._storage, self._options))
-        for rows in _grouped(batch.cast(self._schema) for batch in batches if batch.num_rows):
+        for rows in _grouped(self._fitted(batch) for batch in batches if batch.num_rows):
             name = names.segment_part(self._segment)
             data, part = self._encoded(name, rows)
             store.put(name, data)
             described = {"object": name, "offset": part.offset, "length": part.length, "crc": part.crc}
             yield pa.RecordBatch.from_pylist([{**described, "rows": part.rows}], _PARTS)
+
+    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with the declared schema. Raises `BadRecord` for a value that could not be read again."""
+        rows = batch.cast(self._schema)
+        for number, reason in invalid_rows(rows).items():
+            raise BadRecord(
+                f"batch {self._number} of query {self._query}: {reason}: {shown_rows(rows.slice(number, 1))[0]}; correct "
+                "the value in the DataFrame, or leave the column out"
+            )
+        return rows
 
     def _encoded(self, name: str, rows: pa.Table) -> tuple[bytes, SegmentPart]:
         ends = np.array([rows.num_rows], np.int32).tobytes()
