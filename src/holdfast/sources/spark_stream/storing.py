@@ -54,8 +54,8 @@ class StoreParts:
         rows = batch.cast(self._schema)
         for number, reason in invalid_rows(rows).items():
             raise BadRecord(
-                f"batch {self._number} of query {self._query}: {reason}: {shown_rows(rows.slice(number, 1))[0]}; correct "
-                "the value in the DataFrame, or leave the column out"
+                f"batch {self._number} of query {self._query}: {reason}: {shown_rows(rows.slice(number, 1))[0]}; "
+                "correct the value in the DataFrame, or leave the column out"
             )
         return rows
 
