@@ -40,8 +40,16 @@ def rows_of(query: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize("kind", WINDOWS)
-@pytest.mark.parametrize("key", ["k", ""])
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("sliding", ""),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in [("sliding", "k"), ("tumbling", "k"), ("tumbling", "")]
+        ),
+    ],
+)
 def test_windows_follow_their_table_over_failures_and_restarts(kind: str, key: str) -> None:
     window, slide = WINDOWS[kind]
     table, told, draw = ChangingTable(len(kind), ROWS, keys=2), Told(), random.Random(len(kind + key))
