@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "holdfast"
 LEAF_NAMES = """
 arrays availability back_off behind casts changelog_config clock code_shipping equality errors expressions
 failpoints hidden ids json_rows kernels metrics packed_values ports printable python_values quantities
-references schema value_fits watermarks
+references schema store_prices value_fits watermarks
 """
 """Modules and rooms that every room may import, and that import only each other."""
 
@@ -25,8 +25,9 @@ MAY_IMPORT: dict[str, str] = {
     "api": "autoscale calls functions job keyed_streams query settings sinks sources stored_state streams",
     "testing": "__init__ exchange functions graph job job_settings jobmaster journal protocol query schema settings "
     "sinks sources standby_query start_options storage taskmanager uploads",
-    "job": "autoscale functions graph keyed_streams schema settings sinks sources spark sql start_options stored_state "
-    "streams ui",
+    "job": "autoscale functions graph job_checks keyed_streams schema settings sinks sources spark sql start_options "
+    "stored_state streams ui",
+    "job_checks": "autoscale settings",
     "sql": "functions graph",
     "start_options": "settings stored_state",
     "streams": "calls functions graph keyed_streams schema sinks sources sql ui",

@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
     from holdfast.standby_query import StandbyQuery
     from holdfast.start_options import StartOptions
+    from holdfast.store_prices import StorePrices
     from holdfast.stored_state.read import read_state
     from holdfast.streams import Stream
 
@@ -143,6 +144,7 @@ MODULES: dict[str, str] = {
     "holdfast.sinks.base": "Sink",
     "holdfast.standby_query": "StandbyQuery",
     "holdfast.start_options": "StartOptions",
+    "holdfast.store_prices": "StorePrices",
     "holdfast.jobmaster.batches.rescales": "Rescale",
     "holdfast.jobmaster.savepoints.savepoints": "Savepoint",
 }
@@ -217,6 +219,7 @@ __all__ = [
     "StartOptions",
     "StateTooLarge",
     "StorageError",
+    "StorePrices",
     "Stream",
     "StreamingDataFrameSource",
     "TaskManagerConfig",

@@ -21,6 +21,7 @@ from holdfast.graph.nodes import ReadNode
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained
 from holdfast.hidden import hide_url
+from holdfast.job_checks import check_types
 from holdfast.keyed_streams import EmitMode
 from holdfast.ports import PortRange, check_port_range
 from holdfast.quantities import duration_us
@@ -44,6 +45,7 @@ from holdfast.sources.base import Source, SourceOutput
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.sources.truncations import PART
 from holdfast.start_options import StartKeywords, StartOptions, check_port
+from holdfast.store_prices import StorePrices
 from holdfast.streams import Stream
 from holdfast.ui.notebook import html_table
 from holdfast.ui.progress_line import starting
@@ -141,6 +143,8 @@ class Job:
         True: `holdfast stop`, `update`, `trigger`, `savepoint`, `retry` and `skip` may change the query from outside,
         at `query.uiUrl`, with a token that the start makes and prints (`query.controlToken`). A string of at least 32
         characters: that token. False: nothing can be changed from outside.
+    prices
+        `StorePrices()`: the prices by which displays of a running query say what its requests to the storage cost.
     start_options
         Options of `start()` that apply to every start of this job unless the start gives its own.
 
@@ -182,10 +186,11 @@ class Job:
         ui_host: str = "127.0.0.1",
         port_range: PortRange = (0, 0),
         ui_control: bool | str = False,
+        prices: StorePrices | None = None,
         **start_options: Unpack[StartKeywords],
     ) -> None:
         _check_session(spark)
-        _check_types(checkpoint, task_manager, failover, storage_options, autoscale)
+        check_types(checkpoint, task_manager, failover, storage_options, autoscale, prices)
         self.spark = spark
         self.name = name
         self.storage = storage
@@ -217,6 +222,7 @@ class Job:
         self.ship_modules = tuple(ship_modules)
         self.metrics_port = metrics_port
         self.ui_host, self.ui_control = ui_host, ui_control
+        self.prices = prices or StorePrices()
         self.start_options = StartOptions().given(start_options)
         self.starting = self.start_options
         """The options of the last start."""
@@ -461,22 +467,6 @@ def _on_loss(value: object) -> OnLoss:
         return OnLoss(value)
     except ValueError:
         raise SettingsError(f'on_loss={value!r} is not allowed: "rewind", "drop" or "restart"') from None
-
-
-def _check_types(
-    checkpoint: object, task_manager: object, failover: object, storage_options: object, autoscale: object
-) -> None:
-    """Refuse settings whose value is not of the class that describes them."""
-    for field, value, kind, example in (
-        ("checkpoint", checkpoint, CheckpointConfig, "CheckpointConfig(trigger=hf.every('10s'))"),
-        ("task_manager", task_manager, TaskManagerConfig, "TaskManagerConfig(memory='4GB')"),
-        ("failover", failover, FailoverConfig, "FailoverConfig(restarts_max=10)"),
-        ("autoscale", autoscale, Autoscale, "Autoscale(max_task_managers=8)"),
-        ("storage_options", storage_options, Mapping, "{'aws_region': 'eu-central-1'}"),
-    ):
-        if value is not None and not isinstance(value, kind):
-            shown = f"a {type(value).__name__}" if field == "storage_options" else repr(value)
-            raise SettingsError(f"{field}={shown} is not allowed: for example {field}={example}")
 
 
 def _check_session(spark: "SparkSession | None") -> None:

@@ -35,5 +35,6 @@ def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSett
         takes_wall=job.clock == "wall",
         forget_updates=job.starting.forget_updates,
         autoscale=job.autoscale,
+        prices=job.prices,
         declared=DeclaredLayout(layout.task_managers, job.parallelism, job.senders),
     )

@@ -54,4 +54,12 @@ def test_a_storage_without_checkpoints_has_an_empty_history(tmp_path: Path) -> N
     open_store((tmp_path / "storage").as_uri()).put("job", b"x")
     result = CliRunner().invoke(app, ["checkpoints", str(tmp_path / "storage"), "--json"])
     assert result.exit_code == 0
-    assert json.loads(result.stdout) == {"checkpoints": [], "savepoints": []}
+    assert json.loads(result.stdout) == {"checkpoints": [], "savepoints": [], "store_use": None}
+
+
+@pytest.mark.parametrize("prices", ["1,2", "a,b,c", "1,2,-3"])
+def test_prices_that_are_not_understood_are_named(tmp_path: Path, prices: str) -> None:
+    (tmp_path / "storage").mkdir()
+    result = CliRunner().invoke(app, ["checkpoints", str(tmp_path / "storage"), "--prices", prices])
+    assert result.exit_code in (1, 2)
+    assert "prices" in result.stderr or "per_gb_month" in result.stderr

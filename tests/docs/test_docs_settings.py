@@ -33,7 +33,15 @@ def _of_dataclass(cls: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "cls",
-    [hf.CheckpointConfig, hf.ChangelogConfig, hf.TaskManagerConfig, hf.FailoverConfig, hf.StartOptions, hf.Autoscale],
+    [
+        hf.CheckpointConfig,
+        hf.ChangelogConfig,
+        hf.TaskManagerConfig,
+        hf.FailoverConfig,
+        hf.StartOptions,
+        hf.Autoscale,
+        hf.StorePrices,
+    ],
     ids=lambda cls: cls.__name__,
 )
 def test_the_page_lists_every_field_of_a_settings_class_with_its_default(cls: Any) -> None:

@@ -1,6 +1,7 @@
 """Outcomes of triggers: in the query, in the storage over restarts, and by `holdfast checkpoints`."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast import cli
 from holdfast.formats.history import SubtaskPart, read_history, stored_epochs
+from holdfast.formats.store_use import rates
 from holdfast.storage import names
 from holdfast.testing import FaultyStore, start
 from holdfast.testing.local import LocalCluster
@@ -175,3 +177,40 @@ def test_the_command_lists_what_became_of_triggers(tmp_path: Path) -> None:
     entries = json.loads(read.output)["checkpoints"]
     assert [each["outcome"] for each in entries] == [each.outcome for each in query.checkpoints]
     assert entries[-1]["task_managers"][0]["answered"] is True
+
+
+def test_the_requests_that_a_query_shows_are_those_that_reach_its_storage(tmp_path: Path) -> None:
+    asked: Counter[str] = Counter()
+
+    def note(operation: str, name: str) -> None:
+        asked[f"{operation} {name.partition('/')[0]}"] += 1
+
+    job, feed = fed(tmp_path.as_uri(), prices=hf.StorePrices(per_1000_puts=1000.0))
+    query = start(job, hf.processing_time("0s"), store=FaultyStore(store_of(job), note))
+
+    def requests() -> dict[str, int]:
+        """Requests by lane, once a batch after the checkpoint has told those of the TaskManager."""
+        feed.put(pairs((1, 1)))
+        query.trigger_checkpoint(timeout=30)
+        feed.put(pairs((1, 1)))
+        query.processAllAvailable()
+        return {each.lane: each.requests for each in query.view().store_use.lanes}
+
+    before, asked_before = requests(), asked.copy()
+    requests()
+    after, made = requests(), asked - asked_before
+    growth = Counter(after) - Counter(before)
+    assert growth["gathered"] == made["put gathered"] == 2
+    assert growth["record"] == made["create journal"] == 2
+    puts = sum(each for kind, each in made.items() if kind.startswith(("put", "create")))
+    assert sum(growth[lane] for lane in ("gathered", "record", "log", "other")) == puts
+    shown = {each.lane: each for each in rates(query.view().store_use, job.prices)}
+    assert shown["record"].cost_per_hour == pytest.approx(shown["record"].requests_per_hour)
+    query.stop()
+    result = CliRunner().invoke(cli.app, ["checkpoints", str(tmp_path), "--json", "--prices", "1,0,0"])
+    *lanes, total = json.loads(result.stdout)["store_use"]["lanes"]
+    assert {each["lane"] for each in lanes} >= {"gathered", "record", "listings"}
+    puts = sum(each["requests_per_hour"] for each in lanes if each["kind"] in ("put", "list"))
+    assert total["lane"] == "all" and total["cost_per_hour"] == pytest.approx(puts / 1000)
+    text = CliRunner().invoke(cli.app, ["checkpoints", str(tmp_path)]).stdout
+    assert "requests to the storage" in text and "USD an hour" in text

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
 from holdfast.storage import obstore_store
+from holdfast.storage.counted import CountedStore
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -17,6 +18,7 @@ from holdfast.testing.stores import FaultyStore, SlowStore
 DECORATIONS: dict[str, Callable[[ObjectStore], ObjectStore]] = {
     "bare": lambda store: store,
     "retrying": lambda store: RetryingStore(store, wait=lambda _: None),
+    "counted": CountedStore,
     "faulty, without faults": lambda store: FaultyStore(store, lambda operation, name: None),
     "slow, without delay": lambda store: SlowStore(store, 0.0, wait=lambda _: None),
 }

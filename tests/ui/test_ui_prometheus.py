@@ -5,8 +5,10 @@ from typing import cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from holdfast.formats.store_use import StoreUse
 from holdfast.observe.metrics import Picture
 from holdfast.observe.view import JobView
+from holdfast.store_prices import StorePrices
 from holdfast.ui.prometheus import JobCollector
 
 
@@ -18,6 +20,8 @@ def test_control_characters_and_surrogates_in_labels_are_shown_as_escapes() -> N
         lag={"s": {split: 1}},
         source_watermarks={"s\x9b": 5},
         operator_watermarks={},
+        store_use=StoreUse(1.0, 0, 0, ()),
+        prices=StorePrices(),
     )
     registry = CollectorRegistry()
     registry.register(JobCollector(lambda: cast(JobView, view)))

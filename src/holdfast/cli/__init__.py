@@ -17,6 +17,7 @@ goes to stdout (`--json`: a single document), progress to stderr. The rules are 
 Files in reading order: `common`, `state`, `control`, `kernels`, `__main__`.
 """
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -46,15 +47,25 @@ from holdfast.cli.common import (
 )
 from holdfast.errors import HoldfastError
 from holdfast.formats.history import CheckpointStats, SavepointStats, read_stored
+from holdfast.formats.store_use import LaneRates, StoreUse, rates
 from holdfast.ids import Epoch
 from holdfast.maintenance.report import Report
 from holdfast.maintenance.verify import verify as verify_storage
+from holdfast.store_prices import StorePrices
 from holdfast.ui.screen import fetched, follow
 
 app = typer.Typer(
     help="Look after the storage of a Holdfast job.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
 
+Prices = Annotated[
+    str,
+    typer.Option(
+        metavar="PUTS,GETS,MONTH",
+        help="Prices of 1,000 puts or listings, of 1,000 reads, and of a GB kept for a month; by default "
+        "0.005,0.0004,0.023.",
+    ),
+]
 HISTORY_WIDTH = 140
 """Width in characters of the table of checkpoints, even if the terminal is narrower or there is no terminal."""
 
@@ -90,14 +101,21 @@ def verify(storage: Storage, option: Options = None, json: JsonOption = False) -
 
 
 @app.command()
-def checkpoints(storage: Storage, option: Options = None, json: JsonOption = False) -> None:
-    """List the last triggers and savepoints, completed or not. The running job updates the list every 10 s."""
+def checkpoints(storage: Storage, option: Options = None, prices: Prices = "", json: JsonOption = False) -> None:
+    """List the last triggers and savepoints, and the newest start's requests to the storage with their price. The
+    running job updates the list every 10 s."""
     with told():
+        by = _prices(prices)
         found = read_stored(open_storage_of(storage, option))
+    lanes = [] if found.use is None else list(rates(found.use, by))
     if json:
-        print_json(msgspec.to_builtins({"checkpoints": found.checkpoints, "savepoints": found.savepoints}))
+        use = None if found.use is None else {**asdict(found.use), "lanes": [each._asdict() for each in lanes]}
+        document = {"checkpoints": found.checkpoints, "savepoints": found.savepoints, "store_use": use}
+        print_json(msgspec.to_builtins(document))
     else:
         _print_history(found.checkpoints)
+        if found.use is not None:
+            _print_use(found.use, lanes, by)
         if found.savepoints:
             _print_savepoints(found.savepoints)
 
@@ -209,6 +227,33 @@ def _print_history(entries: list[CheckpointStats]) -> None:
         if each.reason:
             counted = ", counted as failed" if each.counted else ""
             console.print(f"{each.epoch}/{each.checkpoint_id} {each.outcome}{counted}: {each.reason}", markup=False)
+
+
+def _print_use(use: StoreUse, lanes: list[LaneRates], prices: StorePrices) -> None:
+    console = _wide_console()
+    columns = ("requests to the storage", "an hour", "bytes", "a checkpoint", "bytes", f"{prices.currency} an hour")
+    table = Table(*columns)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for each in lanes:
+        by_checkpoint = ("-", "-")
+        if each.requests_per_checkpoint is not None and each.bytes_per_checkpoint is not None:
+            by_checkpoint = (f"{each.requests_per_checkpoint:,.2f}", f"{each.bytes_per_checkpoint:,.0f}")
+        by_hour = (f"{each.requests_per_hour:,.0f}", f"{each.bytes_per_hour:,.0f}")
+        table.add_row(each.lane, *by_hour, *by_checkpoint, f"{each.cost_per_hour:,.4f}")
+    console.print(table)
+    shown = f"{use.seconds:,.0f} s and {use.checkpoints:,} checkpoints of the newest start"
+    console.print(f"over {shown}; {use.kept_bytes:,} bytes are kept, and their price is in the last line")
+
+
+def _prices(text: str) -> StorePrices:
+    if not text:
+        return StorePrices()
+    try:
+        puts, gets, month = map(float, text.split(","))
+    except ValueError:
+        raise typer.BadParameter("expected three numbers, PUTS,GETS,MONTH", param_hint="--prices") from None
+    return StorePrices(per_1000_puts=puts, per_1000_gets=gets, per_gb_month=month)
 
 
 def _print_savepoints(savepoints: list[SavepointStats]) -> None:

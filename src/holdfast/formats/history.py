@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from holdfast.errors import CorruptObject, ObjectNotFound
+from holdfast.formats.store_use import StoreUse
 from holdfast.ids import BatchNumber, CheckpointId, Epoch, JobId, SplitPosition
 from holdfast.storage.framing import frame, unframe
 from holdfast.storage.names import HistoryName, check_same, check_writer, history, parse
 from holdfast.storage.reading import decode
 from holdfast.storage.store import ObjectStore
 
-HISTORY_MAGIC, HISTORY_VERSION, HISTORY_VERSION_MIN = b"HFCH", 3, 2
+HISTORY_MAGIC, HISTORY_VERSION, HISTORY_VERSION_MIN = b"HFCH", 4, 2
 
 NO_EPOCH = Epoch(0)
 """The epoch of entries that were written before histories named it."""
@@ -183,6 +184,8 @@ class StoredHistory:
     epoch: Epoch | None = None
     ended: bool = False
     """True once the epoch ended in order: it writes no further record, so no further object will be referred to."""
+    use: StoreUse | None = None
+    """Requests of the epoch to its storage. None in old objects, which did not have them."""
 
 
 def with_losses(known: Iterable[LostRows], found: Iterable[LostRows]) -> list[LostRows]:
@@ -202,8 +205,9 @@ def encode_history(
     job: JobId | None = None,
     epoch: Epoch | None = None,
     ended: bool = False,
+    use: StoreUse | None = None,
 ) -> bytes:
-    stored = StoredHistory(list(entries), list(losses), list(savepoints), job, epoch, ended)
+    stored = StoredHistory(list(entries), list(losses), list(savepoints), job, epoch, ended, use)
     return frame(HISTORY_MAGIC, HISTORY_VERSION, msgspec.msgpack.encode(stored))
 
 

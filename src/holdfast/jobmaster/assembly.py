@@ -21,7 +21,7 @@ from holdfast.execution import events as ev
 from holdfast.execution.failover import Cause, Why
 from holdfast.execution.machine import Machine
 from holdfast.formats.history import with_losses
-from holdfast.ids import Epoch
+from holdfast.formats.store_use import StoreUse
 from holdfast.jobmaster.batches.advisor import Advisor
 from holdfast.jobmaster.batches.conductor import Conductor
 from holdfast.jobmaster.batches.declared import facts_of, planner_of, publishers_of
@@ -47,8 +47,10 @@ from holdfast.jobmaster.updating import Updating
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.observe.event_log import EventLog
+from holdfast.observe.store_requests import store_use
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.sources.objects import SourceObjects
+from holdfast.storage.counted import requests_of
 from holdfast.uploads.hedged_store import RECORDS, SOURCES, DriverUploads
 
 ClusterMaker = Callable[[JobMasterGateway], Cluster]
@@ -171,8 +173,9 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     objects = SourceObjects(uploads.store(SOURCES), job.epoch, lambda gone: control.post(events.ObjectsFound(gone)))
     planner = planner_of(job, objects, lambda: cluster.senders, clock, time)
     following = Following(job, task_managers, control, clock, facts.tell, deployed)
-    gauges = partial(_gauges, job.epoch, control, outages, task_managers, losses, following)
+    gauges = partial(_gauges, job, control, outages, task_managers, losses, following)
     progress = Progress(name, job.program, clock, gauges, lambda: planner.behind)
+    control.history.use = partial(_store_use, progress, clock, clock.monotonic())
     news = SourceNews(name, planner, control.request_checkpoint)
     waiters = Waiters(planner.reached, control.request_checkpoint, control.published, planner.begin_looks)
     deployer = Deployer(job, senders, task_managers, control, clock, deployed)
@@ -195,8 +198,12 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     )  # fmt: skip
 
 
+def _store_use(progress: Progress, clock: Clock, began_s: float) -> StoreUse:
+    return store_use(progress.picture(), clock.monotonic() - began_s)
+
+
 def _gauges(
-    epoch: Epoch,
+    job: StartedJob,
     control: Control,
     outages: Outages,
     task_managers: TaskManagers,
@@ -207,9 +214,10 @@ def _gauges(
     lost = with_losses(control.history.losses(), losses.not_final)
     return {
         **control.upload_metrics(),
+        **requests_of(job.store),
         "unpublishedGroups": float(sum(control.backlog.values())),
         "outageMs": outages.waited_s * 1000,
-        "lostRows": float(sum(each.rows for each in lost if each.epoch == epoch)),
+        "lostRows": float(sum(each.rows for each in lost if each.epoch == job.epoch)),
         "standbyTaskManagers": float(task_managers.standby),
         **following.gauges(),
     }

@@ -65,4 +65,5 @@ def view_of(
         behind=planner.splits_behind({} if newest is None else newest.behind),
         metrics=progress.picture(),
         events=parts.event_log.recent(),
+        prices=job.settings.prices,
     )

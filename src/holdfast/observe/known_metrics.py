@@ -142,6 +142,12 @@ OF_TASK_MANAGERS = (
     *_of_lane("committables", "objects of committables alone"),
     *_of_lane("record", "records of checkpoints"),
     *_of_lane("source", "objects of sources"),
+    KnownMetric("storePuts", "counter", "holdfast_store_puts_total", "Requests to the storage that store an object"),
+    KnownMetric("storePutBytes", "counter", "holdfast_store_put_bytes_total", "Bytes of these objects"),
+    KnownMetric("storeGets", "counter", "holdfast_store_gets_total", "Requests to the storage that read"),
+    KnownMetric("storeGetBytes", "counter", "holdfast_store_get_bytes_total", "Bytes that they read"),
+    KnownMetric("storeLists", "counter", "holdfast_store_lists_total", "Requests to the storage that list objects"),
+    KnownMetric("storeDeletes", "counter", "holdfast_store_deletes_total", "Requests to the storage that delete"),
     KnownMetric("uploadBatchSizes", "histogram", "holdfast_upload_batch_pieces", "Pieces of logs that share an object"),
     KnownMetric(
         "attemptsPerUpload", "histogram", "holdfast_upload_winning_attempt", "Number of the attempt that succeeded"

@@ -14,12 +14,15 @@ from holdfast.availability import Refusal, listed
 from holdfast.formats.history import CheckpointStats
 from holdfast.formats.history import LostRows as LostRows
 from holdfast.formats.history import SavepointStats as SavepointStats
+from holdfast.formats.store_use import StoreUse
 from holdfast.graph.program import Leg, LegOutput, OperatorTarget, Program, SourceOrigin
 from holdfast.ids import Epoch, Incarnation
 from holdfast.observe.event_log import LoggedEvent
 from holdfast.observe.metrics import Picture
+from holdfast.observe.store_requests import store_use
 from holdfast.quantities import size_text
 from holdfast.sources.bad_reasons import BadReason
+from holdfast.store_prices import StorePrices
 
 SPLITS_SHOWN_MAX = 3
 """Bound on the failing splits that a message names."""
@@ -207,6 +210,12 @@ class JobView:
     """The splits that failed and have not caught up since."""
     metrics: Picture
     events: tuple[LoggedEvent, ...]
+    prices: StorePrices
+
+    @property
+    def store_use(self) -> StoreUse:
+        """Requests to the storage since the start, by lane."""
+        return store_use(self.metrics, self.now_s - self.started_s)
 
     @property
     def standby(self) -> int:

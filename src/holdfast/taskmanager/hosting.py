@@ -39,6 +39,7 @@ from holdfast.recovery.whole import TableName, read_whole
 from holdfast.state.backends import tables_of
 from holdfast.state.rocksdb_memory import ALONE_BYTES, RocksDBMemory
 from holdfast.state.table import StateTable
+from holdfast.storage.counted import CountedStore
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.checkpoints import Answers, CheckpointWork
@@ -83,6 +84,7 @@ class Hosted:
     uploader: Uploader
     checkpoints: CheckpointWork
     deployment: Deployment
+    store: CountedStore
     copies: LocalCopies | None = None
     _cuts: dict[CheckpointId, BatchNumber] = field(default_factory=dict)
     """The batch of each checkpoint that was cut here, from the last completed checkpoint on."""
@@ -133,7 +135,7 @@ class Hosted:
         with self._lock:
             return None if base is None or base.epoch != was.epoch else self._cuts.get(base.checkpoint_id)
 
-    def rewind(self, to_batch: BatchNumber, deployment: Deployment, store: ObjectStore, clock: Clock) -> None:
+    def rewind(self, to_batch: BatchNumber, deployment: Deployment, clock: Clock) -> None:
         """Take all subtasks back to their state after a batch: the last batch of the new deployment's base.
 
         The base is a completed checkpoint. Tables go back in memory. Tables that every subtask loads in full are read
@@ -152,7 +154,7 @@ class Hosted:
             each.rewind(to_batch)
         with self._lock:
             self._cuts = {number: batch for number, batch in self._cuts.items() if batch <= to_batch}
-        with ObjectCache(RetryingStore(store), copies=self.copies, shared=deployment.shared) as fetch:
+        with ObjectCache(RetryingStore(self.store), copies=self.copies, shared=deployment.shared) as fetch:
             fetch.expect(each for handle in deployment.whole for each in handle.ranges())
             whole = rows_read_whole(deployment, fetch)
             for each in self.subtasks.values():
@@ -205,9 +207,9 @@ class Hosted:
             self.copies.keep_only(self.uploader.in_use().union(self.held()), known)
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the last recovery, and of the copies kept for the next recovery."""
+        """Metrics of the last recovery, of the copies kept for the next recovery, and of requests to the store."""
         copies = {} if self.copies is None else {"localCopiesBytes": float(self.copies.size_bytes)}
-        return self.recovery.metrics() | copies
+        return self.recovery.metrics() | self.store.metrics() | copies
 
     def close(self, *, discard: bool) -> None:
         """End hosting. `discard`: delete uploads that were never acknowledged; False if the JobMaster may be gone."""
@@ -242,10 +244,11 @@ def host(
         A subtask cannot be restored; nothing stays hosted.
     """
     program = unpickled(deployment.program) if follower is None else follower.program
-    uploader = _uploader(deployment, store, janitor, copies)
-    retrying = RetryingStore(store)
+    single = CountedStore(store)
+    uploader = _uploader(deployment, single, janitor, copies)
+    retrying = RetryingStore(single)
     checkpoints = CheckpointWork(deployment, uploader, job_master, answers)
-    hosted = Hosted(program, {}, uploader, checkpoints, deployment, copies)
+    hosted = Hosted(program, {}, uploader, checkpoints, deployment, single, copies)
     begun_s = clock.monotonic()
     memory = RocksDBMemory(state_bytes, len(deployment.subtasks))
     new_table = tables_of(program.state, local_dir, memory)

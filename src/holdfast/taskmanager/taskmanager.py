@@ -356,7 +356,7 @@ class TaskManager:
         if hosted is None or to_batch is None:
             return False, ""
         try:
-            hosted.rewind(to_batch, deployment, self._store, self._clock)
+            hosted.rewind(to_batch, deployment, self._clock)
         except HoldfastError as error:
             _log.info("TaskManager %d cannot go back in memory, and restores its state: %s", self.index, error)
             return False, str(error)

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.formats.history import CheckpointStats, LostRows
+from holdfast.formats.store_use import rates
 from holdfast.graph.keygroups import key_group_range
 from holdfast.observe.metrics import picture
 from holdfast.observe.view import Batch, GraphEdge, JobView
@@ -108,6 +109,11 @@ def checkpoints(view: JobView) -> Json:
         "history": [msgspec.to_builtins(each) for each in view.checkpoints],
         "savepoints": [asdict(each) for each in view.savepoint_history],
         "epoch": view.epoch,
+        "store_use": {
+            **asdict(view.store_use),
+            "currency": view.prices.currency,
+            "lanes": [each._asdict() for each in rates(view.store_use, view.prices)],
+        },
         "settings": dict(view.settings),
         "kept_settings": dict(view.kept),
         "now_s": view.now_s,

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from holdfast.formats.store_use import rates
 from holdfast.metrics import EXPONENT_MAX, EXPONENT_MIN
 from holdfast.observe.known_metrics import KNOWN, KnownMetric
 from holdfast.observe.metrics import Distribution, Picture
@@ -48,6 +49,10 @@ class JobCollector(Collector):
             for name, time_us in watermarks.items():
                 times.add_metric(_labels(job, kind, name), time_us / 1e6)
         yield times
+        cost = GaugeMetricFamily("holdfast_store_cost_per_hour", "By Job(prices=…)", labels=["job", "lane"])
+        for lane in rates(view.store_use, view.prices):
+            cost.add_metric(_labels(job, lane.lane), lane.cost_per_hour)
+        yield cost
 
 
 def _labels(*values: str) -> list[str]:

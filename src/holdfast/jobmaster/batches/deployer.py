@@ -40,6 +40,7 @@ from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, ExchangeRo
 from holdfast.recovery.spans import bounds_of
 from holdfast.settings import CheckpointConfig, FailoverConfig, OnLoss, QueryTrigger, RegionConfig
 from holdfast.storage.store import ObjectStore
+from holdfast.store_prices import StorePrices
 from holdfast.ui.site import HttpSettings
 
 log = logger(__name__)
@@ -67,6 +68,7 @@ class MasterSettings:
     forget_updates: bool = False
     """True: updates of settings that earlier starts kept do not count."""
     autoscale: Autoscale | None = None
+    prices: StorePrices = field(default_factory=StorePrices)
     declared: DeclaredLayout = field(default_factory=DeclaredLayout)
     """The layout that the job's code asks for; a rescale of an earlier start may have changed it."""
 

@@ -9,7 +9,7 @@ written, that is logged and has no other effect.
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from holdfast.clock import Clock
@@ -23,6 +23,7 @@ from holdfast.formats.history import (
     stored_epochs,
     with_losses,
 )
+from holdfast.formats.store_use import StoreUse
 from holdfast.ids import Epoch, JobId
 from holdfast.printable import logger
 from holdfast.storage import names
@@ -54,6 +55,8 @@ class History:
         self._is_changed = False
         self._next_s = float("-inf")
         self._older: list[str] = []
+        self.use: Callable[[], StoreUse | None] = lambda: None
+        """Requests of this epoch so far."""
 
     def load(self, recorded: Iterable[LostRows] = ()) -> None:
         """Continue the history that earlier epochs wrote. `recorded`: losses that the newest record declares; a crash
@@ -131,9 +134,8 @@ class History:
         if not changed:
             return
         try:
-            self._store.put(
-                names.history(self.epoch), encode_history(entries, losses, savepoints, self._job, self.epoch, ended)
-            )
+            stored = encode_history(entries, losses, savepoints, self._job, self.epoch, ended, self.use())
+            self._store.put(names.history(self.epoch), stored)
             if self._older:
                 self._store.delete(self._older)
                 self._older = []

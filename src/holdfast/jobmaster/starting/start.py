@@ -67,6 +67,7 @@ from holdfast.settings import TaskManagerConfig
 from holdfast.sinks.base import Sink, SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sinks.targets import refuse_shared_targets
+from holdfast.storage.counted import counted
 from holdfast.storage.store import ObjectStore
 from holdfast.stored_state.initial import InitialRows, initial_tables, store_initial
 from holdfast.taskmanager.security import new_secret
@@ -300,7 +301,7 @@ def _take_over(
         epoch,
         start.program,
         start.shipped,
-        start.store,
+        counted(start.store),
         tuple(begun),
         start.storage_options,
         live.declared,
