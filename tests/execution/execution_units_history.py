@@ -69,6 +69,7 @@ class History:
             elif isinstance(command, Give):
                 assert command.sender not in self.leaving, "an order for a sender that is to go"
                 assert command.sender in self.alive.values(), "an order for a sender that is gone"
+                assert command.sender.number < self.units.count, "an order for a sender that is not wanted"
                 self.orders.append((command, list(command.units), self.level))
             elif isinstance(command, GiveUp):
                 self.given_up.append(command.sender)
@@ -78,7 +79,9 @@ class History:
             self.over |= isinstance(command, LevelDone | LevelFailed)
 
     def step(self) -> None:
-        missing = [number for number in range(self.units.count) if number not in self.alive]
+        # A sender past the count was started before fewer were wanted.
+        count = self.units.count + (self.rng.random() < 0.05)
+        missing = [number for number in range(count) if number not in self.alive]
         if self.rng.random() < 0.02:
             self.tell(SendersWanted(self.rng.randint(1, 3)))
         elif self.alive and self.rng.random() < 0.03:
@@ -86,7 +89,7 @@ class History:
             self.tell(SenderLeaves(self.leaving[-1], "its executor is to go"))
         elif missing and self.rng.random() < 0.5:
             self.incarnations += 1
-            started = self.alive[missing[0]] = sender(missing[0], self.incarnations)
+            started = self.alive[missing[-1]] = sender(missing[-1], self.incarnations)
             self.tell(SenderServes(started))
         elif self.given_up:
             gone = self.given_up.pop()

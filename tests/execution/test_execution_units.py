@@ -258,6 +258,15 @@ def test_a_sender_whose_slot_is_needed_leaves_its_units_to_the_others():
     assert units.handle(SendersWanted(2)) == [StartSenders(2)]
 
 
+def test_a_sender_that_serves_only_after_fewer_were_wanted_gives_up_its_slot():
+    units = Units(2)
+    units.handle(SendersWanted(1))
+    assert units.handle(SenderServes(sender(1))) == [GiveUp(sender(1), "fewer senders are to stay")]
+    assert units.handle(LevelBegun((0,))) == []
+    assert units.handle(SenderEnded(sender(1), "ended")) == []
+    assert units.handle(SenderServes(sender(0))) == [Give(sender(0), 1, (0,))]
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_whatever_happens_every_unit_counts_once_by_the_sender_that_holds_it(seed):
     run_history(seed)

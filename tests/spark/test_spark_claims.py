@@ -27,6 +27,15 @@ def claimed(
     )
 
 
+def on_yarn(claim: Claim, claims: SlotClaims, slots_left: int) -> tuple[SparkCluster, Mock]:
+    """A cluster of a query on executors with two slots each, and the stand-in for Spark below it."""
+    spark = Mock(spec=["ship", "slots", "ask_for", "has_ended"])
+    spark.has_ended.return_value = False
+    host = NamedHost("yarn", spark, dynamicAllocation__enabled="true", executor__cores="2")
+    shipment = Shipment("j", b"", "memory://x", {}, "secret")
+    return SparkCluster(host, claim.name, Mock(), shipment, Mock(), claim, claims, slots_left), spark
+
+
 def test_three_queries_fit_into_four_slots_and_the_first_takes_its_senders_again():
     claims = SlotClaims()
     first = claimed(claims, "first")
@@ -80,12 +89,9 @@ def test_slots_that_come_later_go_to_queries_that_miss_senders_and_no_further():
 
 
 def test_senders_without_slots_take_those_that_come_and_ask_for_the_others_now_and_then():
-    claims, spark = SlotClaims(), Mock(spec=["ship", "slots", "ask_for", "has_ended"])
-    spark.has_ended.return_value = False
+    claims = SlotClaims()
     claim = claimed(claims, "late", slots=2, senders=3, wished=3)
-    host = NamedHost("yarn", spark, dynamicAllocation__enabled="true", executor__cores="2")
-    shipment = Shipment("j", b"", "memory://x", {}, "secret")
-    cluster = SparkCluster(host, "late", Mock(), shipment, Mock(), claim, claims, slots_left=1)
+    cluster, spark = on_yarn(claim, claims, slots_left=1)
     spark.slots.return_value = 2
     cluster.check()
     cluster.check()
@@ -94,6 +100,17 @@ def test_senders_without_slots_take_those_that_come_and_ask_for_the_others_now_a
     spark.slots.return_value = 8
     cluster.check()
     assert (cluster.residents, cluster.residents_that_fit()) == (3, 3)
+
+
+def test_slots_that_were_free_at_the_start_are_for_senders_when_executors_are_lost():
+    claims = SlotClaims()
+    other, claim = claimed(claims, "other", slots=9, senders=1), claimed(claims, "spare", slots=9, senders=2)
+    cluster, spark = on_yarn(claim, claims, slots_left=6)
+    for slots, fit in ((9, 2), (6, 2), (5, 1), (4, 0)):
+        spark.slots.return_value = slots
+        assert cluster.residents_that_fit() == fit
+    claims.release(other)
+    assert cluster.residents_that_fit() == 2
 
 
 def test_no_slots_at_all_are_a_refusal_and_no_error_of_arithmetic():

@@ -3,15 +3,12 @@
 import re
 
 import pytest
-from yarn_kit import STEADY, Submitted, yarn
+from submitted_kit import STEADY
+from yarn_kit import yarn
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 EXECUTORS = {"executor__cores": 3, "executor__instances": 2, "decommission__enabled": "true"}
-
-
-def restarts(job: Submitted) -> list[str]:
-    return re.findall(r"restarting from the last checkpoint: (.*)", job.log)
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
@@ -20,13 +17,13 @@ def test_a_job_survives_the_death_of_an_executor_in_both_modes(mode):
         job.until_rows(2000)
         job.executors()[job.executor_of("TaskManager 0")].kill()
         assert job.result() == "EQUAL"
-        assert restarts(job)
+        assert job.restarts()
 
 
 def test_the_death_of_the_driver_in_cluster_mode_is_the_start_of_another():
     with yarn() as cluster, cluster.submit("cluster", STEADY, 60, 1, 0, "default", **EXECUTORS) as job:
         job.until_rows(2000)
-        [manager] = job.managers()
+        [manager] = job.others()
         manager.kill()
         assert job.result() == "EQUAL"
         assert len(re.findall(r"steady INFO driver \d+", job.log)) == 2
@@ -41,7 +38,22 @@ def test_a_decommissioned_node_loses_its_state_to_the_other_and_nothing_is_repea
         job.until(lambda: "no state is on machines that are to go" in job.log, "the state has moved")
         assert "TaskManager 0 is to leave: executor" in job.log
         assert job.executor_of("TaskManager 1") != leaving
-        assert restarts(job) == []
+        assert job.restarts() == []
+        assert job.result() == "EQUAL"
+
+
+@pytest.mark.parametrize("has_manager", [True, False])
+def test_a_node_is_decommissioned_with_and_without_the_application_master(has_manager):
+    with yarn() as cluster, cluster.submit("client", STEADY, 150, 2, 0, "default", **EXECUTORS) as job:
+        job.until_rows(2000)
+        leaving = job.host_of_manager()
+        if not has_manager:
+            [leaving] = {job.host_of(each) for each in job.executors()} - {leaving}
+        [executor] = [each for each in job.executors() if job.host_of(each) == leaving]
+        cluster.decommission(leaving, 20)
+        job.until(lambda: f"is to leave: executor {executor} " in job.log, "the notice is seen")
+        job.until(lambda: executor not in job.executors(), "the node is gone")
+        job.until_rows(job.rows() + 2000)
         assert job.result() == "EQUAL"
 
 

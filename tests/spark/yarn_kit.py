@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,13 +13,12 @@ from typing import IO
 
 import psutil
 import pyspark
+from submitted_kit import Submitted
 
 from examples.kafka.broker import ROOT, java
-from waiting import until
 
 FOLDER = Path(__file__).parent / "yarn"
 SPARK = Path(pyspark.__file__).parent
-STEADY = Path(__file__).parent / "steady_script.py"
 MANAGER = ("org.apache.spark.deploy.yarn.ApplicationMaster", "org.apache.spark.deploy.yarn.ExecutorLauncher")
 EXECUTOR = "YarnCoarseGrainedExecutorBackend"
 
@@ -40,7 +38,7 @@ class Yarn:
         assert self._says.readline() == "DONE\n"
 
     @contextlib.contextmanager
-    def submit(self, mode: str, program: Path, *arguments: object, **settings: object) -> Iterator["Submitted"]:
+    def submit(self, mode: str, program: Path, *arguments: object, **settings: object) -> Iterator["YarnProgram"]:
         """Run a program; `settings` are Spark's, with `__` for a dot and without the `spark.` before their names."""
         work = Path(tempfile.mkdtemp(dir=self.folder))
         own = {f"spark.{name.replace('__', '.')}": value for name, value in settings.items()}
@@ -56,7 +54,7 @@ class Yarn:
             }
             words = [*command, str(program), str(work), *map(str, arguments)]
             process = subprocess.Popen(words, stdout=out, stderr=out, env=environment)
-        submitted = Submitted(process, work)
+        submitted = YarnProgram(process, work)
         try:
             yield submitted
         finally:
@@ -81,43 +79,8 @@ def _settings(work: Path) -> dict[str, object]:
     }
 
 
-@dataclass
-class Submitted:
-    """A program that was submitted. `folder` is its first argument; it logs to `folder/log`."""
-
-    process: "subprocess.Popen[bytes]"
-    folder: Path
-
-    @property
-    def log(self) -> str:
-        path = self.folder / "log"
-        return path.read_text() if path.exists() else ""
-
-    @property
-    def out(self) -> str:
-        return (self.folder / "submitted").read_text()
-
-    def rows(self) -> int:
-        """Number of rows that the job has processed."""
-        found = re.findall(r"steady INFO rows (\d+)", self.log)
-        return int(found[-1]) if found else 0
-
-    def until_rows(self, rows: int) -> None:
-        self.until(lambda: self.rows() >= rows, f"{rows} rows")
-
-    def until(self, condition, awaited: str, seconds: float = 240.0) -> None:
-        """Wait for a condition, or fail as soon as the program has ended."""
-        until(lambda: condition() or self.process.poll() is not None, awaited, seconds)
-        assert condition(), f"ended before {awaited}:\n{self.log[-3000:]}\n{self.out[-3000:]}"
-
-    def result(self, seconds: float = 400.0) -> str:
-        """Wait for the end; return the result that the program has logged last."""
-        self.process.wait(seconds)
-        found = re.findall(r"steady INFO RESULT (.*)", self.log)
-        assert found, f"no result:\n{self.log[-3000:]}\n{self.out[-3000:]}"
-        return found[-1]
-
-    # --- its processes ------------------------------------------------------------------------------------------------
+class YarnProgram(Submitted):
+    """A program on YARN."""
 
     @property
     def application(self) -> str:
@@ -125,11 +88,10 @@ class Submitted:
         return found[-1] if found else "none yet"
 
     def executors(self) -> dict[str, psutil.Process]:
-        """The executors' JVMs by id."""
         found = self._javas([EXECUTOR])
         return {re.search(r"--executor-id (\d+)", command)[1]: process for process, command in found}
 
-    def managers(self) -> list[psutil.Process]:
+    def others(self) -> list[psutil.Process]:
         """The JVM of the ApplicationMaster; in cluster mode the driver runs below it."""
         return [process for process, _ in self._javas(MANAGER)]
 
@@ -147,30 +109,12 @@ class Submitted:
     def _is_ours(self, process: psutil.Process) -> bool:
         return self.application in process.environ().get("CONTAINER_ID", "").replace("container", "application")
 
-    def executor_of(self, process: str) -> str:
-        """Id of the executor in which a TaskManager or a sender ("TaskManager 0") serves, by its last registration."""
-        address = re.findall(rf"{process}, incarnation \d+, serves at grpc\+tls://[^:]+:(\d+)", self.log)[-1]
-        [listening] = {
-            each.pid
-            for each in psutil.net_connections("tcp")
-            if each.status == psutil.CONN_LISTEN and each.laddr.port == int(address)
-        }
-        above = {each.pid for each in psutil.Process(listening).parents()}
-        return next(number for number, java in self.executors().items() if java.pid in above)
+    def host_of_manager(self) -> str:
+        """The node of the ApplicationMaster."""
+        return self.others()[0].environ()["NM_HOST"]
 
     def host_of(self, executor: str) -> str:
         return re.search(r"--hostname (\S+)", " ".join(self.executors()[executor].cmdline()))[1]
-
-    def end(self) -> None:
-        """End the program and its containers."""
-        below = [*self.executors().values(), *self.managers()]
-        with contextlib.suppress(psutil.Error):
-            below += psutil.Process(self.process.pid).children(recursive=True)
-        self.process.kill()
-        self.process.wait()
-        for each in below:
-            with contextlib.suppress(psutil.Error):
-                each.send_signal(signal.SIGKILL)
 
 
 @contextlib.contextmanager

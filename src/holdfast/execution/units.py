@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 
 from holdfast.ids import ProcessId
 
+FEWER = "fewer senders are to stay"
 UNIT_LOSSES_MAX = 3
 """Number of senders lost at work on the same unit at which the level fails."""
 STARTS_MAX = 3
@@ -306,8 +307,11 @@ class Units:
     def _on_serves(self, event: SenderServes) -> Iterable[Command]:
         self._failed_starts = 0
         self._replaced.discard(event.sender.number)
+        if event.sender.number >= self.count:  # fewer were wanted since it was started: it holds a slot of others
+            yield from self._give_up(event.sender, FEWER, blames_unit=False)
+            return
         self._senders[event.sender] = _Sender()
-        return self._give()
+        yield from self._give()
 
     def _on_lost(self, event: SenderEnded) -> Iterable[Command]:
         if event.sender in self._given_up:
@@ -340,7 +344,7 @@ class Units:
         if event.count != before:
             yield StartSenders(event.count)
         for sender in [each for each in self._senders if each.number >= event.count]:
-            yield from self._give_up(sender, "fewer senders are to stay", blames_unit=False)
+            yield from self._give_up(sender, FEWER, blames_unit=False)
         yield from self._give()
 
     def _on_tick(self, event: UnitsTick) -> Iterable[Command]:

@@ -62,7 +62,6 @@ class SparkCluster:
         self._claim, self._claims = claim, claims
         self._slots_left = slots_left
         self._beside_at_start = slots_left - claim.senders
-        self._slots_taken = slots_left + claim.processes - claim.senders
         self._host = host
         self._name = name
         self._group = f"holdfast-{name}-{uuid.uuid4().hex[:8]}"
@@ -91,15 +90,14 @@ class SparkCluster:
         return self._claim.senders
 
     def residents_that_fit(self) -> int:
-        return max(0, min(self.residents, self._host.slots() - self._slots_taken))
+        others = self._claims.held() - self.residents + SHARED
+        return max(0, min(self.residents, self._host.slots() - others))
 
     def resize(self, processes: int, senders: int | None = None) -> None:
-        now, wanted = self._claim.senders, self._claim.senders if senders is None else senders
+        wanted = self._claim.senders if senders is None else senders
         more = processes + wanted - self._claim.total
         available = await_slots(self._host, 1, self._claims.held() + more + SHARED, is_used=True) if more > 0 else 0
         self._claims.resize(self._claim, available, processes, senders)
-        if wanted > now:
-            self._slots_taken = min(self._slots_taken, available - wanted)
 
     def check(self) -> None:
         if self._host.has_ended():
