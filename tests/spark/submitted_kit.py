@@ -61,7 +61,7 @@ class Submitted:
         raise NotImplementedError
 
     def others(self) -> list[psutil.Process]:
-        """Its other JVMs on the cluster."""
+        """Return its other JVMs on the cluster."""
         return []
 
     def executor_of(self, process: str) -> str:

@@ -33,7 +33,6 @@ from dataclasses import dataclass, field
 
 from holdfast.ids import ProcessId
 
-FEWER = "fewer senders are to stay"
 UNIT_LOSSES_MAX = 3
 """Number of senders lost at work on the same unit at which the level fails."""
 STARTS_MAX = 3
@@ -283,13 +282,8 @@ class Units:
         }
 
     def handle(self, event: Event) -> list[Command]:
-        """Handle an event. An event that comes late, twice or unasked changes nothing.
-
-        Raises
-        ------
-        AssertionError
-            A level begins before its predecessor was left.
-        """
+        """Handle an event. An event that comes late, twice or unasked changes nothing. Raises `AssertionError` if a
+        level begins before its predecessor was left."""
         return list(self._rules[type(event)](event))
 
     @property
@@ -307,11 +301,8 @@ class Units:
     def _on_serves(self, event: SenderServes) -> Iterable[Command]:
         self._failed_starts = 0
         self._replaced.discard(event.sender.number)
-        if event.sender.number >= self.count:  # fewer were wanted since it was started: it holds a slot of others
-            yield from self._give_up(event.sender, FEWER, blames_unit=False)
-            return
         self._senders[event.sender] = _Sender()
-        yield from self._give()
+        return self._end_superfluous()
 
     def _on_lost(self, event: SenderEnded) -> Iterable[Command]:
         if event.sender in self._given_up:
@@ -343,8 +334,12 @@ class Units:
         before, self.count = self.count, event.count
         if event.count != before:
             yield StartSenders(event.count)
-        for sender in [each for each in self._senders if each.number >= event.count]:
-            yield from self._give_up(sender, FEWER, blames_unit=False)
+        yield from self._end_superfluous()
+
+    def _end_superfluous(self) -> Iterable[Command]:
+        """Give up senders past the count, also those that serve only now: others need their slots."""
+        for sender in [each for each in self._senders if each.number >= self.count]:
+            yield from self._give_up(sender, "fewer senders are to stay", blames_unit=False)
         yield from self._give()
 
     def _on_tick(self, event: UnitsTick) -> Iterable[Command]:
