@@ -453,6 +453,13 @@ def test_groups_give_what_emit_says() -> None:
         ("SELECT auction FROM bids TABLESAMPLE (50 PERCENT)", "line 1, column 24: SAMPLE is not supported"),
         ("SELECT * FROM bids PIVOT (sum(price) FOR auction IN (1, 2))", "PIVOTS is not supported"),
         ("SELECT auction FROM db.bids", "DB is not supported"),
+        ("(SELECT auction FROM bids) LIMIT 1", "LIMIT is not supported"),
+        ("SELECT price FROM bids VERSION AS OF 3", "AS OF is supported for the table of a JOIN alone"),
+        ("SELECT DISTINCT count(*) n FROM bids GROUP BY auction", "DISTINCT is not supported with GROUP BY"),
+        (
+            "SELECT b.price FROM bids b JOIN people VERSION AS OF b.at AS p ON b.bidder = p.id",
+            "expected JOIN … FOR SYSTEM_TIME AS OF",
+        ),
         ("SELECT x FROM (SELECT auction FROM bids) AS t(x)", "COLUMNS is not supported"),
         ("SELECT * EXCEPT (at) FROM bids", "EXCEPT is not supported"),
         ("SELECT auction, (SELECT max(price) FROM bids) m FROM bids", "line 1, column 27: of queries in a condition"),

@@ -65,6 +65,9 @@ def kind_of(join: Tree) -> str:
         raise refused(join, "expected [INNER | LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN … ON …")
     if is_lookup(join) and how not in ("inner", "left"):
         raise refused(join, "a join as of a time is JOIN or LEFT JOIN")
+    version = join.this.args.get("version")
+    if version is not None and version.name != "TIMESTAMP":
+        raise refused(join, "expected JOIN … FOR SYSTEM_TIME AS OF the event time of the left side")
     return how
 
 

@@ -32,6 +32,8 @@ def over_rows(tree: Tree, source: Table) -> Table:
     window = windows[0]
     item = next((each for each in tree.expressions if value_of(each) is window), None)
     others = [each for each in tree.expressions if each is not item]
+    if tree.args.get("distinct"):
+        raise refused(tree, "DISTINCT is not supported with aggregates over rows")
     if len(windows) != 1 or item is None or source.window is not None or any(each.find(exp.Star) for each in others):
         raise refused(window, "expected SELECT with the names of columns and a single aggregate OVER (…) AS name")
     keys = window.args.get("partition_by") or []

@@ -26,7 +26,7 @@ from holdfast.sql.scopes import (
     value_of,
     without_alias,
 )
-from holdfast.sql.sources import source_of
+from holdfast.sql.sources import refuse_version, source_of
 from holdfast.sql.subqueries import is_of_query, refuse_queries, subquery
 
 _PARTS = {"expressions", "from_", "where", "group", "having", "joins", "distinct", "with_", "kind", "hint"}
@@ -57,6 +57,7 @@ class Queries:
     def table(self, tree: Tree, tables: Mapping[str, Table]) -> Table:
         """Return the rows of a query. Raises `JobRefused`."""
         if isinstance(tree, exp.Subquery):
+            refuse_unread(tree, "this", "alias")
             return self.table(tree.this, tables)
         known = dict(tables)
         for each in tree.args["with_"].expressions if tree.args.get("with_") else []:
@@ -75,8 +76,9 @@ class Queries:
         return self._select(tree, known)
 
     def _union(self, tree: Tree, tables: Mapping[str, Table]) -> Table:
-        if tree.args.get("distinct") is not False or any(tree.args.get(part) for part in ("order", "limit", "by_name")):
+        if tree.args.get("distinct") is not False:
             raise refused(tree, "of unions, UNION ALL is supported")
+        refuse_unread(tree, "this", "expression", "with_")
         left, right = (relation_of("", self.table(each, tables)).tables[""] for each in (tree.left, tree.right))
         stream = right.stream
         names, others = left.columns, right.columns
@@ -97,6 +99,7 @@ class Queries:
                 refuse_queries(each)
                 for star in each.find_all(exp.Star):
                     refuse_unread(star)
+        refuse_version(tree)
         alias, source = self._source(tree.args["from_"].this, tables)
         tree = tree.copy()
         where = tree.args.pop("where", None)
@@ -147,6 +150,8 @@ class Queries:
     def _columns(self, tree: Tree, source: Table) -> Table:
         items, stream = tree.expressions, source.stream
         if tree.args.get("group") or any(aggregates_in(each) for each in items if not each.find(exp.Window)):
+            if tree.args.get("distinct"):
+                raise refused(tree, "DISTINCT is not supported with GROUP BY")
             return Grouping(tree, source, self._emit).table()
         if tree.args.get("having"):
             raise refused(tree.args["having"], "HAVING needs GROUP BY")

@@ -16,6 +16,13 @@ _ARGUMENTS = {
 }
 
 
+def refuse_version(query: Tree) -> None:
+    """Raise `JobRefused` for a table of FROM as of a time, or a version: only a join looks rows up."""
+    version = query.args["from_"].this.args.get("version")
+    if version is not None:
+        raise refused(version, "AS OF is supported for the table of a JOIN alone")
+
+
 def source_of(tree: Tree, tables: Mapping[str, Table], made: Callable[[Tree], Table]) -> tuple[str, Table]:
     """Return a table of FROM or JOIN with its name in the query. `made` makes the rows of a subquery.
 

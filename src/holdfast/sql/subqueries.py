@@ -9,6 +9,7 @@ from sqlglot import exp
 from holdfast.sql.joining import Join
 from holdfast.sql.relations import Names, QueryRows, relation_of
 from holdfast.sql.scopes import Table, Tree, all_of, column, conditions, refused, value_of
+from holdfast.sql.sources import refuse_version
 
 _PLAIN = {"expressions", "from_", "where", "distinct", "kind"}
 """The parts of a query whose conditions may name columns of the query around it."""
@@ -63,6 +64,7 @@ def subquery(
         raise refused(tree, "expected SELECT … FROM … in the query")
     is_plain = not any(value and part not in _PLAIN for part, value in query.args.items())
     if is_plain:
+        refuse_version(query)
         alias, found = source(query.args["from_"].this, tables)
         where = query.args.get("where")
         values = [value_of(each) for each in query.expressions]
