@@ -53,6 +53,9 @@ def values(text: str, settings: SqlSettings | None = None) -> list[object]:
         ("cast(price as interval)", "not supported"),
         ("aggregate(items, 0, (a, b) -> a + b)", "the lambda gives BIGINT and the start is INT; cast the start"),
         ("price; text", "expected a single expression"),
+        ("price between symmetric 5 and 1", "SYMMETRIC is not supported in expressions"),
+        ("from_json(text, 'array<int>')", "expected a name and a type for each field"),
+        ("any_match(items, x -> x > 1)", "the function any_match is not supported in expressions"),
         ("text = 1", "have no common type"),
     ],
 )
@@ -73,6 +76,7 @@ def test_a_part_that_may_fail_runs_over_the_rows_that_need_it() -> None:
 def test_division_by_zero_fails_in_ansi_mode_and_is_null_else() -> None:
     with pytest.raises(pa.ArrowInvalid, match="division by zero"):
         values("100 / price")
+    assert values("transform(filter(items, x -> x > 5), x -> x / 0)") == [[], [], None]
     assert values("100 / price", SqlSettings(ansi=False)) == [10.0, None, None]
 
 

@@ -45,3 +45,14 @@ def test_each_value_is_aggregated_with_those_before_it(aggregate: str, kind: str
             function._aggregated(array, np.array(KEYS))
         return
     assert function._aggregated(array, np.array(KEYS)).cast(pa.array(wanted).type).to_pylist() == wanted
+
+
+def test_of_equal_values_the_earlier_counts_and_nan_is_above_all() -> None:
+    given = pa.array([-0.0, float("nan"), 0.0, -0.0, float("inf"), float("nan")])
+    found = {}
+    for aggregate in ("min", "max"):
+        function = last_rows(pa.schema([(VALUE, pa.float64())]), pa.schema([]), aggregate, 1)
+        assert isinstance(function, _LastRows)
+        found[aggregate] = [str(each) for each in function._aggregated(given, np.zeros(6, np.int64)).to_pylist()]
+    assert found["min"] == ["-0.0", "-0.0", "0.0", "0.0", "-0.0", "inf"]
+    assert found["max"] == ["-0.0", "nan", "nan", "0.0", "inf", "nan"]
