@@ -33,7 +33,7 @@ class BoundExpression:
             return binder.column([self.text])
         try:
             return binder.bound(parsed(self.text) if self._tree is None else self._tree)
-        except pa.ArrowNotImplementedError as error:
+        except (pa.ArrowException, TypeError, ValueError) as error:  # what a kernel says of types that it does not take
             raise ExpressionRefused(f"{self}: {error}; use transform(…)") from error
         except ExpressionRefused as error:
             place = "" if self._tree is None else place_of(binder.refused)

@@ -1,6 +1,7 @@
 """Casts between Spark's types, in three modes: ANSI (a value that cannot be cast fails), `try_cast` (it becomes null),
 and Spark's older mode (it becomes null, and whole numbers wrap around)."""
 
+import re
 from typing import Literal
 
 import numpy as np
@@ -37,11 +38,22 @@ def cast(node: Term, wanted: pa.DataType, settings: SqlSettings, mode: CastMode 
         return node
     if pa.types.is_null(node.type):
         return _failing_as(node, wanted) if node.fails else null_of(wanted)
+    if node.constant is not None and node.type == pa.string() and is_time(wanted):
+        _refuse_moving(node.constant.as_py())
     mode = mode or mode_of(settings)
     kernel = kernel_for(node.type, wanted, mode, settings.zone)
     fails = (mode == "ansi" and may_fail(node.type, wanted)) or (node.type == pa.string() and is_time(wanted))
     made = applied(wanted, with_arrays(kernel), node, fails=fails)
     return Term(wanted, made.run, made.fails, made.constant, node.name)
+
+
+def _refuse_moving(text: str | None) -> None:
+    """Raise `ExpressionRefused` for a time that Spark reads in literals alone, such as `now`."""
+    if re.match(r"\s*(epoch|now|today|tomorrow|yesterday)\b", text or "", re.IGNORECASE):
+        raise ExpressionRefused(
+            f"the time {text!r} is not supported in expressions: its value would change when a batch is processed "
+            "again; use with_batch_time(…), or ctx.batch_time in a function"
+        )
 
 
 def _failing_as(node: Term, wanted: pa.DataType) -> Term:

@@ -24,13 +24,17 @@ _SPECIAL = {
 }
 _TRUE = pa.array(["t", "true", "y", "yes", "1"])
 _FALSE = pa.array(["f", "false", "n", "no", "0"])
-_DATE = r"^(?P<y>[0-9]{4,6})(?:-(?P<m>[0-9]{1,2})(?:-(?P<d>[0-9]{1,2})(?:[ T](?s:.)*)?)?)?$"
+_DATE = r"^(?P<y>-?[0-9]{4,7})(?:-(?P<m>[0-9]{1,2})(?:-(?P<d>[0-9]{1,2})(?:[ T](?s:.)*)?)?)?$"
+_OFFSET = r"[+-](?:[0-9]{1,2}(?::[0-9]{1,2}(?::[0-9]{2})?)?|[0-9]{4}(?:[0-9]{2})?)"
 _TIME = (
-    r"^(?:(?P<y>[0-9]{4,6})(?:-(?P<m>[0-9]{1,2})(?:-(?P<d>[0-9]{1,2})(?:[ T](?:(?P<h>[0-9]{1,2}):(?P<n>[0-9]{1,2})"
-    r"(?::(?P<s>[0-9]{1,2})(?:\.(?P<f>[0-9]*))?)?)?)?)?)?)\s*(?P<z>Z|UTC|GMT|[+-][0-9]{1,2}(?::[0-9]{1,2})?)?$"
+    r"^(?P<y>[0-9]{4,6})(?:-(?P<m>[0-9]{1,2})(?:-(?P<d>[0-9]{1,2})(?:[ T](?P<h>[0-9]{1,2})(?::(?P<n>[0-9]{1,2})"
+    rf"(?::(?P<s>[0-9]{{1,2}})(?:\.(?P<f>[0-9]*))?\s*(?P<z>Z|UTC|GMT|{_OFFSET})?)?)?)?)?)?$"
 )
-_OTHER_TIME = r"^(?:[+-]?[0-9]{4,}-.*[A-Za-z]{2,}|[+-][0-9]{4,}-|T?[0-9]{1,2}:[0-9])"
+"""A time. Only seconds are followed by a zone."""
+_OTHER_TIME = r"^(?:[+-]?[0-9]{4,}-.*[A-Za-z]{2,}|[+-][0-9]{4,}|T?[0-9]{1,2}:[0-9])"
 """Forms of times that Spark may read and Holdfast does not: with the name of a zone, with a sign, or without a day."""
+_DAYS_MAX = (2**63 - 1) // zones.DAY_US
+"""Days from 1970 to the last time that a count of microseconds holds."""
 _BLANK = "".join(map(chr, range(33))) + "\x7f"
 
 
@@ -83,7 +87,7 @@ def _integers(array: pa.Array, wanted: pa.DataType, mode: str) -> pa.Array:
 
 def _floats(array: pa.Array, wanted: pa.DataType, mode: str) -> pa.Array:
     texts = _trimmed(array)
-    lowered = pc.utf8_lower(texts)
+    lowered = pc.utf8_lower(pc.replace_substring_regex(texts, "^[+-]NaN$", "NaN"))
     special = pc.index_in(lowered, pa.array(list(_SPECIAL)))
     is_special = special.is_valid()
     valid = pc.or_(pc.match_substring_regex(texts, _FLOAT), is_special)
@@ -136,7 +140,7 @@ def _booleans(array: pa.Array, mode: str) -> pa.Array:
 
 def read_dates(array: pa.Array, mode: str) -> pa.Array:
     """Read dates: years, months or days, followed by any text after a blank or a T."""
-    texts = _trimmed(array)
+    texts = pc.replace_substring_regex(_trimmed(array), r"^\+([0-9])", r"\1")
     parts = pc.extract_regex(texts, _DATE)
     days = days_from(
         parts.field("y") if not parts.null_count else pc.struct_field(parts, "y"),
@@ -178,7 +182,7 @@ def days_of(year: pa.Array, month: pa.Array, day: pa.Array) -> pa.Array:
     longest = pc.if_else(
         pc.equal(month, 2), pc.if_else(is_leap, 29, 28), pc.if_else(pc.is_in(month, pa.array([4, 6, 9, 11])), 30, 31)
     )
-    within = pc.and_(pc.greater(number, -(2**31)), pc.less(number, 2**31))
+    within = pc.and_(pc.greater_equal(number, -(2**31)), pc.less(number, 2**31))
     return pc.if_else(pc.and_(pc.and_(valid, pc.less_equal(day, longest)), within), number, None).cast(pa.int32())
 
 
@@ -194,11 +198,13 @@ def read_times(array: pa.Array, wanted: pa.DataType, mode: str, zone: str) -> pa
     days = days_from(get["y"], get["m"], get["d"])
     hour, minute, second = (_number(get[name], 0) for name in "hns")
     valid = pc.and_(pc.and_(pc.less(hour, 24), pc.less(minute, 60)), pc.less(second, 60))
+    ahead = _ahead(get["z"])
+    valid = pc.and_(pc.and_(valid, ahead.is_valid()), pc.less(pc.abs(days.cast(pa.int64())), _DAYS_MAX))
     fraction = pc.utf8_slice_codeunits(pc.utf8_rpad(get["f"], 6, "0"), 0, 6).cast(pa.int64())
     seconds = pc.add(pc.multiply(hour, 3600), pc.add(pc.multiply(minute, 60), second))
     local = pc.add(pc.multiply(days.cast(pa.int64()), zones.DAY_US), pc.add(pc.multiply(seconds, 1_000_000), fraction))
     local = pc.if_else(valid, local, None).cast(LOCAL)
-    made = local if wanted == LOCAL else _in_zone(local, get["z"], zone)
+    made = local if wanted == LOCAL else _in_zone(local, get["z"], ahead, zone)
     other = pc.and_(pc.match_substring_regex(texts, _OTHER_TIME), made.is_null())
     failed_where(pc.and_(array.is_valid(), other), "{} has a form of time that is not supported in expressions", array)
     if mode == "ansi":
@@ -210,15 +216,23 @@ def read_times(array: pa.Array, wanted: pa.DataType, mode: str, zone: str) -> pa
     return made
 
 
-def _in_zone(local: pa.Array, given: pa.Array, zone: str) -> pa.Array:
+def _ahead(given: pa.Array) -> pa.Array:
+    """Return by how many microseconds zones such as `+01:30` are ahead; null where there is no such zone."""
+    if not pc.any(pc.not_equal(given, "")).as_py():
+        return pa.repeat(pa.scalar(0, pa.int64()), len(given))
+    shape = r"^(?P<g>[+-])?(?P<h>[0-9]{1,2})?:?(?P<n>[0-9]{1,2})?:?(?P<s>[0-9]{2})?"
+    parts = pc.extract_regex(given, shape)
+    hours, minutes, seconds = (_number(pc.struct_field(parts, name), 0) for name in "hns")
+    ahead = pc.add(pc.multiply(pc.add(pc.multiply(hours, 60), minutes), 60), seconds)
+    valid = pc.and_(pc.and_(pc.less(minutes, 60), pc.less(seconds, 60)), pc.less_equal(ahead, 18 * 3_600))
+    ahead = pc.if_else(pc.equal(pc.struct_field(parts, "g"), "-"), pc.negate(ahead), ahead)
+    return pc.if_else(valid, pc.multiply(ahead, 1_000_000), None)
+
+
+def _in_zone(local: pa.Array, given: pa.Array, ahead: pa.Array, zone: str) -> pa.Array:
     has_zone = pc.not_equal(given, "")
     made = zones.to_instant(local, zone)
     if not pc.any(has_zone).as_py():
         return made
-    parts = pc.extract_regex(given, r"^(?P<g>[+-])?(?P<h>[0-9]{1,2})?(?::(?P<n>[0-9]{1,2}))?")
-    hours, minutes = (_number(pc.struct_field(parts, name), 0) for name in "hn")
-    valid = pc.and_(pc.less_equal(hours, 18), pc.less(minutes, 60))
-    ahead = pc.multiply(pc.add(pc.multiply(hours, 60), minutes), 60_000_000)
-    ahead = pc.if_else(pc.equal(pc.struct_field(parts, "g"), "-"), pc.negate(ahead), ahead)
-    offset = pc.if_else(valid, pc.subtract(local.cast(pa.int64()), ahead), None).cast(INSTANT)
+    offset = pc.subtract(local.cast(pa.int64()), ahead).cast(INSTANT)
     return pc.if_else(pc.fill_null(has_zone, False), offset, made)

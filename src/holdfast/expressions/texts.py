@@ -314,7 +314,7 @@ _per_value("url_decode", "string", TEXT, _url_decoded, fails=True)
 
 @function("typeof", "any")
 def typeof(_: Binding, node: Term) -> Term:
-    if pa.types.is_nested(node.type):
+    if pa.types.is_nested(node.type) or pa.types.is_duration(node.type):
         raise ExpressionRefused(f"typeof of {type_name(node.type)} is not supported in expressions")
     return constant(pa.scalar(type_name(node.type).lower()))
 
