@@ -70,7 +70,7 @@ class ManualScheduler:
         """
         while not condition():
             if not self._step(float("inf")):
-                raise RuntimeError("nothing is left to run, and the condition does not hold")
+                raise RuntimeError("no call is left to run, and the condition does not hold")
 
     def advance(self, seconds: float) -> None:
         """Let that many seconds pass; calls that fall due in that time run."""
