@@ -88,7 +88,7 @@ def test_a_table_that_inserts_and_deletes_for_ever_does_not_grow() -> None:
     assert len(table) == 50
 
 
-INDEX_BYTES, KEY_BYTES = (36, 76), (16 + 20, 16 + 1.5 * 20)
+INDEX_BYTES, KEY_BYTES = (36, 76), (32, 46)
 VALUE_BYTES = {pa.int64(): 9, pa.string(): 9 + 40, pa.list_(pa.string()): 9 + 4 + 4 * (1 + 4 + 8)}
 
 

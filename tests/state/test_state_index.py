@@ -303,6 +303,25 @@ def test_keys_of_any_length_live_in_the_arena() -> None:
     assert index.lookup(text_keys(texts), 2)[0].tolist() == slots.tolist()
 
 
+def test_keys_around_the_length_of_a_cell_survive_growth_removals_and_compactions() -> None:
+    index = VariableIndex(TEXT)
+    texts = [f"{i:05d}" + "k" * (i % 40) for i in range(6_000)]
+    found: dict[str, int] = {}
+    for stamp, start in enumerate(range(0, 6_000, 1_000), 1):
+        some = texts[start : start + 1_000]
+        found |= dict(zip(some, index.lookup(text_keys(some), stamp)[0].tolist(), strict=True))
+        gone = some[::3]
+        index.remove(np.array([found.pop(text) for text in gone], np.int32))
+        assert index._cells.ctypes.data % 32 == 0
+    assert keys_in(index, np.array(list(found.values()), np.int32)) == list(found)
+    kept = np.array(list(found.values())[::2], np.int32)
+    index.remove(np.array(list(found.values())[1::2], np.int32))
+    index.compact(kept)
+    slots = np.arange(len(kept), dtype=np.int32)
+    assert keys_in(index, slots) == list(found)[::2]
+    assert index.lookup(text_keys(list(found)[::2]), 9)[0].tolist() == slots.tolist()
+
+
 def test_keys_of_fixed_width_take_their_bytes_and_no_more() -> None:
     pairs: list[Pair] = [(i, i % 100) for i in range(3000)]
     index = new_index(PAIR)

@@ -2,7 +2,7 @@
 
     IntegerIndex     keys of integer kind: holds the keys themselves
     FixedIndex       keys whose columns all have a fixed width: the key of a slot is in an arena, at the slot's place
-    VariableIndex    other keys: the keys are in an arena, end to end, and the slot has the key's place and length
+    VariableIndex    other keys: the slot has a cell with the key, or with the place of a long key in an arena
 
 `KeyIndex` has all that they share.
 """
@@ -18,7 +18,7 @@ import pyarrow as pa
 from holdfast.state import index_kernels, kernels
 from holdfast.state.growing import enlarge
 from holdfast.state.hashing import groups_of, groups_of_integers
-from holdfast.state.index_kernels import ARENA_LIVE, ARENA_USED
+from holdfast.state.index_kernels import ARENA_LIVE, ARENA_USED, CELL_WORDS, INLINE_MAX
 from holdfast.state.key_index import SLOTS_LEAST, KeyIndex, next_capacity
 from holdfast.state.keys import (
     Keys,
@@ -33,7 +33,7 @@ from holdfast.state.keys import (
 from holdfast.state.physical import Bytes, Integers, Slots
 
 ARENA_LEAST = 1024
-_NO_EXTENTS = np.empty((0, 2), np.int64)
+_NO_CELLS = np.empty((0, CELL_WORDS), np.int64)
 
 
 class IntegerIndex(KeyIndex):
@@ -101,7 +101,7 @@ class FixedIndex(BytesIndex):
         enlarge(self, "_arena", len(self._tags) * self._stride)
 
     def _strings_of(self, keys: Keys) -> Any:
-        return keys.byte_offsets, keys.bytes, _NO_EXTENTS, self._arena, self._stride
+        return keys.byte_offsets, keys.bytes, _NO_CELLS, self._arena, self._stride
 
     def _grow_slots(self, capacity: int) -> None:
         super()._grow_slots(capacity)
@@ -123,58 +123,82 @@ class FixedIndex(BytesIndex):
 
 
 class VariableIndex(BytesIndex):
-    """The index for other keys of byte kind. Bytes of removed keys stay in the arena until more than half of the arena
-    belongs to removed keys."""
+    """The index for other keys of byte kind. A key of at most `INLINE_MAX` bytes is in the cell of its slot, so that a
+    look-up misses the cache once for it: cells begin at multiples of their size, so that none lies in two cache lines.
+    Bytes of removed long keys stay in the arena until more than half of the arena belongs to removed keys."""
 
     def __init__(self, key_schema: pa.Schema) -> None:
         super().__init__(key_schema)
-        self._extents = np.zeros((SLOTS_LEAST, 2), np.int64)
+        self._words = np.zeros(CELL_WORDS * (1 + SLOTS_LEAST), np.int64)
+        """The cells, behind `_lead` words that are not used."""
+        self._lead = self._aligned()
         self._arena = np.empty(ARENA_LEAST, np.uint8)
 
     @property
     def memory_bytes(self) -> int:
-        return super().memory_bytes + self._extents.nbytes
+        return super().memory_bytes + self._words.nbytes
+
+    @property
+    def _cells(self) -> Integers:
+        """The cell of each slot; no reference may be kept, since the memory grows where it lies."""
+        return self._words[self._lead :][: CELL_WORDS * len(self._tags)].reshape(-1, CELL_WORDS)
+
+    def _aligned(self) -> int:
+        """Return the words before the first multiple of a cell's size."""
+        return -(self._words.ctypes.data // 8) % CELL_WORDS
 
     def remove(self, slots: Slots) -> None:
         super().remove(slots)
-        self._control[ARENA_LIVE] -= self._extents[slots, 1].sum()
+        self._control[ARENA_LIVE] -= self._cells[self._long(slots), 0].sum()
+
+    def _long(self, slots: Slots) -> Slots:
+        """Return the slots whose keys are in the arena."""
+        long: Slots = slots[self._cells[slots, 0] > INLINE_MAX]
+        return long
 
     def _strings_of(self, keys: Keys) -> Any:
-        return keys.byte_offsets, keys.bytes, self._extents, self._arena, 0
+        return keys.byte_offsets, keys.bytes, self._cells, self._arena, 0
 
     def _make_room(self, keys: Keys, row: int, new: float) -> None:
         super()._make_room(keys, row, new)
         length = int(keys.byte_offsets[row + 1] - keys.byte_offsets[row])
-        if self._control[ARENA_USED] + length > len(self._arena):
+        if length > INLINE_MAX and self._control[ARENA_USED] + length > len(self._arena):
             self._make_arena_room(length)
 
     def _make_arena_room(self, length: int) -> None:
         """Make room for `length` bytes: from removed keys if they take more than half, else by growing."""
         if self._control[ARENA_LIVE] * 2 < self._control[ARENA_USED]:
             metas = np.concatenate([self._entries[1::2], self._old[1::2]])
-            in_use = ((metas[metas != 0] & 0xFFFFFFFF) - 1).astype(np.int32)
-            self._place(in_use, *self._key_bytes(in_use))
+            long = self._long(((metas[metas != 0] & 0xFFFFFFFF) - 1).astype(np.int32))
+            self._place(long, *self._key_bytes(long))
         wanted = int(self._control[ARENA_USED]) + length
         if wanted > len(self._arena):
             enlarge(self, "_arena", max(wanted, next_capacity(len(self._arena))))
 
     def _grow_slots(self, capacity: int) -> None:
+        before = len(self._tags) * CELL_WORDS
         super()._grow_slots(capacity)
-        enlarge(self, "_extents", capacity)
+        enlarge(self, "_words", (1 + capacity) * CELL_WORDS)
+        lead, self._lead = self._lead, self._aligned()
+        if lead != self._lead:  # the memory moved to another place within a cell
+            self._words[self._lead :][:before] = self._words[lead:][:before].copy()
 
     def _keep(self, live: Slots) -> None:
-        offsets, data = self._key_bytes(live)
+        offsets, data = self._key_bytes(self._long(live))
+        kept = self._cells[live]
         super()._keep(live)
-        self._extents = np.zeros((len(self._tags), 2), np.int64)
-        self._place(np.arange(len(live), dtype=np.int32), offsets, data)
+        self._words = np.zeros(CELL_WORDS * (1 + len(self._tags)), np.int64)
+        self._lead = self._aligned()
+        self._cells[: len(live)] = kept
+        self._place(self._long(np.arange(len(live), dtype=np.int32)), offsets, data)
 
     def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes]:
-        begins, offsets = index_kernels.gather_extents(self._extents, slots)
-        return offsets, index_kernels.gather_bytes(self._arena, begins, offsets)
+        offsets, data = index_kernels.gather_keys(self._cells, self._arena, slots)
+        return offsets, data
 
-    def _place(self, slots: Slots, offsets: Integers, data: Bytes) -> None:
-        self._extents[slots, 0] = offsets[:-1]
-        self._extents[slots, 1] = np.diff(offsets)
+    def _place(self, long: Slots, offsets: Integers, data: Bytes) -> None:
+        """Let the arena consist of these long keys."""
+        self._cells[long, 1] = offsets[:-1]
         self._arena = data
         enlarge(self, "_arena", max(ARENA_LEAST, len(data)))
         self._control[[ARENA_USED, ARENA_LIVE]] = len(data)

@@ -32,7 +32,15 @@ CONTROL_FIELDS = 10
 COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, UNSEEN, ARENA_USED, ARENA_LIVE, SWEEP_START, SWEPT = range(CONTROL_FIELDS)
 """The fields of `control`: entries, and their greatest number; slots ever used, and slots on the free list; rows
 touched by this look-up, and the unseen among them; bytes used in the arena, and the bytes of live keys among them (both
-0 in a `FixedIndex`); the begin of the sweep of `old`, and the number of positions that the sweep has passed."""
+0 in a `FixedIndex`, and while no key is longer than `INLINE_MAX`); the begin of the sweep of `old`, and the number of
+positions that the sweep has passed."""
+
+CELL_WORDS = 4
+"""64-bit words of the cell of a key without a fixed width: the key's length, then the key itself, or, if it is longer
+than `INLINE_MAX`, its place in the arena."""
+INLINE_MAX = 8 * (CELL_WORDS - 1)
+"""Greatest length in bytes of a key that is in its cell. With a longer cell, more keys are found without a further
+cache miss, and short keys take more memory."""
 
 _AHEAD = 24
 """The rows between two steps of fetching ahead: more cache lines than a processor core waits for at once. By
@@ -44,6 +52,7 @@ _SLOT_MASK = np.uint64(0xFFFFFFFF)
 _PREFETCH_FROM = 1 << 15
 """Words of an index (256 KB) from which on fetching ahead pays."""
 _0, _1, _4, _8, _16, _32 = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(8), np.uint64(16), np.uint64(32)
+_CELL, _INLINE = np.uint64(8 * CELL_WORDS), np.uint64(INLINE_MAX)
 
 
 @kernel
@@ -142,9 +151,9 @@ def _extent(table: Integers) -> Any:
 
 
 @inlined
-def _fetch_place(tags: Any, start: int, homes: Any, i: int, ends: Any, extents: Any, arena: Any, stride: Any) -> None:
-    """Move home `i` on to the first entry of the same hash, or an empty entry; fetch the extent of the key there, or
-    the key itself where keys have no extents.
+def _fetch_place(tags: Any, start: int, homes: Any, i: int, ends: Any, cells: Any, arena: Any, stride: Any) -> None:
+    """Move home `i` on to the first entry of the same hash, or an empty entry; fetch the cell of the key there, or the
+    key itself where keys have no cells.
 
     Rows inserted before its turn only fill empty entries, and no entry moves during a look-up, so probing may begin at
     the moved home.
@@ -159,14 +168,16 @@ def _fetch_place(tags: Any, start: int, homes: Any, i: int, ends: Any, extents: 
                 p = old_at if in_old else entries_at
         homes[np.uint64(i)] = p
         slot = _slot_or_0(load_u64(p + _8))
-        prefetch(arena + slot * stride if stride > _0 else extents + slot * _16)
+        prefetch(arena + slot * stride if stride > _0 else cells + slot * _CELL)
 
 
 @inlined
-def _fetch_key(homes: Any, i: int, extents: Any, arena: Any) -> None:
-    """Fetch the key of the entry at home `i`; its extent was fetched before."""
+def _fetch_key(homes: Any, i: int, cells: Any, arena: Any) -> None:
+    """Fetch the key of the entry at home `i` if it is not in its cell, which was fetched before."""
     if i >= 0 and i < len(homes):
-        prefetch(arena + load_u64(extents + _slot_or_0(load_u64(homes[np.uint64(i)] + _8)) * _16))
+        cell = cells + _slot_or_0(load_u64(homes[np.uint64(i)] + _8)) * _CELL
+        if load_u64(cell) > _INLINE:
+            prefetch(arena + load_u64(cell + _8))
 
 
 @kernel
@@ -176,21 +187,29 @@ def _slot_or_0(meta: Any) -> Any:
 
 
 @kernel
-def _is_key(meta: Any, extents: Any, arena: Any, stride: Any, key: Any, length: Any) -> Any:
+def _place_of(cell: Any, arena: Any) -> Any:
+    """The address of the bytes of the key with this cell."""
+    return cell + _8 if load_u64(cell) <= _INLINE else arena + load_u64(cell + _8)
+
+
+@kernel
+def _is_key(meta: Any, cells: Any, arena: Any, stride: Any, key: Any, length: Any) -> Any:
     slot = np.uint64(_slot_of(meta))
     if stride > _0:  # no key of several columns begins with another: the bytes behind a shorter key do not matter
         return same_bytes(arena + slot * stride, key, length)
-    extent = extents + slot * _16
-    return load_u64(extent + _8) == np.uint64(length) and same_bytes(arena + load_u64(extent), key, length)
+    cell = cells + slot * _CELL
+    return load_u64(cell) == np.uint64(length) and same_bytes(_place_of(cell, arena), key, length)
 
 
 @inlined
-def _keep_key(slot: Any, extents: Any, arena: Any, control: Any, key: Any, length: Any) -> None:
-    extents[slot, 0] = control[ARENA_USED]
-    extents[slot, 1] = length
-    copy_bytes(key, arena + np.uint64(control[ARENA_USED]), length)
-    control[ARENA_USED] += length
-    control[ARENA_LIVE] += length
+def _keep_key(slot: Any, cells: Any, arena: Any, control: Any, key: Any, length: Any) -> None:
+    cell = cells + np.uint64(slot) * _CELL
+    store_u64(cell, np.uint64(length))
+    if length > INLINE_MAX:
+        store_u64(cell + _8, np.uint64(control[ARENA_USED]))
+        control[ARENA_USED] += length
+        control[ARENA_LIVE] += length
+    copy_bytes(key, _place_of(cell, arena), length)
 
 
 @kernel
@@ -214,16 +233,16 @@ def lookup(
 
     `fresh` collects, once and in order, each slot whose stamp was not `stamp`; `unseen` collects those of them whose
     stamp was below `first`. `strings` is None for int64 keys, their own tags; for byte keys it is (offsets, data,
-    extents, arena, stride): the key of a slot begins in `arena` at `slot * stride`, or with a stride of 0 where
-    `extents[slot]` says. Numba compiles a version for None and a version for byte keys. A new entry passes through the
+    cells, arena, stride): the key of a slot begins in `arena` at `slot * stride`, or with a stride of 0 where
+    `cells[slot]` says. Numba compiles a version for None and a version for byte keys. A new entry passes through the
     code for found entries: with a second call of `_touch`, the loop takes twice the time.
     """
     ends = _extent(entries) + _extent(old)
     entries_at, entries_end, old_at, old_end = ends
     mark, first_mark = np.uint64(stamp), np.uint64(first)
     if strings is not None:
-        offsets, data, extents, arena, key_bytes = strings
-        keys_at, arena_at, extents_at = data.ctypes.data, arena.ctypes.data, extents.ctypes.data
+        offsets, data, cells, arena, key_bytes = strings
+        keys_at, arena_at, cells_at = data.ctypes.data, arena.ctypes.data, cells.ctypes.data
         stride = np.uint64(key_bytes)
     homes = _homes(tags, start, stop, entries, old, control)
     fetches = len(entries) >= _PREFETCH_FROM
@@ -232,9 +251,9 @@ def lookup(
         if fetches:
             _fetch(homes, i + lead)
             if strings is not None:
-                _fetch_place(tags, start, homes, i + 2 * _AHEAD, ends, extents_at, arena_at, stride)
-                if stride == _0:
-                    _fetch_key(homes, i + _AHEAD, extents_at, arena_at)
+                _fetch_place(tags, start, homes, i + 2 * _AHEAD, ends, cells_at, arena_at, stride)
+                if control[ARENA_LIVE] > 0:
+                    _fetch_key(homes, i + _AHEAD, cells_at, arena_at)
             if i < 0:
                 continue
         at = np.uint64(start + i)
@@ -248,15 +267,16 @@ def lookup(
             if meta == _0:
                 if _is_full(control, slot_tags):
                     return start + i
-                if strings is not None and stride == _0 and control[ARENA_USED] + length > len(arena):
+                is_long = strings is not None and stride == _0 and length > INLINE_MAX
+                if is_long and control[ARENA_USED] + length > len(arena):
                     return start + i
                 meta = np.uint64(_new_slot(tag, slot_tags, free, control) + 1)
                 store_u64(p, tag)
                 if strings is not None and stride > _0:
                     copy_bytes(key, arena_at + np.uint64(_slot_of(meta)) * stride, length)
                 elif strings is not None:
-                    _keep_key(_slot_of(meta), extents, arena_at, control, key, length)
-            if load_u64(p) == tag and (strings is None or _is_key(meta, extents_at, arena_at, stride, key, length)):
+                    _keep_key(_slot_of(meta), cells_at, arena_at, control, key, length)
+            if load_u64(p) == tag and (strings is None or _is_key(meta, cells_at, arena_at, stride, key, length)):
                 slot = _slot_of(meta)
                 if meta >> _32 != mark:
                     _touch(slot, p, meta >> _32, mark, first_mark, control, fresh, unseen)
@@ -375,14 +395,18 @@ def clear_stamps(entries: Integers) -> None:
 
 
 @kernel
-def gather_extents(extents: Integers, slots: Slots) -> Any:
-    """Places in the arena of the keys of `slots`, and offsets (from 0) of these keys, laid end to end."""
-    begins, offsets = np.empty(len(slots), np.int64), np.zeros(len(slots) + 1, np.int64)
+def gather_keys(cells: Integers, arena: Any, slots: Slots) -> Any:
+    """Offsets (from 0) and bytes of the keys of `slots`, laid end to end."""
+    offsets, at, arena_at = np.zeros(len(slots) + 1, np.int64), cells.ctypes.data, arena.ctypes.data
     for i in range(len(slots)):
-        slot = np.uint64(slots[i])
-        begins[i] = extents[slot, 0]
-        offsets[i + 1] = offsets[i] + extents[slot, 1]
-    return begins, offsets
+        offsets[i + 1] = offsets[i] + cells[np.uint64(slots[i]), 0]
+    out = np.empty(offsets[-1], np.uint8)
+    target = out.ctypes.data
+    for i in range(len(slots)):
+        prefetch(_place_of(at + np.uint64(slots[min(i + _AHEAD, len(slots) - 1)]) * _CELL, arena_at))
+        cell = at + np.uint64(slots[i]) * _CELL
+        copy_bytes(_place_of(cell, arena_at), target + offsets[i], offsets[i + 1] - offsets[i])
+    return offsets, out
 
 
 @kernel
