@@ -113,6 +113,13 @@ def test_slots_that_were_free_at_the_start_are_for_senders_when_executors_are_lo
     assert cluster.residents_that_fit() == 2
 
 
+def test_senders_that_were_given_all_slots_keep_them():
+    claims = SlotClaims()
+    cluster, spark = on_yarn(claimed(claims, "full", slots=4, processes=2, senders=2), claims, slots_left=2)
+    spark.slots.return_value = 4
+    assert cluster.residents_that_fit() == 2
+
+
 def test_no_slots_at_all_are_a_refusal_and_no_error_of_arithmetic():
     with pytest.raises(hf.JobRefused, match="Spark has 0"):
         claimed(SlotClaims(), "alone", slots=0)

@@ -90,7 +90,8 @@ class SparkCluster:
         return self._claim.senders
 
     def residents_that_fit(self) -> int:
-        others = self._claims.held() - self.residents + SHARED
+        shared = min(SHARED, self._beside_at_start)  # a user may give all slots to senders
+        others = self._claims.held() - self.residents + shared
         return max(0, min(self.residents, self._host.slots() - others))
 
     def resize(self, processes: int, senders: int | None = None) -> None:
