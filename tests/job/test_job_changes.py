@@ -124,6 +124,20 @@ def test_stored_rows_of_another_order_are_refused() -> None:
         run_ordered(storage, "w")
 
 
+def test_stored_totals_of_rows_are_refused_once_rows_may_go() -> None:
+    def run_over(storage: str, changes: bool) -> None:
+        job = new_job(storage)
+        rows = job.read(script([{"k": 1, "op": "insert"}], schema="k BIGINT, op STRING"))
+        rows = rows.as_changes("op") if changes else rows
+        rows.key_by("k").aggregate(n=hf.count(), name="counts").write(hf.MemorySink())
+        run(job)
+
+    storage = new_storage()
+    run_over(storage, False)
+    with pytest.raises(hf.JobRefused, match=r"'counts': its stored state has no '__rows'.*was no stream of changes"):
+        run_over(storage, True)
+
+
 @pytest.mark.parametrize("backend", STATES)
 def test_operators_go_on_from_changes_that_were_stored(backend: str) -> None:
     savepoint, sinks, whole, storage = new_storage(), new_sinks(), new_sinks(), new_storage()

@@ -142,6 +142,8 @@ class ChangesAggregateSpec(AggregateSpec):
         return tables
 
     def check_stored(self, tables: Mapping[str, pa.Schema]) -> None:
+        rows = pa.schema([pa.field(ROWS, pa.int64())])
+        check_complete(self.name, tables, {"state": TableSchema(self.key_schema, rows)})
         names = tables["state"].names if "state" in tables else []
         for bound in self.bound:
             kind, begin = self.kind_of(bound), f"{bound.state_column}."

@@ -52,8 +52,9 @@ def check_complete(operator: str, stored: Mapping[str, pa.Schema], declared: Map
         if lacking:
             raise JobRefused(
                 f"operator {operator!r}: its stored state has no {', '.join(map(repr, lacking))} in table {table!r}: "
-                "its rows had other columns or another order, or an earlier Holdfast wrote it. Give the operator "
-                f"another name, or give up its state with job.start(drop_state=[{operator!r}])"
+                "its input was no stream of changes, its rows had other columns or another order, or an earlier "
+                "Holdfast wrote it. Give the operator another name, or give up its state with "
+                f"job.start(drop_state=[{operator!r}])"
             )
 
 
