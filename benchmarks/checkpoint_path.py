@@ -10,7 +10,8 @@ large for an acknowledgement, a request that stores something takes as long as F
 
 JSON: `sequential_requests` (the longest chain in which each request begins after the end of the request before, between
 a cut and its completion; the most of any checkpoint), `requests` (a checkpoint's, on average), `p50_ms` and `p99_ms`
-(from the cut to its completion), `of_latency` (`p50_ms` over the latency); `writers` (`p50_ms`, `p99_ms`, `requests`,
+(from the cut to its completion), `of_latency` (`p50_ms` over the latency); `large` (the same where each TaskManager's
+changes are too large for an acknowledgement); `writers` (`p50_ms`, `p99_ms`, `requests`,
 `claimed_p50_ms`, `claimed_p99_ms`).
 """
 
@@ -63,7 +64,9 @@ JOB = "0" * 32
 SMALL_BYTES = 500
 """Changes of a TaskManager in a batch, in the first run."""
 LARGE_BYTES = 200_000
-"""Changes of a TaskManager in a batch, in the second run. They do not compress."""
+"""Changes of a TaskManager in a batch, in the other runs. They do not compress."""
+LARGE_CHECKPOINTS = 5
+"""Checkpoints of the run with large changes, after a first one, from which the JobMaster learns that they are large."""
 KEPT_CHECKPOINTS = 16
 """Checkpoints of which a log is kept, as if the table were materialized then."""
 PAUSE_S = 10.0
@@ -344,6 +347,8 @@ def main() -> None:
         "latency_ms": options.latency_ms,
         "of_latency": round(found.report()["p50_ms"] / options.latency_ms, 2),
     }
+    large = measure(options.task_managers, options.sinks, LARGE_BYTES, LARGE_CHECKPOINTS, lambda _: latency_s)
+    result["large"] = large.report()
     if options.writers:
         rounds = options.writers_checkpoints
         claimed = measure(options.writers, 1, LARGE_BYTES, rounds, dealt(options.writers, rounds))

@@ -4,7 +4,8 @@
 
 A file of `--rows` rows is moved into the source's folder; `p50_ms` and `p99_ms` are the times until the batch that
 read it was committed (state changed, output staged), `published_p50_ms` until a checkpoint had completed and the
-upsert was visible in the Delta table. Checkpoints are taken every `--interval`.
+upsert was visible in the Delta table. Checkpoints are taken every `--interval`. With `--s3-latency-ms` the job's
+storage lies in a stand-in for S3 whose requests take so much longer; with `--table-on-s3` the Delta table does too.
 """
 
 import argparse
@@ -13,7 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ import pyarrow.parquet as pq
 
 import holdfast as hf
 from benchmarks.count import percentile, session
+from benchmarks.s3_counted import counted_s3
 from holdfast.sinks.base import PublishContext
 
 WARMUP_FILES = 5
@@ -54,6 +57,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--checkpoint-interval", "--interval", dest="interval", default="500ms")
     parser.add_argument("--senders", type=int, help="that stay; 0: short Spark jobs; by default as many as fit")
     parser.add_argument("--source", choices=["files", "stream"], default="files", help="stream: by Spark")
+    parser.add_argument("--s3-latency-ms", type=float, help="storage in a stand-in for S3 with that latency")
+    parser.add_argument("--table-on-s3", action="store_true", help="the Delta table as well")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     return parser.parse_args(argv)
 
@@ -80,29 +85,42 @@ class Files:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     spark = session("local[4]")
-    with tempfile.TemporaryDirectory(prefix="holdfast-latency-") as name:
-        folder = Path(name)
-        files = Files(folder, options.rows, options.keys)
-        files.drop()
-        sink = WatchedDelta(f"file://{folder}/table", mode="upsert")
-        job = hf.Job(
-            spark,
-            name="latency",
-            storage=f"file://{folder}/storage",
-            parallelism=2,
-            senders=options.senders,
-            checkpoint=hf.CheckpointConfig(trigger=hf.every(options.interval)),
-        )
-        counts = job.read(source(spark, files.folder, options)).key_by("k")
-        counts.aggregate(n=hf.count(), total=hf.sum("x")).write(sink)
-        query = job.start()
-        committed_ms, published_ms = watch(query, files, sink, options)
-        query.stop()
+    slow = nullcontext() if options.s3_latency_ms is None else counted_s3(options.s3_latency_ms)
+    with tempfile.TemporaryDirectory(prefix="holdfast-latency-") as name, slow as s3:
+        result = measure(spark, Path(name), None if s3 is None else s3.options, options)
     spark.stop()
+    return result
+
+
+def measure(spark: Any, folder: Path, s3: Mapping[str, str] | None, options: argparse.Namespace) -> dict[str, Any]:
+    """Run the job with its storage in a folder, or in the bucket of the stand-in with these options."""
+    files = Files(folder, options.rows, options.keys)
+    files.drop()
+    table_on_s3 = s3 is not None and options.table_on_s3
+    sink = WatchedDelta(
+        "s3://bucket/table" if table_on_s3 else f"file://{folder}/table",
+        mode="upsert",
+        storage_options=dict(s3) if s3 is not None and table_on_s3 else {},
+    )
+    job = hf.Job(
+        spark,
+        name="latency",
+        storage=f"file://{folder}/storage" if s3 is None else "s3://bucket/storage",
+        storage_options=None if s3 is None else dict(s3),
+        parallelism=2,
+        senders=options.senders,
+        checkpoint=hf.CheckpointConfig(trigger=hf.every(options.interval)),
+    )
+    counts = job.read(source(spark, files.folder, options)).key_by("k")
+    counts.aggregate(n=hf.count(), total=hf.sum("x")).write(sink)
+    query = job.start()
+    committed_ms, published_ms = watch(query, files, sink, options)
+    query.stop()
     return {
         "source": options.source,
         "files": options.files,
         "rows": options.rows,
+        "s3_latency_ms": options.s3_latency_ms,
         "p50_ms": percentile(committed_ms, 50),
         "p99_ms": percentile(committed_ms, 99),
         "published_p50_ms": percentile(published_ms, 50),

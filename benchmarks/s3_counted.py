@@ -1,11 +1,14 @@
 """An S3 stand-in in a process of its own that counts requests by their kind, so that its work counts for nobody else.
 
-python benchmarks/s3_counted.py     prints its options as JSON, then its counts for each line that it reads
+python benchmarks/s3_counted.py [MS]    prints its options as JSON, then its counts for each line that it reads
+
+Each request is answered `MS` milliseconds later than it would be.
 """
 
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,8 +37,10 @@ class CountedS3:
 
 
 @contextmanager
-def counted_s3() -> Iterator[CountedS3]:
-    process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def counted_s3(latency_ms: float = 0.0) -> Iterator[CountedS3]:
+    """Run one, whose requests take so many milliseconds longer."""
+    command = [sys.executable, __file__, str(latency_ms)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
         try:
             yield CountedS3(process)
@@ -43,7 +48,7 @@ def counted_s3() -> Iterator[CountedS3]:
             process.kill()
 
 
-def serve() -> None:
+def serve(latency_s: float) -> None:
     sys.path.insert(0, str(KIT))
     import odd_s3_kit
 
@@ -51,6 +56,7 @@ def serve() -> None:
 
     class Counted(odd_s3_kit._Handler):
         def _handle(self) -> None:
+            time.sleep(latency_s)
             _, _, query = self.path.partition("?")
             is_list = self.command == "GET" and "list-type" in query
             counts["LIST" if is_list else self.command] += 1
@@ -66,4 +72,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(float(sys.argv[1]) / 1000.0 if len(sys.argv) > 1 else 0.0)

@@ -11,15 +11,16 @@ from holdfast.checkpoint import events
 from holdfast.checkpoint.ahead import StoreAhead
 from holdfast.clock import ManualClock
 from holdfast.errors import Fenced
-from holdfast.ids import CheckpointId, Incarnation
+from holdfast.ids import CheckpointId, Incarnation, JournalNumber
 from holdfast.jobmaster.checkpoints import recorder as module
 from holdfast.jobmaster.checkpoints.gathered import CarriedPart
 from holdfast.jobmaster.checkpoints.outages import Outages
 from holdfast.jobmaster.checkpoints.recorder import LOOK_AT_JOURNAL_S, Recorder
 from holdfast.journal.fence import take_over
 from holdfast.journal.journal import Journal
+from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
-from holdfast.testing import start
+from holdfast.testing import FaultyStore, start
 from holdfast.uploads.hedged_store import DriverUploads
 from journal_kit import checkpoint, fresh_store
 from waiting import until
@@ -125,3 +126,12 @@ def test_objects_stored_ahead_of_a_checkpoint_that_is_given_up_have_no_owner() -
     assert driver.posted == [events.ObjectsFound(frozenset(info.name for info in store.list("gathered/")))]
     driver.recorder.drop_ahead(CheckpointId(3))
     assert len(driver.posted) == 1
+
+
+def test_looks_at_the_storage_begin_with_the_objects_that_are_stored_ahead() -> None:
+    seen: list[str] = []
+    driver = Driver(FaultyStore(fresh_store(), lambda operation, name: seen.append(f"{operation} {name}")))
+    seen.clear()
+    driver.recorder.store_ahead(StoreAhead(CheckpointId(3), events.Position(1, {}), {}, ()), {})
+    until(lambda: len(seen) == 2)
+    assert {each.rpartition(" ")[2] for each in seen} == {names.job(), names.journal(JournalNumber(1))}

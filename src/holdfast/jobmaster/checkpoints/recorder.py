@@ -83,6 +83,8 @@ class Recorder:
         self._objects = GatheredObjects(uploads, facts.epoch)
         self._ahead: StoredAhead | None = None
         """Objects of a checkpoint whose record is not due yet."""
+        self._looks_ahead: list[Callable[[], tuple[str, bool]]] = []
+        """Looks that began with these objects."""
         self._records: dict[JournalNumber, CheckpointRecord] = {}
         """Records in the journal that a restart may go back to. An entry exists before its event is posted."""
 
@@ -149,7 +151,7 @@ class Recorder:
         them."""
         checkpoint_id = command.checkpoint_id
         committables = {sink: self._committables(sink, command) for sink in command.committables}
-        looked = self._begin_looks()
+        looked = self._looks_ahead or self._begin_looks()
         try:
             stored = self._objects.end(self._begun(checkpoint_id, parts, committables))
         except Unstored as error:
@@ -176,6 +178,7 @@ class Recorder:
         self._drop_ahead()
         committables = {sink: self._committables(sink, command) for sink in command.committables}
         self._ahead = self._objects.begin(command.checkpoint_id, parts, committables)
+        self._looks_ahead = self._begin_looks()
 
     def drop_ahead(self, checkpoint_id: CheckpointId) -> None:
         """Let go of the objects stored ahead for a checkpoint that was given up: no record will name them."""
@@ -183,7 +186,7 @@ class Recorder:
             self._drop_ahead()
 
     def _drop_ahead(self) -> None:
-        ahead, self._ahead = self._ahead, None
+        ahead, self._ahead, self._looks_ahead = self._ahead, None, []
         for _, stored in () if ahead is None else ahead.objects:
             stored.add_done_callback(self._found_object)
 
@@ -196,7 +199,7 @@ class Recorder:
     ) -> StoredAhead:
         """Return the objects stored ahead, if they have these contents; otherwise begin to store objects with them."""
         if self._ahead is not None and self._ahead.holds(checkpoint_id, parts, committables):
-            begun, self._ahead = self._ahead, None
+            begun, self._ahead, self._looks_ahead = self._ahead, None, []
             return begun
         self._drop_ahead()
         return self._objects.begin(checkpoint_id, parts, committables)
