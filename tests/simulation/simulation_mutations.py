@@ -265,7 +265,7 @@ def _cuts_where_somebody_refuses() -> AbstractContextManager[Any]:
 
 
 def _ends_at_the_first_failure_of_the_store() -> AbstractContextManager[Any]:
-    def ride_out(self: Outages, step: str, error: Exception, wait: Any) -> None:
+    def ride_out(self: Outages, step: str, error: Exception, began_s: float, wait: Any) -> None:
         raise error
 
     return mock.patch.object(Outages, "ride_out", ride_out)
