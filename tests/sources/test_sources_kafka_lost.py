@@ -1,7 +1,7 @@
 """Positions whose messages are gone: logs that became shorter, logs whose start moved, topics made anew."""
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from test_sources_kafka import Reading, source
 
@@ -114,6 +114,27 @@ def test_a_broker_that_is_slow_at_first_loses_no_message_before_the_end_of_its_l
     topic = new_topic()
     Writer().put(topic, ["a", "b"])
     assert values_of(source(topic, on_lost="reset"), SplitRead(f"{topic}/0", 0, 7)) == ["a", "b"]
+
+
+class OldError:
+    """The broker's answer to a fetch from an earlier position, whose messages are gone."""
+
+    def error(self):
+        return KafkaError(KafkaError._AUTO_OFFSET_RESET)
+
+
+@pytest.mark.parametrize("each_kafka_reader", ["plain"], indirect=True)
+@pytest.mark.usefixtures("each_kafka_reader")
+def test_an_error_about_an_earlier_position_loses_nothing_unless_it_comes_again_and_again(monkeypatch):
+    polled, errors = ClientReader._polled, [OldError()]
+    monkeypatch.setattr(ClientReader, "_polled", lambda reader: [errors.pop()] if errors else polled(reader))
+    topic = new_topic()
+    Writer().put(topic, ["a", "b"])
+    read = SplitRead(f"{topic}/0", 0, 2)
+    assert values_of(source(topic, on_lost="reset"), read) == ["a", "b"]
+    errors.extend([OldError()] * 10)
+    with pytest.raises(PositionLost, match="wanted is offset 0"):
+        values_of(source(topic, on_lost="reset"), read)
 
 
 @pytest.mark.usefixtures("each_kafka_reader")

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import PositionLost, StorageError
 from holdfast.sources.kafka.client import ANSWER_S_MAX, client_package, made, translated
-from holdfast.sources.kafka.messages import Messages, PartitionReader, Wanted, after_lost, read_headers
+from holdfast.sources.kafka.messages import TRIES_MAX, Messages, PartitionReader, Wanted, after_lost, read_headers
 
 MESSAGES_MAX = 10_000
 """Messages that are taken at once. A higher value makes larger Arrow batches."""
@@ -28,11 +28,13 @@ class ClientReader(PartitionReader):
         """Messages that came with the last read, but are after its end."""
         self._taken_to = 0
         """All messages of the partition below this offset were taken: they were read, or are left."""
+        self._tries = 0
+        """Number of errors about a position since messages were last taken or skipped."""
 
     def read(self, topic: str, partition: int, start: int, stop: int, wanted: Wanted) -> Iterator[Messages]:
         if self._place != (topic, partition, start):
-            self._left, self._taken_to = [], start
-            self._consumer.assign([self._package.TopicPartition(topic, partition, start)])
+            self._left, self._taken_to, self._tries = [], start, 0
+            self._assign(topic, partition)
         self._place = None
         while True:
             found = [message for message in self._left if message.offset() < stop]
@@ -57,10 +59,16 @@ class ClientReader(PartitionReader):
         for message in taken:
             if message.error() is None:
                 self._left.append(message)
-                self._taken_to = message.offset() + 1
+                self._taken_to, self._tries = message.offset() + 1, 0
             else:
-                if self._is_lost(message) and self._pass_lost(topic, partition, stop, passes_lost):
-                    return
+                if self._is_lost(message):
+                    if self._pass_lost(topic, partition, stop, passes_lost):
+                        return
+                    if self._tries < TRIES_MAX:
+                        # The error may belong to an earlier position: a fetch from there was under way.
+                        self._tries += 1
+                        self._assign(topic, partition)
+                        return
                 self._taken_to = max(self._taken_to, self._end_or_raise(message, topic, partition))
 
     def _is_lost(self, message: Any) -> bool:
@@ -80,9 +88,13 @@ class ClientReader(PartitionReader):
         continues_at = after_lost(where, self._taken_to, stop, low, high, passes)
         if continues_at is None:
             return False
-        self._taken_to = continues_at
-        self._consumer.assign([self._package.TopicPartition(topic, partition, self._taken_to)])
+        self._taken_to, self._tries = continues_at, 0
+        self._assign(topic, partition)
         return True
+
+    def _assign(self, topic: str, partition: int) -> None:
+        """Have the client fetch from the offset up to which messages were taken."""
+        self._consumer.assign([self._package.TopicPartition(topic, partition, self._taken_to)])
 
     def _polled(self) -> list[Any]:
         """Take the messages that are there, or wait for a message: `consume` would wait for as many as it may take."""

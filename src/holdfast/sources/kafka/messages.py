@@ -14,6 +14,9 @@ log = logger(__name__)
 
 HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
+TRIES_MAX = 3
+"""Bound on the errors about a position that may belong to an earlier position. A higher value takes longer to fail."""
+
 
 class Wanted(NamedTuple):
     """The parts of messages that a read wants; offsets are always read."""

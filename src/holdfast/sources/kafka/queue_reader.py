@@ -27,7 +27,7 @@ from holdfast.sources.kafka.gather import (
     facts,
     timestamps_of,
 )
-from holdfast.sources.kafka.messages import Messages, PartitionReader, Wanted, after_lost, read_headers
+from holdfast.sources.kafka.messages import TRIES_MAX, Messages, PartitionReader, Wanted, after_lost, read_headers
 
 MESSAGES_MAX = 20_000
 """Messages that are taken at once. A higher value makes larger Arrow batches."""
@@ -86,10 +86,6 @@ def library() -> ctypes.CDLL | None:
 
 def address_of(function: Any) -> np.uint64:
     return np.uint64(ctypes.cast(function, ctypes.c_void_p).value or 0)
-
-
-TRIES_MAX = 3
-"""Bound on the errors about a position that may belong to an earlier position. A higher value takes longer to fail."""
 
 
 @dataclass
