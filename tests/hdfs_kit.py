@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from examples.kafka.broker import ROOT, java
+from examples.kafka.broker import jars, java
 
 FOLDER = Path(__file__).parent / "storage" / "hdfs"
 LOG = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
@@ -33,14 +33,9 @@ class Hdfs:
 @contextlib.contextmanager
 def hdfs(name_nodes: int = 1) -> Iterator[Hdfs]:
     """Run HDFS; with two NameNodes its name service is `hdfs://tests`."""
-    jars = subprocess.run(
-        [ROOT / "scripts" / "jars.sh", str((FOLDER / "pom.xml").relative_to(ROOT))],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    ).stdout.strip()
+    classpath = f"{jars(FOLDER / 'pom.xml')}/*"
     with tempfile.TemporaryDirectory() as data, Path(data, "log").open("w") as log:
-        command = [java(), "-Xmx512m", LOG, "-cp", f"{jars}/*", str(FOLDER / "MiniHdfs.java"), data, str(name_nodes)]
+        command = [java(), "-Xmx512m", LOG, "-cp", classpath, str(FOLDER / "MiniHdfs.java"), data, str(name_nodes)]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=data
         )

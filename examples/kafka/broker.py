@@ -168,8 +168,9 @@ def java() -> str:
     return f"{home.strip()}/bin/java"
 
 
-def jars() -> str:
-    script = [ROOT / "scripts" / "jars.sh", "examples/kafka/pom.xml"]
+def jars(pom: Path = ROOT / "examples" / "kafka" / "pom.xml") -> str:
+    """Get the jars that a project of Maven's names, and return the folder in which they lie."""
+    script = [ROOT / "scripts" / "jars.sh", str(pom.relative_to(ROOT))]
     return subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 

@@ -19,7 +19,7 @@ import psutil
 import pyspark
 from submitted_kit import Submitted
 
-from examples.kafka.broker import ROOT, java
+from examples.kafka.broker import jars, java
 
 FOLDER = Path(__file__).parent / "kubernetes"
 SPARK = Path(pyspark.__file__).parent
@@ -118,16 +118,11 @@ class Kubernetes:
 @contextlib.contextmanager
 def kubernetes(own_hosts: bool = False) -> Iterator[Kubernetes]:
     """Run the API server and the kubelet. `own_hosts`: its pods find services by their names, by a file of hosts."""
-    jars = subprocess.run(
-        [ROOT / "scripts" / "jars.sh", str((FOLDER / "pom.xml").relative_to(ROOT))],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    ).stdout.strip()
+    classpath = f"{jars(FOLDER / 'pom.xml')}/*"
     with tempfile.TemporaryDirectory(dir="/var/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         shutil.copy("/etc/hosts", folder / "hosts")
-        options = ["-Xmx256m", "-cp", f"{jars}/*:{SPARK}/jars/*"]
+        options = ["-Xmx256m", "-cp", f"{classpath}:{SPARK}/jars/*"]
         command = [java(), *options, str(FOLDER / "MiniKubernetes.java"), name, str(SPARK)]
         whole = [*OWN_HOSTS, str(folder / "hosts"), *command] if own_hosts else command
         environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

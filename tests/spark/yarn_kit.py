@@ -15,7 +15,7 @@ import psutil
 import pyspark
 from submitted_kit import Submitted
 
-from examples.kafka.broker import ROOT, java
+from examples.kafka.broker import jars, java
 
 FOLDER = Path(__file__).parent / "yarn"
 SPARK = Path(pyspark.__file__).parent
@@ -120,15 +120,10 @@ class YarnProgram(Submitted):
 @contextlib.contextmanager
 def yarn(nodes: int = 2, megabytes: int = 6144, cores: int = 4) -> Iterator[Yarn]:
     """Run YARN with so many nodes, each with so much memory and so many cores; node N has the address 127.0.0.N+1."""
-    jars = subprocess.run(
-        [ROOT / "scripts" / "jars.sh", str((FOLDER / "pom.xml").relative_to(ROOT))],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    ).stdout.strip()
+    classpath = f"{jars(FOLDER / 'pom.xml')}/*"
     with tempfile.TemporaryDirectory(dir="/var/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        options = ["-Xmx768m", "--add-opens=java.base/java.lang=ALL-UNNAMED", "-cp", f"{jars}/*"]
+        options = ["-Xmx768m", "--add-opens=java.base/java.lang=ALL-UNNAMED", "-cp", classpath]
         command = [java(), *options, str(FOLDER / "MiniYarn.java"), name, str(nodes), str(megabytes), str(cores)]
         with (folder / "log").open("w") as log:
             process = subprocess.Popen(
