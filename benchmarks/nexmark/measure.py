@@ -61,7 +61,7 @@ def run_query(spark: Any, name: str, folder: Path, options: Any) -> dict[str, An
         job = hf.Job(
             spark,
             name=name,
-            storage=Path(storage).as_uri(),
+            storage=Path(storage, "job").as_uri(),
             parallelism=options.parallelism,
             task_managers=options.task_managers,
             senders=options.senders,
