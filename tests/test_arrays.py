@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -79,3 +80,15 @@ def test_values_that_their_type_does_not_have_are_found_by_row(column: pa.Array,
     found = invalid_rows(rows)
     assert list(found) == [1] and re.search(reason, found[1])
     assert invalid_rows(rows.slice(1)).keys() == {0} and invalid_rows(rows.slice(2)) == {} == invalid_rows(rows[:1])
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_texts_of_ascii_whose_places_are_wrong_are_no_rows(kind: pa.DataType) -> None:
+    """A column whose bytes are all ASCII is damaged all the same if a value ends before it begins or outside them."""
+    width = np.int32 if kind == pa.string() else np.int64
+    for places in ([0, 3, 1, 4], [0, 1, 2, 40]):
+        buffers = [None, pa.py_buffer(np.array(places, width)), pa.py_buffer(b"abcd")]
+        with pytest.raises(pa.ArrowInvalid):
+            invalid_rows(pa.record_batch([pa.Array.from_buffers(kind, 3, buffers)], ["v"]))
+    for good in (pa.array(["a", None, "é", ""], kind), pa.nulls(3, kind), pa.array(["", ""], kind), pa.array([], kind)):
+        assert invalid_rows(pa.record_batch([good], ["v"])) == {}
