@@ -17,6 +17,8 @@ UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 INT64 = np.iinfo(np.int64)
 INFINITY = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 """Texts that PyArrow reads as infinity."""
+HEXADECIMAL = r"^\s*[+-]?0[xX]"
+"""Texts that PyArrow reads as integers of hexadecimal digits. Other readers, such as Spark, find no number in them."""
 DIGITS_MAX = 38
 """Most digits of a decimal of 128 bits, the type in which `pc.cast` calculates."""
 
@@ -48,6 +50,8 @@ def cast_in_range(array: pa.Array, wanted: pa.DataType) -> Cast:
         return _map(array, wanted)
     if _is_list(found) and _is_list(wanted):
         return _list(array, wanted)
+    if _is_text(found) and pa.types.is_integer(wanted):
+        return _integers(array, wanted)
     return _plain(array, wanted)
 
 
@@ -68,6 +72,20 @@ def _plain(array: pa.Array, wanted: pa.DataType) -> Cast:
     parts = [_plain(array[:half], wanted), _plain(array[half:], wanted)]
     masks = [np.zeros(len(part.values), dtype=bool) if part.outside is None else part.outside for part in parts]
     return Cast(pa.concat_arrays([part.values for part in parts]), np.concatenate(masks))
+
+
+def _integers(texts: pa.Array, wanted: pa.DataType) -> Cast:
+    """Cast texts to integers. Texts with hexadecimal digits are marked."""
+    decimal, hexadecimal = _without(texts, is_hexadecimal(texts))
+    values, outside = _plain(decimal, wanted)
+    masks = [mask for mask in (outside, hexadecimal) if mask is not None]
+    return Cast(values, np.logical_or.reduce(masks) if masks else None)
+
+
+def is_hexadecimal(texts: pa.Array) -> np.ndarray:
+    """Mark the texts that PyArrow would read by hexadecimal digits."""
+    found: np.ndarray = pc.match_substring_regex(texts, HEXADECIMAL).fill_null(False).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _may_wrap(found: pa.DataType, wanted: pa.DataType) -> bool:

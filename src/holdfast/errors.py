@@ -17,6 +17,7 @@
     ├── SenderLost           senders ended while they worked on a unit: the batch is run again
     │   └── SenderHung       a sender was ended, since it took too long for a unit
     ├── TaskManagerLost      a TaskManager ended: failover
+    │   └── StateBroken      a commit or an undo failed there, so that it is ended
     ├── SessionStopped       the Spark session under a query was stopped: make a new session and start again
     ├── RestartsExhausted    restarts did not help: look at the cause, which is named with its count
     ├── CheckpointFailed     a checkpoint that somebody waits for did not complete
@@ -122,6 +123,10 @@ class SenderHung(SenderLost):
 
 class TaskManagerLost(HoldfastError):
     """A TaskManager has ended or can no longer be reached."""
+
+
+class StateBroken(TaskManagerLost):
+    """A TaskManager cannot use its state any more, because a commit or an undo failed."""
 
 
 class SessionStopped(HoldfastError):

@@ -25,7 +25,7 @@ from holdfast.functions.joins.declared import How
 from holdfast.functions.rows.expressions import Expression
 from holdfast.functions.rows.policies import LatePolicy
 from holdfast.functions.windows.declared import AnyWindow
-from holdfast.graph.changing import AsAppend, AsChanges
+from holdfast.graph.changing import DEBEZIUM, AsAppend, AsChanges, FromEnvelopes
 from holdfast.graph.declarations import SinkDeclaration, keyed_by
 from holdfast.graph.describing import described, ways
 from holdfast.graph.late import late_rows
@@ -217,7 +217,14 @@ class Stream:
             _ = made.tree  # a text that is no SQL is refused here, and not only at the start
         return made
 
-    def as_changes(self, column: str | None = None, kinds: Mapping[str, str] | None = None) -> "Stream":
+    def as_changes(
+        self,
+        column: str | None = None,
+        kinds: Mapping[str, str] | None = None,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+    ) -> "Stream":
         """Treat the rows as changes of a table: operators take rows back that an update or a delete removes.
 
         `_change_type` is `insert`, `delete`, or, for the old and the new row of an update, `update_preimage` and
@@ -229,9 +236,15 @@ class Stream:
             A column of texts from which `_change_type` is made, and which it replaces. None: the stream has
             `_change_type` already, or each row is an insert.
         kinds
-            The change type for each value of the column: `{"c": "insert", "d": "delete"}`. None: the value itself.
+            The change type for each value of the column: `{"c": "insert", "d": "delete"}`. None: the value itself, or
+            with `before` and `after` the values of Debezium: c, r, u and d.
+        before, after
+            Columns of structs, for messages that have both rows of an update, as those of Debezium. The fields of the
+            structs become the columns, and all other columns go.
         """
-        return self._then(AsChanges(column, dict(kinds or {})))
+        if before is None and after is None:
+            return self._then(AsChanges(column, dict(kinds or {})))
+        return self._then(FromEnvelopes(column or "", before or "", after or "", dict(kinds or DEBEZIUM)))
 
     def as_append(self) -> "Stream":
         """Treat changes as ordinary rows that count for ever, as in a log. `_change_type` is then an ordinary

@@ -193,6 +193,18 @@ class Odd(ProcessFunction):
         yield text if row.place == 5 else "x", 1e300 if row.place == 6 and row.n == 1 else 1.0
 
 
+def test_a_text_that_no_column_holds_is_named_also_where_it_ends_the_query() -> None:
+    rows = pa.record_batch({"k": pa.array(["a"] * 2), "n": pa.array([0, 1]), "place": pa.array([4] * 2)})
+    output = pa.schema([("text", pa.string()), ("number", pa.float32())])
+    for place, named in enumerate(["lis", "kept", "lived", "a map key", "map key 'x'"]):
+        given = rows.set_column(2, "place", pa.array([place] * 2))
+        operator = ProcessSpec("odd", OperatorInput(given.schema, ("k",)), Odd(), output, "fail").create(2, 128)
+        for table in operator.tables.values():
+            table.begin(4)
+        with pytest.raises(HoldfastError, match=rf"state .*{named}.*(\n|.)*UTF-8 can hold"):
+            operator.process([(0, given)], CONTEXT)
+
+
 @pytest.mark.parametrize("place", range(7), ids=["list", "value", "ttl", "map key", "map value", "text", "number"])
 def test_a_row_with_a_text_or_number_that_no_column_holds_is_bad_alone(place: int) -> None:
     rows = pa.record_batch({"k": pa.array(["a"] * 3), "n": pa.array([0, 1, 2]), "place": pa.array([place] * 3)})

@@ -68,6 +68,40 @@ def test_a_column_says_how_rows_change() -> None:
         result(lambda stream: stream.as_changes("op", {"c": "upsert"}))
 
 
+def test_messages_with_both_rows_of_an_update_are_changes() -> None:
+    schema = "op STRING, ts_ms BIGINT, before STRUCT<k: BIGINT, v: BIGINT>, after STRUCT<k: BIGINT, v: BIGINT>"
+
+    def message(op: str | None, before: Any = None, after: Any = None) -> dict[str, Any]:
+        return {"op": op, "ts_ms": 7, "before": before, "after": after}
+
+    def made(stream: hf.Stream) -> hf.Stream:
+        rows = stream.as_changes("op", before="before", after="after")
+        return rows.key_by("k").aggregate(n=hf.count(), total=hf.sum("v"), changes=True)
+
+    def row(v: int, k: int = 1) -> dict[str, int]:
+        return {"k": k, "v": v}
+
+    first = [message("r", after=row(2)), message("c", after=row(3)), message("c", after=row(5, k=2))]
+    second = [message("u", row(3), row(4, k=2)), message("d", row(5, k=2))]
+    found = result(made, first, second, schema=schema)
+    assert found[:2] == [change("insert", k=1, n=2, total=5), change("insert", k=2, n=1, total=5)]
+    assert found[2:4] == [change("update_preimage", k=1, n=2, total=5), change("update_postimage", k=1, n=1, total=2)]
+    assert found[4:] == [change("update_preimage", k=2, n=1, total=5), change("update_postimage", k=2, n=1, total=4)]
+    for wrong, text in [
+        (message("u", after=row(1)), "op is 'u', whose messages need the complete row 'before'"),
+        (message("d", after=row(1)), "op is 'd', whose messages need the complete row 'before'"),
+        (message("c", row(1)), "op is 'c', whose messages need the complete row 'after'"),
+        (message("t"), "op is 't'; expected one of c, r, u, d"),
+        (message(None, row(1), row(1)), "op is 'null'; expected one of"),
+    ]:
+        with pytest.raises(hf.QueryFailed, match=text):
+            result(made, first, [wrong], schema=schema)
+    with pytest.raises(hf.JobRefused, match="two structs with the same fields"):
+        result(made, schema=schema.replace("v: BIGINT>, after", "v: INT>, after"))
+    with pytest.raises(hf.SettingsError, match="names of three columns"):
+        result(lambda stream: stream.as_changes("op", before="before"), schema=schema)
+
+
 def test_rows_that_only_come_give_changes_too() -> None:
     def made(stream: hf.Stream) -> hf.Stream:
         counts = stream.key_by("k").aggregate(n=hf.count(), changes=True)

@@ -9,6 +9,7 @@ from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of,
 import holdfast as hf
 from holdfast.sinks.base import Sink
 from holdfast.sources.sequence import SequenceEnumerator
+from holdfast.state.table import StateTable
 from holdfast.storage.store import ObjectStore
 from holdfast.testing import run, start
 from waiting import until
@@ -23,6 +24,19 @@ class Sum(hf.ProcessFunction):
     def process(self, row, ctx):
         self.total.update(self.total.value() + row.v)
         yield {"k": row.k, "total": self.total.value()}
+
+
+def test_a_query_whose_commits_fail_names_the_operator_and_the_reason(monkeypatch) -> None:
+    def fail(table: StateTable) -> None:
+        if len(table):
+            raise ValueError("a value that fits nowhere")
+        commit(table)
+
+    commit = StateTable.commit
+    monkeypatch.setattr(StateTable, "commit", fail)
+    lost = hf.FailoverConfig(losses_max=1, backoff_first="1ms", backoff_max="1ms")
+    with pytest.raises(hf.QueryFailed, match=r"'op', subtask 0: commit of batch \d+ failed: a value that fits nowhere"):
+        run(counted(new_storage(), pairs((1, 1)), name="op", failover=lost))
 
 
 def counted(storage: str, *batches, name: str | None = None, key: str = "k", sink: Sink | None = None, **settings):

@@ -92,6 +92,8 @@ def test_columns_can_be_read_without_those_of_the_file(tmp_path):
     ("folder", "declared", "reason"),
     [
         ("day=x", "n BIGINT, day INT", "partition column 'day' is no int32, but 'x'"),
+        ("day=0x10", "n BIGINT, day INT", "partition column 'day' is no int32, but '0x10'"),
+        ("day=-0X1", "n BIGINT, day BIGINT", "partition column 'day' is no int64, but '-0X1'"),
         ("day=300", "n BIGINT, day TINYINT", "partition column 'day' is no int8, but '300'"),
         (f"day={NULL_PARTITION}", "n BIGINT, day INT NOT NULL", "is null, which schema= forbids"),
         ("day=1/more=2", "n BIGINT, day INT", "on_new_column='ignore'"),

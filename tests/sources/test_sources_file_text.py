@@ -247,6 +247,14 @@ def test_digits_beyond_the_unit_of_a_time_are_cut_and_the_rows_beside_it_are_as_
     assert bad == []
 
 
+def test_hexadecimal_digits_are_no_integer(tmp_path):
+    path = put_text(tmp_path / "a.csv", 'n,s\n16,0x10\n0x10,a\n"0XfF",b\n7,c\n')
+    rows, bad = read_all(FileSource(str(path), schema="n BIGINT, s STRING"))
+    assert rows == [(16, "0x10"), (7, "c")]
+    assert [row.reason.split("; ")[-1] for row in bad] == ["expected decimal digits"] * 2
+    assert "column 'n': '0x10' is no int64" in bad[0].reason
+
+
 def test_a_number_that_a_float_cannot_hold_is_a_bad_row_and_infinity_is_not(tmp_path):
     path = put_text(tmp_path / "a.csv", "id,x,y\n1,1e39,0\n2,inf,1\n3,-1e400,1e39\n4\n5,-Infinity,1e400\n6,,\n")
     rows, bad = read_all(FileSource(str(path), schema="id INT, x FLOAT, y DOUBLE"))

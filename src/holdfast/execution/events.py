@@ -117,12 +117,13 @@ class LossExplained:
 class Unreachable:
     """A process did not answer, or was silent for too long. Its end has not been noticed.
 
-    A process that did not answer has usually ended, and its `Lost` event has the reason. A silent process is ended now.
+    A process that did not answer has usually ended, and its `Lost` event has the reason. `is_cause`: the process lives,
+    and is ended for this reason: it is silent, or its state is broken.
     """
 
     process: ProcessId
     reason: str
-    is_silent: bool = False
+    is_cause: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ class Supervision:
         found = self._processes.of(event.process)
         if found is None:
             return []
-        return [_end(found, event.reason) if event.is_silent else ev.EndProcess(event.process, event.reason)]
+        return [_end(found, event.reason) if event.is_cause else ev.EndProcess(event.process, event.reason)]
 
     def not_started(self, now_s: float) -> errors.JobRefused | None:
         """Return the error for TaskManagers that did not register in time, if any."""

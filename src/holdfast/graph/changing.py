@@ -29,12 +29,7 @@ class AsChanges:
             raise SettingsError(f"as_changes({self.column!r}): expected the name of a column, or nothing")
         if self.column is None and self.kinds:
             raise SettingsError("as_changes(kinds=…) needs the column whose values it names")
-        unknown = [kind for kind in self.kinds.values() if kind not in CHANGE_TYPES]
-        if unknown:
-            raise SettingsError(
-                f"as_changes({self.column!r}, …) names the change type {unknown[0]!r}; allowed are "
-                f"{', '.join(CHANGE_TYPES)}"
-            )
+        _check_kinds(str(self.column), self.kinds)
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self.column is None:
@@ -64,6 +59,79 @@ class AsChanges:
         return f"as_changes({'' if self.column is None else repr(self.column)})"
 
 
+DEBEZIUM = {"c": PUT, "r": PUT, "u": AFTER, "d": REMOVE}
+"""The values of `op` in a message of Debezium, and their change types."""
+
+
+@dataclass(frozen=True, eq=False)
+class FromEnvelopes:
+    """`Stream.as_changes(…, before=…, after=…)`: makes the rows of changes of messages, each with the row before it and
+    the row after it, as structs. The other columns go: rows are taken back by all of their values."""
+
+    column: str
+    before: str
+    after: str
+    kinds: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(name, str) and name for name in (self.column, self.before, self.after)):
+            raise SettingsError(
+                f"{self}: expected the names of three columns: of the kind of change, and of the rows before and after"
+            )
+        _check_kinds(self.column, self.kinds)
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        from holdfast.expressions.nodes import failed_where  # most jobs need none of it
+
+        before, after = rows.column(self.before), rows.column(self.after)
+        given = pc.fill_null(pc.cast(rows.column(self.column), pa.string()), "null")
+        place = pc.index_in(given, value_set=pa.array(list(self.kinds), pa.string()))
+        failed_where(place.is_null(), f"{self.column} is {{}}; expected one of {', '.join(self.kinds)}", given)
+        change = pa.array(list(self.kinds.values()), pa.string()).take(place)
+        update = pc.is_in(change, value_set=pa.array([BEFORE, AFTER]))
+        goes, comes = pc.or_(update, pc.equal(change, REMOVE)), pc.or_(update, pc.equal(change, PUT))
+        needs = f"{self.column} is {{}}, whose messages need the complete row {{}}, and it is null"
+        failed_where(pc.and_(goes, before.is_null()), needs, given, pa.scalar(self.before))
+        failed_where(pc.and_(comes, after.is_null()), needs, given, pa.scalar(self.after))
+        gone, come = (pc.indices_nonzero(each).cast(pa.int64()) for each in (goes, comes))
+        order = pc.sort_indices(pa.concat_arrays([pc.multiply(gone, 2), pc.add(pc.multiply(come, 2), 1)]))
+        places = pa.concat_arrays([gone, pc.add(come, len(given))]).take(order)
+        kinds = pa.concat_arrays([pc.if_else(update, BEFORE, REMOVE), pc.if_else(update, AFTER, PUT)])
+        kind = pa.struct([field.with_nullable(True) for field in before.type])
+        columns = pa.concat_arrays([before.cast(kind), after.cast(kind)]).take(places).flatten()
+        made = [*columns, kinds.take(places)]
+        return pa.RecordBatch.from_arrays(made, schema=self.schema_of(rows.schema))
+
+    def schema_of(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of the rows that come out. Raises `JobRefused`."""
+        for name in (self.column, self.before, self.after):
+            if name not in schema.names:
+                raise JobRefused(f"{self}: there is no column {name!r} in its input ({', '.join(schema.names)})")
+        kind, before, after = (schema.field(name).type for name in (self.column, self.before, self.after))
+        if not pa.types.is_string(kind):
+            raise JobRefused(f"{self}: column {self.column!r} has type {kind}; expected a column of texts")
+        structs = pa.types.is_struct(before) and pa.types.is_struct(after)
+        if not structs or [(each.name, each.type) for each in before] != [(each.name, each.type) for each in after]:
+            raise JobRefused(
+                f"{self}: {self.before!r} has type {before}, and {self.after!r} type {after}; expected two structs "
+                "with the same fields: the columns of the table"
+            )
+        if CHANGE_TYPE in [field.name for field in before]:
+            raise JobRefused(f"{self}: the rows have a column {CHANGE_TYPE!r} already")
+        return pa.schema([*(field.with_nullable(True) for field in before), pa.field(CHANGE_TYPE, pa.string())])
+
+    def __str__(self) -> str:
+        return f"as_changes({self.column!r}, before={self.before!r}, after={self.after!r})"
+
+
+def _check_kinds(column: str, kinds: Mapping[str, str]) -> None:
+    unknown = [kind for kind in kinds.values() if kind not in CHANGE_TYPES]
+    if unknown:
+        raise SettingsError(
+            f"as_changes({column!r}, …) names the change type {unknown[0]!r}; allowed are {', '.join(CHANGE_TYPES)}"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class AsAppend:
     """`Stream.as_append`: each change counts as a row like any other."""
@@ -84,7 +152,7 @@ def kind_behind(step: object, kind: StreamKind, before: pa.Schema, after: pa.Sch
     place = after.get_field_index(CHANGE_TYPE)
     if isinstance(step, AsAppend) or place < 0:
         return "append"
-    if isinstance(step, AsChanges) or CHANGE_TYPE not in before.names:
+    if isinstance(step, AsChanges | FromEnvelopes) or CHANGE_TYPE not in before.names:
         if not pa.types.is_string(after.field(place).type):
             raise JobRefused(f"{step}: column {CHANGE_TYPE!r} is {after.field(place).type}; expected string")
         return "upserts" if kind == "upserts" else "changes"

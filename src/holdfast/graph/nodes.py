@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from holdfast.errors import JobRefused
-from holdfast.graph.changing import AsAppend, AsChanges
+from holdfast.graph.changing import AsAppend, AsChanges, FromEnvelopes
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin, name_of_function
 from holdfast.graph.projecting import Omission, Projection, Selection
 from holdfast.sources.base import Source
@@ -32,7 +32,9 @@ class TransformDeclaration:
         return f"transform({name_of_function(self.fn)})"
 
 
-StepDeclaration = MapBatches | TransformDeclaration | Projection | Selection | Omission | AsChanges | AsAppend
+StepDeclaration = (
+    MapBatches | TransformDeclaration | Projection | Selection | Omission | AsChanges | FromEnvelopes | AsAppend
+)
 
 
 @dataclass(frozen=True, eq=False)

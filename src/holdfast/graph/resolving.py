@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.graph.changing import common_kind, kind_behind
+from holdfast.graph.changing import FromEnvelopes, common_kind, kind_behind
 from holdfast.graph.nodes import (
     Node,
     ReadNode,
@@ -51,7 +51,7 @@ class Resolved:
         elif isinstance(declared, Selection):
             declared = replace(declared.bound(self.schema), kind=self.kind)
         schema = declared.schema_of(self.schema)
-        keeps_rows = not isinstance(declared, Selection)
+        keeps_rows = not isinstance(declared, Selection | FromEnvelopes)
         return self._behind(declared, schema, MapBatches(declared, schema, str(declared), keeps_rows, by_row=True))
 
     def _behind(self, declared: StepDeclaration, schema: pa.Schema, step: LegStep) -> "Resolved":

@@ -15,7 +15,7 @@ from functools import partial
 import pyarrow as pa
 
 from holdfast.availability import Refusal, ask
-from holdfast.errors import TaskManagerLost
+from holdfast.errors import StateBroken, TaskManagerLost
 from holdfast.failpoints import hit
 from holdfast.formats.handles import TableHandle
 from holdfast.functions.operator import (
@@ -181,7 +181,7 @@ class Subtask:
 
         Raises
         ------
-        TaskManagerLost
+        StateBroken
             The commit failed: the state is unusable from now on.
         """
         self._check()
@@ -191,7 +191,7 @@ class Subtask:
             self._commit(batch)
         except Exception as error:
             self._broken = f"operator {self.name!r}, subtask {self.subtask}: commit of batch {batch} failed: {error}"
-            raise TaskManagerLost(self._broken) from error
+            raise StateBroken(self._broken) from error
 
     def _commit(self, batch: BatchNumber) -> None:
         for state in self._states.values():
@@ -207,7 +207,7 @@ class Subtask:
         return ask(f"operator {self.name!r}, subtask {self.subtask}", self._operator.is_snapshot_available)
 
     def undo(self) -> None:
-        """Undo the batch in flight, if any. Raises `TaskManagerLost` as `commit` does."""
+        """Undo the batch in flight, if any. Raises `StateBroken` as `commit` does."""
         if not self._in_batch:
             return
         self.counted.undo()
@@ -216,7 +216,7 @@ class Subtask:
                 table.undo()
         except Exception as error:
             self._broken = f"operator {self.name!r}, subtask {self.subtask}: undo failed: {error}"
-            raise TaskManagerLost(self._broken) from error
+            raise StateBroken(self._broken) from error
         self._in_batch = False
 
     def rewind(self, to_batch: BatchNumber) -> None:

@@ -41,11 +41,11 @@ class TopSpec(RowWindowsSpec):
     def __post_init__(self) -> None:
         check_top(self.n, self.by)
         self.check_input()
-        check_order(self.name, self.by, self.input.schema)
+        check_order(self.name, self.by, self.seen_schema)
 
     @property
     def result_fields(self) -> list[pa.Field]:
-        return [field for field in self.input.schema if field.name not in self.key_columns]
+        return [field for field in self.seen_schema if field.name not in self.key_columns]
 
     def pane_combiner(self) -> Combiner:
         return WindowTopCombiner(self)

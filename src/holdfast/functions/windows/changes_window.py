@@ -61,11 +61,6 @@ class ChangesWindowSpec(WindowedAggregates):
     takes: ClassVar[tuple[StreamKind, ...]] = ("append", "changes")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.input.window, Window):
-            raise JobRefused(
-                f"operator {self.name!r}: {self.input.window} over a stream of changes: a row that goes may divide a "
-                "session in two, which is not supported; take hf.window(…), or put .as_append() before key_by"
-            )
         if CHANGE_TYPE in self.input.key_columns:
             raise JobRefused(f"operator {self.name!r}: {CHANGE_TYPE!r} is no key; it says how rows change")
         super().__post_init__()

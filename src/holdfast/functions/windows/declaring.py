@@ -107,6 +107,10 @@ class AggregateSettings:
                 f"operator {operator!r}: changes=True behind a window needs emit='changes': the rows of closed windows "
                 "are final"
             )
+        if isinstance(found.window, SessionWindow):
+            from holdfast.functions.windows.changes_session import ChangesSessionSpec  # most jobs need none of it
+
+            return ChangesSessionSpec(operator, found, aggregates, windowing)
         return ChangesWindowSpec(operator, found, aggregates, windowing, self.changes)
 
 

@@ -105,7 +105,7 @@ class FunctionFinish(WindowFinish):
         self._ctx = ctx
         self._function: Any = cloudpickle.loads(pickled(spec.function))
         self._fitter = RowFitter(spec.schema)
-        self._row_of = named_tuples("Row", spec.input.schema.names)
+        self._row_of = named_tuples("Row", spec.seen_schema.names)
         self._key_of = named_tuples("Key", spec.key_columns)
         try:
             self._function.open(ctx)

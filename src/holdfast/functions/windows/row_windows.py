@@ -1,6 +1,7 @@
 """Operators that keep the rows of windows until they close, whatever the kind of window."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -10,11 +11,32 @@ from holdfast.functions.windows.rows_operator import WindowFinish, WindowRowsOpe
 from holdfast.functions.windows.sending import SessionCombiner, WindowCombiner
 from holdfast.functions.windows.session_rows_operator import FIRST, PLACE, SessionRowsOperator, session_rows_schemas
 from holdfast.functions.windows.windowed import WindowedSpec
+from holdfast.schema import CHANGE_TYPE, StreamKind
 from holdfast.state.table import StateTable
 
 
 class RowWindowsSpec(WindowedSpec):
-    """An operator that makes its output of all rows of each window."""
+    """An operator that makes its output of all rows of each window; over changes, of the rows that are left."""
+
+    takes: ClassVar[tuple[StreamKind, ...]] = ("append", "changes")
+
+    @property
+    def takes_back(self) -> bool:
+        """True if rows may go."""
+        return self.input.kind != "append"
+
+    @property
+    def seen_schema(self) -> pa.Schema:
+        """The columns of the rows of which the output is made."""
+        left_out = CHANGE_TYPE if self.takes_back else None
+        return pa.schema([field for field in self.input.schema if field.name != left_out])
+
+    def check_input(self) -> None:
+        super().check_input()
+        if self.takes_back:
+            from holdfast.functions.windows.live_rows import check_changes  # most jobs need none of it
+
+            check_changes(self)
 
     @abstractmethod
     def finish_of(self, subtask: int) -> WindowFinish:
@@ -28,7 +50,8 @@ class RowWindowsSpec(WindowedSpec):
         if isinstance(self.window, SessionWindow):
             return SessionCombiner(not self.input.key_columns)
         assert isinstance(self.window, Window)
-        inner = self.pane_combiner() if combine and self.windowing.combine else None
+        combines = combine and self.windowing.combine and not self.takes_back
+        inner = self.pane_combiner() if combines else None
         return WindowCombiner(self.window, closed_us, self.lateness_us, inner, self.to_one)
 
     def table_schemas(self) -> dict[str, TableSchema]:
@@ -44,4 +67,9 @@ class RowWindowsSpec(WindowedSpec):
 
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
         kind = SessionRowsOperator if isinstance(self.window, SessionWindow) else WindowRowsOperator
-        return kind(self, self.finish_of(subtask), max_parallelism, new_table)
+        finish = self.finish_of(subtask)
+        if self.takes_back:
+            from holdfast.functions.windows.live_rows import LiveRows  # most jobs need none of it
+
+            finish = LiveRows(self, finish)
+        return kind(self, finish, max_parallelism, new_table)

@@ -34,7 +34,7 @@ class SessionAggregates(AggregateSpec):
 
 
 @dataclass(frozen=True)
-class SessionSpec(WindowedAggregates):
+class SessionAggregating(WindowedAggregates):
     """Aggregates by session. There are only final rows, because a row of a session that was merged later could not be
     taken back from a sink."""
 
@@ -51,6 +51,11 @@ class SessionSpec(WindowedAggregates):
         """The window among the keys."""
         assert isinstance(self.input.window, SessionWindow), "declared with a session"
         return self.input.window
+
+
+@dataclass(frozen=True)
+class SessionSpec(SessionAggregating):
+    """Aggregates that are kept by session, and merged when sessions join."""
 
     @property
     def sent_schema(self) -> pa.Schema:

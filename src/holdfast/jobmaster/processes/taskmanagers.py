@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from holdfast.clock import Clock
-from holdfast.errors import TaskManagerLost
+from holdfast.errors import StateBroken, TaskManagerLost
 from holdfast.execution import events
 from holdfast.execution.calls import Step
 from holdfast.execution.placement import weak_point
@@ -283,7 +283,9 @@ class TaskManagers(Processes[TaskManagerGateway]):
         try:
             result = asked.call(process.number, serving.gateway)
         except TaskManagerLost as error:
-            if lane is Lane.BATCHES:
+            if isinstance(error, StateBroken):
+                self._tell(events.Unreachable(process, str(error), True))
+            elif lane is Lane.BATCHES:
                 self._tell(events.Unreachable(process, f"it does not answer: {error}"))
             asked.settle(process, error=error)
         except Exception as error:

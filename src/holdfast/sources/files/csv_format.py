@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from holdfast.casts import INFINITY
+from holdfast.casts import INFINITY, is_hexadecimal
 from holdfast.errors import BadRecord, JobRefused
 from holdfast.json_rows.leaves import advised, read_texts
 from holdfast.sources.files import lines
@@ -290,7 +290,7 @@ class CsvParser(BlockParser):
             return Unconverted(f"is {total - 1} rows, expected {count}: a line break or a quote stands inside a value")
         bad = [(row.number - 1, self._wrong_count(row)) for row in misfits[:-1]]
         rows, reasons = self._typed(one_batch(table))
-        reasons |= self._beyond_range(rows, fenced)
+        reasons |= self._beyond_range(rows, fenced) | self._hexadecimal(fenced)
         return without(conform(rows, self._schema), reasons, bad)
 
     def _typed(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
@@ -324,6 +324,20 @@ class CsvParser(BlockParser):
                 reasons[row] = (
                     f"column {name!r}: {texts.column(name)[row].as_py()!r} is beyond the range of {column.type}"
                 )
+        return reasons
+
+    def _hexadecimal(self, fenced: bytes) -> dict[int, str]:
+        """Return the rows with hexadecimal digits in a column of integers: PyArrow reads `0x10` as 16."""
+        integers = [name for name, type_ in self._types.items() if pa.types.is_integer(type_)]
+        if not integers or (b"0x" not in fenced and b"0X" not in fenced):
+            return {}
+        texts = read_csv(fenced, self._columns, self._options, dict.fromkeys(integers, pa.string()), lambda row: "skip")
+        reasons: dict[int, str] = {}
+        for name in integers:
+            column = texts.column(name).combine_chunks()
+            for row in np.flatnonzero(is_hexadecimal(column)).tolist():
+                found = f"column {name!r}: {column[row].as_py()!r}"
+                reasons[row] = f"{found} is no {self._types[name]}; expected decimal digits"
         return reasons
 
     def _wrong_count(self, row: pa_csv.InvalidRow) -> str:

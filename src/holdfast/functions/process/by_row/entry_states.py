@@ -72,7 +72,7 @@ def _map_reader(cells: MapCells, default: Any) -> Callable[..., Any]:
 def _map_writer(cells: MapCells) -> Callable[..., None]:
     of_keys, cursor, usual_key = cells.of_keys, cells.cursor, cells.usual_key
     usual: Any = cells.codec.usual
-    is_integer = usual is int
+    is_integer, is_text = usual is int, usual is str
     low, high = integer_range(cells.codec.column_type) if is_integer else (0, 0)
 
     def put(map_key: Any, value: Any, groups: Any = None) -> None:
@@ -83,6 +83,7 @@ def _map_writer(cells: MapCells) -> Callable[..., None]:
             and type(map_key) is usual_key
             and map_key in current.found
             and (not is_integer or low <= value <= high)
+            and (not is_text or value.isascii())  # of others, some have no form in UTF-8
         ):
             current.found[map_key] = value
             current.written[map_key] = None
