@@ -31,6 +31,7 @@ from holdfast.ids import ProcessId, Role
 from holdfast.protocol.streams import SentStream, SentUnit, Streams, by_task_manager
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
+    BaseOffer,
     Decline,
     Deployment,
     ExchangeRoute,
@@ -90,6 +91,9 @@ class NotingJobMaster:
 
     def decline(self, decline: Decline) -> bool:
         return self._answer(self.declines, decline)
+
+    def offer(self, offer: BaseOffer) -> bool:
+        return True
 
     def restoring(self, progress: RestoreProgress) -> bool:
         self.restores.append(progress)

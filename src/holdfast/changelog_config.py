@@ -13,6 +13,7 @@ import msgspec
 from holdfast.errors import SettingsError
 from holdfast.quantities import Duration, Size, above_zero, duration_s, size_bytes, whole_number
 
+MATERIALIZED_BY = ("owner", "follower")
 EXTRA_REQUESTS_MAX = 2.0
 """Bound on `extra_requests`: two additional attempts for every first attempt."""
 
@@ -91,6 +92,7 @@ class ChangelogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of a `ChangelogConfig`, which explains them."""
 
     enabled: bool
+    by_follower: bool
     log_handles_max: int
     log_ratio_max: float | None
     materialization_interval_s: float
@@ -142,6 +144,10 @@ class ChangelogConfig:
         A TaskManager whose new logs and manifest have at most so many bytes sends them to the driver, which stores them
         in one object for all TaskManagers. A higher value means fewer requests, and more bytes through the driver. 0:
         each TaskManager stores its own.
+    materialized_by
+        `"owner"`: the TaskManager that has a table stores it. `"follower"`: a standby that follows the table's log
+        stores it from its own copy, so that the owner uploads logs only; this needs `Job(standby_state=True)`. A table
+        that no standby has stored a minute after it is due is stored by its owner.
     retries
         How uploads are retried: `RetryPolicy.none()` or `RetryPolicy.fixed(max_attempts, …)`.
     """
@@ -156,11 +162,17 @@ class ChangelogConfig:
     object_size_max: Size = "8MB"
     in_flight_max: Size = "100MB"
     gathered_size_max: Size = "64KB"
+    materialized_by: str = "owner"
     retries: RetryPolicy = field(default_factory=RetryPolicy)
 
     def __post_init__(self) -> None:
         if not isinstance(self.enabled, bool):
             raise SettingsError(f"enabled={self.enabled!r}: allowed is True or False")
+        if self.materialized_by not in MATERIALIZED_BY or (self.by_follower and not self.enabled):
+            raise SettingsError(
+                f"materialized_by={self.materialized_by!r} with enabled={self.enabled}: allowed is 'owner', or "
+                "'follower' with a changelog"
+            )
         whole_number(self.log_handles_max, "log_handles_max", 1)
         ratio = self.log_ratio_max
         if ratio is not None and (not isinstance(ratio, (int, float)) or not ratio > 0):
@@ -180,10 +192,16 @@ class ChangelogConfig:
                 f"{self.in_flight_max!r}: it would never be reached; allowed is at most in_flight_max"
             )
 
+    @property
+    def by_follower(self) -> bool:
+        """True if followers materialize tables."""
+        return self.materialized_by == "follower"
+
     def settings(self) -> ChangelogSettings:
         """Return these settings as numbers."""
         return ChangelogSettings(
             enabled=self.enabled,
+            by_follower=self.by_follower,
             log_handles_max=self.log_handles_max,
             log_ratio_max=self.log_ratio_max,
             materialization_interval_s=duration_s(self.materialization_interval, "materialization_interval"),

@@ -253,6 +253,11 @@ class Job:
                 f"standby_state={self.standby_state!r} with standby_task_managers={standby} is not allowed: True needs "
                 "a standby that holds the state, standby_task_managers=1 or more; or False"
             )
+        if self.checkpoint.changelog_config.by_follower and not self.standby_state:
+            raise SettingsError(
+                "ChangelogConfig(materialized_by='follower') without standby_state=True is not allowed: nobody would "
+                "follow; Job(standby_task_managers=1, standby_state=True), or materialized_by='owner'"
+            )
         if self.senders is not None and (not isinstance(self.senders, int) or self.senders < 0):
             raise SettingsError(f"senders={self.senders!r} is not allowed: a whole number from 0, or None")
         if self.target_batch_duration_s is not None and self.target_batch_duration_s <= 0:

@@ -80,7 +80,8 @@ class Query:
         number of the checkpoint record at which the split got stuck. An empty reason means that the split advances
         again. `keptSettings` names the checkpoint settings that an update kept for later starts. `autoscale`: the
         advice of `Job(autoscale=…)`, None before the first advice. `rescale`: the progress of a rescale, or why the
-        last one failed; None if there is neither. `standbyTaskManagers`: the number that serve now. `exactlyOnce`:
+        last one failed; None if there is neither. `materializedBy`: who materializes tables, None without
+        `ChangelogConfig(materialized_by="follower")`. `standbyTaskManagers`: the number that serve now. `exactlyOnce`:
         False once rows were lost, until `acknowledge_losses`.
         """
         view = self.view()
@@ -92,6 +93,7 @@ class Query:
             "keptSettings": dict(view.kept),
             "autoscale": view.advice,
             "rescale": view.rescale,
+            "materializedBy": view.materialized_by,
             "standbyTaskManagers": view.standby,
             "exactlyOnce": view.is_exactly_once,
         }

@@ -28,7 +28,8 @@ class Followed:
     def __init__(self, **settings: Any) -> None:
         self.feed, self.sink, self.clusters = Feed(name="feed"), hf.MemorySink(name="out"), list[LocalCluster]()
         settings = {"parallelism": 4, "task_managers": 2, "standby_task_managers": 1} | settings
-        job = new_job(new_storage(), standby_state=True, **settings)
+        self.storage = new_storage()
+        job = new_job(self.storage, standby_state=True, **settings)
         job.read(self.feed).key_by("k").aggregate(n=hf.count(), name="counts").write(self.sink)
         self.query = start(job, hf.processing_time("0s"), on_cluster=self.clusters.append)
         self.counts: Counter[int] = Counter()

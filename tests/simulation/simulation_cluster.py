@@ -208,7 +208,7 @@ class RemoteSender:
 class RemoteJobMaster:
     """The JobMaster as TaskManagers reach it."""
 
-    REPEATED = ("acknowledge", "decline")
+    REPEATED = ("acknowledge", "decline", "offer")
 
     def __init__(self, network: Network, process: Process, gateway: JobMasterGateway) -> None:
         self._network = network

@@ -119,6 +119,8 @@ class Life:
     losses_max: int = 10
     standby: int = 0
     standby_state: bool = False
+    by_follower: bool = False
+    """True: standbys that follow materialize the tables."""
     on_loss: str = "rewind"
     call_timeout_s: float = 600.0
     outages: tuple[Outage, ...] = ()
@@ -128,6 +130,11 @@ class Life:
     """Back to a retained checkpoint ("retained") or to a savepoint of the same storage ("claim"), if there is one."""
     saves_at_start: bool = False
     """True: a savepoint is asked for at once, before the start has a checkpoint of its own."""
+
+    @property
+    def has_remote_apply(self) -> bool:
+        """True if a standby materializes the tables."""
+        return self.by_follower and self.standby > 0 and self.standby_state and self.changelog
 
     @property
     def gathered_bytes(self) -> int:
@@ -316,12 +323,27 @@ def following(seed: int) -> Settings:
     rng = random.Random(f"followers of {seed}")
     drawn = draw(seed)
     lives = tuple(replace(life, standby=rng.choice([1, 1, 2]), standby_state=True) for life in drawn.lives)
-    return replace(drawn, lives=lives)
+    return _some_by_follower(replace(drawn, lives=lives))
+
+
+def remote_apply(seed: int) -> Settings:
+    """The lives of `following`, in which standbys materialize tables all the time."""
+    drawn = following(seed)
+    often = {"by_follower": True, "changelog": True, "log_handles_max": 1 + seed % 2, "materialization_interval_s": 0.5}
+    lives = tuple(replace(life, **often) for life in drawn.lives)
+    return replace(drawn, lives=lives, rows=max(200, drawn.rows), rows_over_s=max(6.0, drawn.rows_over_s))
 
 
 def _some_followed(settings: Settings, rng: random.Random) -> Settings:
     """The same lives, of which some have standbys that follow."""
-    return replace(settings, lives=tuple(replace(each, standby_state=rng.random() < 0.6) for each in settings.lives))
+    lives = tuple(replace(each, standby_state=rng.random() < 0.6) for each in settings.lives)
+    return _some_by_follower(replace(settings, lives=lives))
+
+
+def _some_by_follower(settings: Settings) -> Settings:
+    """The same lives, of which some have followers that materialize."""
+    rng = random.Random(f"materialized by followers of {settings.seed}")
+    return replace(settings, lives=tuple(replace(each, by_follower=rng.random() < 0.7) for each in settings.lives))
 
 
 def _of_task_managers(rng: random.Random) -> str:

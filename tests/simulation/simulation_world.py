@@ -69,6 +69,7 @@ def checkpoints_of(life: Life) -> hf.CheckpointConfig:
             retries=RetryPolicy.fixed(life.upload_attempts_max, life.upload_timeout_s, "100ms"),
             gathered_size_max=life.gathered_bytes,
             enabled=life.changelog,
+            materialized_by="follower" if life.has_remote_apply else "owner",
         ),
     )
 

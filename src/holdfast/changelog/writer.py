@@ -91,6 +91,16 @@ class ChangelogWriter:
         with self._lock:
             return self._next_sqn
 
+    def sqn_after(self, batch: BatchNumber) -> int:
+        """Return the SQN after the last change up to `batch`, which has been cut."""
+        with self._lock:
+            for entry in self._entries:
+                if isinstance(entry, Range) and entry.batch_start <= batch < entry.batch_stop - 1:
+                    return entry.sqn_stop_at(batch)
+                if entry.batch_start > batch:
+                    return entry.sqn_start
+            return self._next_sqn
+
     def append(self, batch: BatchNumber, changes: pa.RecordBatch | DeferredChanges | None) -> None:
         """Append the net changes of a committed batch, or None if it has none. Called once for each batch, in order.
         This does no I/O. When more than the uploader's `preempt_bytes_max` is pending, the uploader gets the pending

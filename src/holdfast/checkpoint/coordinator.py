@@ -37,7 +37,7 @@ from holdfast.checkpoint.coordination import Coordination, CoordinatorPhase
 from holdfast.checkpoint.cutting import Cutting
 from holdfast.checkpoint.found import take_in
 from holdfast.checkpoint.gathering import Gathered, GatherFailed
-from holdfast.checkpoint.holding import HoldNewest, LetGo, SavepointRequested
+from holdfast.checkpoint.holding import BaseMade, HandOn, HoldNewest, LetGo, SavepointRequested
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.checkpoint.pending import PendingState
@@ -74,6 +74,7 @@ class Coordinator:
             ev.TaskManagersChanged: self._on_task_managers_changed,
             ev.TaskManagersMissing: self._on_task_managers_missing,
             ev.ObjectsFound: lambda event: self._shared.registry.acknowledge(event.names),
+            BaseMade: self._on_base_made,
             ev.RecordWritten: self._recording.on_record_written,
             ev.RecordFailed: self._recording.on_record_failed,
             ev.Superseded: self._on_superseded,
@@ -239,6 +240,17 @@ class Coordinator:
                 reason = f"TaskManager {event.task_manager} refers to objects it had let go of: {lost}"
                 self._shared.abort(pending, reason, Outcome.FAILED)
         self._shared.registry.acknowledge(event.objects)
+
+    def _on_base_made(self, event: BaseMade) -> None:
+        """Hold the objects until the TaskManager says what it holds, after the news with which they come. Without an
+        owner, or if an object that is used again is not held any more, the new objects go."""
+        registry, number = self._shared.registry, -1 if event.task_manager is None else event.task_manager
+        incarnation = self._shared.live.get(number)
+        if incarnation is not None and registry.are_held(event.reused):
+            log, names = LogHolder(number, incarnation), event.made | event.reused
+            registry.hold_part(log, CheckpointId(self._shared.last_id + 1), *sorted(names))
+            self._shared.commands.append(HandOn(number, event.base))
+        registry.acknowledge(event.made)
 
     def _on_declined(self, event: ev.Declined) -> None:
         pending = self._shared.pending.get(event.checkpoint_id)

@@ -8,8 +8,7 @@ Order
 The commands of an answer come in this order, and must be *started* in this order. A command does not wait for the end
 of the command before it, unless a line below says so (if order matters for safety, an event comes in between):
 
- 1. conclusions: NotifyCompleted, NotifyAborted, CheckOwnership, Resolve, DropStaged, AskFailover, FailQuery,
-    RestoreFrom
+ 1. NotifyCompleted, NotifyAborted, CheckOwnership, Resolve, DropStaged, AskFailover, FailQuery, RestoreFrom
  2. ExpireRecords          subsumed records. Their names are let go only after `RecordsExpired`
  3. Publish                at most 1 at a time for each sink, in order of numbers
  4. Cut, NotifyRefused     everybody has committed the batch that a Cut names; NotifyRefused: nothing was cut
@@ -17,7 +16,7 @@ of the command before it, unless a line below says so (if order matters for safe
     RecordAgain, StoreAhead
  6. Discard                groups that are published and that no record names any more
  7. DeleteObjects          only names that no record, pending checkpoint, unpublished group and live log holds
- 8. Gather                 at most 1 unanswered for each sink
+ 8. Gather, HandOn         Gather: at most 1 unanswered for each sink
  9. PausePlanning, ResumePlanning
 
 Which event answers which command
@@ -46,7 +45,7 @@ from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.gathering import Gather, GatherEvent
 from holdfast.checkpoint.gathering import PausePlanning as PausePlanning
 from holdfast.checkpoint.gathering import ResumePlanning as ResumePlanning
-from holdfast.checkpoint.holding import HoldEvent
+from holdfast.checkpoint.holding import HandOn, HoldEvent
 from holdfast.checkpoint.missing import TaskManagersMissing as TaskManagersMissing
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.positions import BaseRecord as BaseRecord
@@ -495,6 +494,7 @@ Command = (
     | Discard
     | DeleteObjects
     | Gather
+    | HandOn
     | PausePlanning
     | ResumePlanning
 )

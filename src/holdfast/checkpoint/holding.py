@@ -1,4 +1,4 @@
-"""Events of records that are held while a savepoint is copied from them.
+"""Events of records that are held while a savepoint is copied from them, and of objects on their way to an owner.
 
     SavepointRequested ──► a checkpoint ──► Resolve ──► HoldNewest ──► Resolve(number) … copying … ──► LetGo(number)
 
@@ -32,4 +32,25 @@ class LetGo:
     number: JournalNumber
 
 
-HoldEvent = SavepointRequested | HoldNewest | LetGo
+@dataclass(frozen=True, slots=True)
+class BaseMade:
+    """A table that a follower has stored for a TaskManager; None: its owner is not known any more.
+
+    `made`: new objects, which have no other owner now. `reused`: objects of earlier materializations.
+    """
+
+    task_manager: int | None
+    made: frozenset[str]
+    reused: frozenset[str]
+    base: object
+
+
+@dataclass(frozen=True, slots=True)
+class HandOn:
+    """Give a TaskManager a table that a follower has stored, with the news of the next completed checkpoint."""
+
+    task_manager: int
+    base: object
+
+
+HoldEvent = SavepointRequested | HoldNewest | LetGo | BaseMade

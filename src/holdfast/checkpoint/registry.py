@@ -141,11 +141,16 @@ class ObjectRegistry:
             self.hold(log, besides)
             self._drop([*held, *self._unpin(before)])
 
-    def hold_part(self, log: LogHolder, checkpoint_id: CheckpointId, name: str) -> None:
-        """Hold the object of a part that a log sent, until the log is `informed` of its place."""
+    def hold_part(self, log: LogHolder, checkpoint_id: CheckpointId, *names: str) -> None:
+        """Hold the object of a part that a log sent, until the log is `informed` of its place; or the objects of a
+        table that a follower has stored for the log, which gets it with the news of that checkpoint."""
         part = PartHolder(log, checkpoint_id)
         self._sent.setdefault(log, []).append(part)
-        self.hold(part, [name])
+        self.hold(part, names)
+
+    def are_held(self, names: Iterable[str]) -> bool:
+        """True if each of these names has a holder."""
+        return all(name in self._holder_counts for name in names)
 
     def informed(self, log: LogHolder, checkpoint_id: CheckpointId) -> None:
         """Let go of a log's parts up to that checkpoint: the log knew their places when it said last what it holds."""

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.followers.subtask import SubtaskFollower
+from holdfast.followers.subtask import FollowedTable, SubtaskFollower
 from holdfast.formats.handles import TableHandle
 from holdfast.graph.program import Program
 from holdfast.ids import JournalNumber
@@ -145,6 +145,10 @@ class Follower:
             return False
         subtask.follow(handles, fetch, base=base)
         return True
+
+    def tables(self, handles: Sequence[TableHandle]) -> list[FollowedTable]:
+        """Return the followed tables that owners store, each with its handle in the checkpoint of these handles."""
+        return [table for each in self._subtasks for table in each.tables(each.select(handles))]
 
     def end(self) -> None:
         """Begin no further subtask: `follow` returns soon. Any thread may call this."""

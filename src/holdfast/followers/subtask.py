@@ -7,12 +7,14 @@ subtask processes. Tables that every subtask loads in full when it opens are fil
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from holdfast.errors import CorruptObject, ObjectNotFound
 from holdfast.failpoints import hit
 from holdfast.formats.handles import MaterializedPart, TableHandle
+from holdfast.formats.log_objects import LogId
 from holdfast.functions.operator import Operator
 from holdfast.graph.program import Program
 from holdfast.protocol.taskmanager import BaseCheckpoint, SubtaskDeployment
@@ -21,6 +23,29 @@ from holdfast.recovery.restore import TableFollower, select
 from holdfast.recovery.spans import StoredRange
 from holdfast.recovery.whole import TableName
 from holdfast.state.table import StateTable
+
+
+@dataclass(frozen=True)
+class FollowedTable:
+    """A table with the state of a checkpoint, and its handle in this checkpoint."""
+
+    log: LogId
+    subtask: int
+    follower: TableFollower
+    handle: TableHandle
+
+    @property
+    def table(self) -> StateTable:
+        return self.follower.table
+
+    @property
+    def files(self) -> dict[str, MaterializedPart]:
+        """See `TableFollower.files`."""
+        return self.follower.files()
+
+    def stored(self, files: Mapping[str, MaterializedPart]) -> None:
+        """See `TableFollower.stored`."""
+        self.follower.stored(files)
 
 
 class SubtaskFollower:
@@ -118,6 +143,21 @@ class SubtaskFollower:
             except (ObjectNotFound, CorruptObject) as error:
                 raise type(error)(self._cannot_restore(name, base, error)) from error
             hit("taskmanager.deploy.table")
+
+    def tables(self, handles: Sequence[TableHandle]) -> list["FollowedTable"]:
+        """Return the followed tables that this subtask's owner stores, each with its handle among those of `select`.
+        Tables whose state comes from several handles, or from a wider one, are left out."""
+        own = self.subtask.key_group_start, self.subtask.key_group_stop
+        found = []
+        for name, follower in self._tables.items():
+            groups = self.key_groups(name)
+            of_table = [each for each in self._own(handles) if each.table == name]
+            if len(of_table) != 1 or (groups != own and self.subtask.subtask):
+                continue
+            if (of_table[0].key_group_start, of_table[0].key_group_stop) == groups:
+                log = LogId(self.subtask.operator, name, *groups)
+                found.append(FollowedTable(log, self.subtask.subtask, follower, of_table[0]))
+        return found
 
     def files(self, table: str) -> dict[str, MaterializedPart]:
         """See `TableFollower.files`."""

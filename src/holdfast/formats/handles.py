@@ -56,6 +56,19 @@ class MaterializedPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """See `LogPiece.head_crc`."""
 
 
+class MadeBase(msgspec.Struct, frozen=True):
+    """A table as of a batch, materialized by a follower: sent to the table's owner, and never stored."""
+
+    operator: str
+    table: str
+    subtask: int
+    key_group_start: int
+    key_group_stop: int
+    batch: BatchNumber
+    """The cut of the checkpoint whose state it is."""
+    parts: list[MaterializedPart]
+
+
 class TableHandle(msgspec.Struct, frozen=True):
     """The handle of a subtask's table at a cut: the materialized parts, then the log pieces, in replay order.
 

@@ -168,11 +168,11 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
         rules, journal, job.store, task_managers, publishers, recorded, clock, time, facts.failed, outages, event_log,
         uploads,
     )  # fmt: skip
-    gateway.open(task_managers, senders, control)
+    following = Following(job, task_managers, control, clock, facts.tell, deployed)
+    gateway.open(task_managers, senders, control, following)
 
     objects = SourceObjects(uploads.store(SOURCES), job.epoch, lambda gone: control.post(events.ObjectsFound(gone)))
     planner = planner_of(job, objects, lambda: cluster.senders, clock, time)
-    following = Following(job, task_managers, control, clock, facts.tell, deployed)
     gauges = partial(_gauges, job, control, outages, task_managers, losses, following)
     progress = Progress(name, job.program, clock, gauges, lambda: planner.behind)
     control.history.use = partial(_store_use, progress, clock, clock.monotonic())

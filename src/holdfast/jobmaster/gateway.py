@@ -3,12 +3,13 @@
 from typing import Any
 
 from holdfast.ids import ProcessId, Role
+from holdfast.jobmaster.batches.following import Following
 from holdfast.jobmaster.checkpoints.control import Control
 from holdfast.jobmaster.processes.processes import Processes
 from holdfast.jobmaster.processes.senders import Senders
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.printable import logger
-from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration, RestoreProgress
+from holdfast.protocol.taskmanager import Acknowledgement, BaseOffer, Decline, Registration, RestoreProgress
 
 log = logger(__name__)
 
@@ -22,8 +23,8 @@ class MasterGateway:
         self._standby = standby
         self._weak_point: str | None = None
 
-    def open(self, task_managers: TaskManagers, senders: Senders, control: Control) -> None:
-        self._task_managers, self._senders, self._control = task_managers, senders, control
+    def open(self, task_managers: TaskManagers, senders: Senders, control: Control, following: Following) -> None:
+        self._task_managers, self._senders, self._control, self._following = task_managers, senders, control, following
 
     def register(self, registration: Registration) -> bool:
         accepted = self.processes(registration.process).register(registration)
@@ -38,6 +39,9 @@ class MasterGateway:
 
     def decline(self, decline: Decline) -> bool:
         return self._control.decline(decline)
+
+    def offer(self, offer: BaseOffer) -> bool:
+        return self._following.offered(offer)
 
     def restoring(self, progress: RestoreProgress) -> bool:
         return self._task_managers.restoring(progress)

@@ -11,7 +11,14 @@ import msgspec
 from holdfast.ids import ProcessId
 from holdfast.kernels.shelf import SHELF, KernelName
 from holdfast.ports import Endpoint
-from holdfast.protocol.taskmanager import Acknowledgement, Decline, JobMasterGateway, Registration, RestoreProgress
+from holdfast.protocol.taskmanager import (
+    Acknowledgement,
+    BaseOffer,
+    Decline,
+    JobMasterGateway,
+    Registration,
+    RestoreProgress,
+)
 from holdfast.taskmanager.actions import ActionServer, Handler
 from holdfast.taskmanager.remote import address, bind, shut_down
 
@@ -40,6 +47,7 @@ def _actions(gateway: JobMasterGateway) -> dict[str, Handler]:
         "heartbeat": lambda body: gateway.heartbeat(_decode(body, type=ProcessId)),
         "acknowledge": lambda body: gateway.acknowledge(_decode(body, type=Acknowledgement)),
         "decline": lambda body: gateway.decline(_decode(body, type=Decline)),
+        "offer": lambda body: gateway.offer(_decode(body, type=BaseOffer)),
         "restoring": lambda body: gateway.restoring(_decode(body, type=RestoreProgress)),
         "kernel": lambda body: _kernel(_decode(body, type=list[KernelName])),
         "keep_kernel": lambda body: SHELF.take(*_decode(body, type=tuple[KernelName, bytes])),

@@ -54,6 +54,7 @@ def view_of(
         restarts=progress.restarts(),
         advice=parts.advisor.advice,
         rescale=parts.rescales.text,
+        materialized_by=parts.following.materialized_by,
         losses=tuple(with_losses(control.history.losses(), parts.losses.not_final)),
         dropping=parts.losses.dropped,
         processes=processes_now(parts.task_managers, parts.senders, progress.last_metrics(), parts.following.views()),

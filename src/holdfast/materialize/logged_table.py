@@ -26,7 +26,7 @@ from holdfast.changelog.writer import ChangelogWriter, NeededLog
 from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.failpoints import hit
-from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
+from holdfast.formats.handles import LogPiece, MadeBase, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.ids import NO_BATCH, BatchNumber
 from holdfast.materialize.base import Base
@@ -40,6 +40,9 @@ from holdfast.uploads.uploader import Uploader
 GIVEN_UP_MAX = 3
 """Failed checkpoints in a row after which the table drops the log that continues the completed one. With a higher value
 followers need a new start only after more failures, but more of the log is kept meanwhile."""
+
+BOUNDARIES_MAX = 100
+"""Number of cuts at which a follower's materialization is taken. A higher value takes those of slower followers."""
 
 
 class LoggedTable(KeyedState):
@@ -67,6 +70,8 @@ class LoggedTable(KeyedState):
         self._completed_cut = self._last_cut = NO_BATCH
         """The batches of the last completed checkpoint, and of the last requested checkpoint."""
         self._failed: BaseException | None = None
+        self._boundaries: dict[BatchNumber, int] = {}
+        """The SQN after each of the last cuts, at which a follower may have materialized the table."""
 
     def restored(self, handles: Sequence[TableHandle], files: Mapping[str, MaterializedPart] | None = None) -> None:
         super().restored(handles, files)
@@ -92,6 +97,20 @@ class LoggedTable(KeyedState):
     def held(self) -> list[str]:
         return list(dict.fromkeys(super().held() + self._log.held()))
 
+    def take_base(self, made: MadeBase) -> bool:
+        """Let the next checkpoints name a base that a follower has made; return False if the log cannot go on from it,
+        or a newer base is there. Its objects belong to the JobMaster, which holds them while `held` names them."""
+        with self._lock:
+            sqn = self._boundaries.get(made.batch)
+            is_own = (made.key_group_start, made.key_group_stop) == (self._id.key_group_start, self._id.key_group_stop)
+            if self._closed or not is_own or sqn is None or made.batch <= self._bases.newest.batch:
+                return False
+            self._bases.add(Base(sqn, made.batch, tuple(made.parts)))
+            self._schedule.taken(self._clock.monotonic())
+            unused = self._drop_superseded()
+        self._release(unused)
+        return True
+
     def _due(self, now_s: float) -> bool:
         if self._closed or (self._running is not None and not self._running.base.done()):
             return False
@@ -115,6 +134,9 @@ class LoggedTable(KeyedState):
         pending.from_sqn = self._start(pending.base)
         cut = self._log.cut(pending.batch, pending.from_sqn)
         self._last_cut = max(self._last_cut, pending.batch)
+        self._boundaries[pending.batch] = self._log.sqn_after(pending.batch)
+        while len(self._boundaries) > BOUNDARIES_MAX:
+            del self._boundaries[min(self._boundaries)]
         return lambda: self._store(pending, cut)
 
     def _store(self, pending: PendingCut, cut: Sequence[RangePart]) -> None:
@@ -161,6 +183,7 @@ class LoggedTable(KeyedState):
     def _rewound(self, to_batch: BatchNumber) -> None:
         self._log.rewind(to_batch)
         self._last_cut = to_batch
+        self._boundaries = {batch: sqn for batch, sqn in self._boundaries.items() if batch <= to_batch}
 
     def _ended(self) -> None:
         self._log.close()

@@ -53,6 +53,9 @@ HURRIED = Pace(lanes=2, patient=False, pause_ratio=0.0)
 """The pace while the log grows fast: the log to replay is as long as materializations take."""
 AWAITED = Pace(lanes=4, patient=False, pause_ratio=0.0)
 """The pace for tables without a log, whose materialization is the checkpoint."""
+FOLLOWER_S_MAX = 60.0
+"""Bound in seconds on the wait of a due materialization for a follower's. A higher value gives slow followers more
+time, and lets the log grow for longer where there is none."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,9 @@ class MaterializationPolicy:
         Failures in a row that end the subtask. A success resets the count.
     retry_delay_s
         Seconds from a failure to the next attempt.
+    patience_s
+        Seconds for which a materialization that is due waits for a base that a follower has made; 0: no follower makes
+        any.
     """
 
     log_handles_max: int = DEFAULTS.log_handles_max
@@ -81,6 +87,7 @@ class MaterializationPolicy:
     interval_s: float = DEFAULTS.materialization_interval_s
     failures_max: int = 3
     retry_delay_s: float = 1.0
+    patience_s: float = 0.0
 
     def due(
         self,

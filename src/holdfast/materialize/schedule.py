@@ -25,6 +25,8 @@ class Schedule:
         self._pace: Pace | None = None
         """The pace of the last materialization that was stored; None before the first."""
         self._failures = 0
+        self._due_since_s: float | None = None
+        """The time since which a materialization has been due; None if none is."""
 
     def due(self, log: LogSize, base: Base, settled: bool, now_s: float) -> bool:
         """Return whether a materialization should begin at this boundary.
@@ -35,9 +37,13 @@ class Schedule:
         if now_s < self._pause_ends_s:
             return False
         growth = self._growth(now_s)
-        return self._policy.due(
+        if not self._policy.due(
             base.size(log), base.stored_bytes, bool(base.files), now_s, self._next_s, growth, settled
-        )
+        ):
+            self._due_since_s = None
+            return False
+        self._due_since_s = now_s if self._due_since_s is None else self._due_since_s
+        return now_s - self._due_since_s >= self._policy.patience_s
 
     def pace(self, now_s: float) -> Pace:
         """Return the pace of a materialization that begins now."""
@@ -49,6 +55,10 @@ class Schedule:
         self._next_s = now_s + self._policy.interval_s
         self._began_s, self._took_s, self._pace = began_s, now_s - began_s, pace
         self._pause_ends_s = now_s + self._policy.pause_s(self._took_s, pace)
+
+    def taken(self, now_s: float) -> None:
+        """Note a materialization that a follower has made."""
+        self._next_s, self._due_since_s = now_s + self._policy.interval_s, None
 
     def cancelled(self, now_s: float) -> None:
         """Note that a materialization was cancelled, because its checkpoint is no longer needed."""

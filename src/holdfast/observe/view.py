@@ -191,6 +191,8 @@ class JobView:
     """The autoscaler's advice on the number of TaskManagers; None without it, or before its first measurement."""
     rescale: str | None
     """The progress of a rescale, or the reason why the last rescale failed; None if there is neither."""
+    materialized_by: str | None
+    """Who materializes tables, in words; None without `ChangelogConfig(materialized_by="follower")`."""
     losses: tuple[LostRows, ...]
     """Rows lost because the job went on without a TaskManager, oldest first, including those of earlier starts."""
     dropping: int

@@ -5,7 +5,7 @@ client that calls a remote TaskManager. Every call except `copy` carries the run
 earlier call raises `StaleCall`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from holdfast.availability import Refusal
 from holdfast.changelog_config import DEFAULTS, ChangelogSettings
-from holdfast.formats.handles import TableHandle
+from holdfast.formats.handles import MadeBase, TableHandle
 from holdfast.formats.history import SubtaskPart
 from holdfast.functions.operator import Timers
 from holdfast.ids import (
@@ -103,6 +103,8 @@ class FollowOrder(msgspec.Struct, frozen=True):
     """Operators whose state was dropped."""
     beside: bool = False
     """True: the TaskManager may hold a place, and will gain these subtasks in addition to its own."""
+    changelog: ChangelogSettings | None = None
+    """The settings by which the followers materialize the tables of the places; None: they do not."""
 
 
 class FollowAnswer(msgspec.Struct, frozen=True):
@@ -344,9 +346,12 @@ class TaskManagerGateway(CopyingGateway, Protocol):
         """Start to persist the state after the committed `batch`. An acknowledgement or a decline follows."""
         ...
 
-    def complete(self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "") -> None:
+    def complete(
+        self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "", bases: Sequence[MadeBase] = ()
+    ) -> None:
         """Note that the checkpoint was recorded: truncate logs and release objects. `part`: the reference to the
-        TaskManager's manifest, if the acknowledgement contained it."""
+        TaskManager's manifest, if the acknowledgement contained it. `bases`: tables of this TaskManager that followers
+        have materialized, for the next checkpoints to name."""
         ...
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
@@ -356,6 +361,16 @@ class TaskManagerGateway(CopyingGateway, Protocol):
     def read_state(self, read: StateRead) -> StateRows:
         """Return the committed rows of a key, even while a batch is in flight. Raises `HoldfastError`."""
         ...
+
+
+class BaseOffer(msgspec.Struct, frozen=True):
+    """A message that a standby has materialized a table. Repeated until answered; from the answer on the JobMaster owns
+    the objects. `number` grows with every offer of the process. `reused`: objects of earlier materializations."""
+
+    process: ProcessId
+    number: int
+    base: MadeBase
+    reused: list[str]
 
 
 class RestoreProgress(msgspec.Struct, frozen=True):
@@ -389,6 +404,10 @@ class JobMasterGateway(Reception, Protocol):
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool: ...
 
     def decline(self, decline: Decline) -> bool: ...
+
+    def offer(self, offer: BaseOffer) -> bool:
+        """Take a table that a follower has materialized, for its owner. Idempotent."""
+        ...
 
     def restoring(self, progress: RestoreProgress) -> bool:
         """Report the progress of a long restore for people to see. Nothing depends on it."""

@@ -8,7 +8,7 @@ before the log; an object is fetched once, however many tables need it. Writes n
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -154,6 +154,10 @@ class TableFollower:
         for handle in missing:
             self._files |= _Restoration(self.table, handle, fetch, len(missing) == 1).run(self._local_dir)
         self._held = [handle.narrow(*self._groups) for handle in handles]
+
+    def stored(self, files: Mapping[str, MaterializedPart]) -> None:
+        """Note files of the table that were stored: later checkpoints may name them."""
+        self._files |= files
 
     def files(self) -> dict[str, MaterializedPart]:
         """The stored files that the table adopted unchanged and that the last followed checkpoint still names, as parts

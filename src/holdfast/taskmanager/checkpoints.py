@@ -68,6 +68,18 @@ class Answers:
         """Return a number above the numbers of all earlier acknowledgements."""
         return next(self._numbers)
 
+    def until_answered(self, task_manager: int, call: Callable[[], bool]) -> None:
+        """Repeat a call to the JobMaster until it is answered, or this TaskManager ends."""
+        for times in itertools.count(1):
+            if self.ended.is_set():
+                return
+            try:
+                if call():
+                    return
+            except (HoldfastError, OSError) as error:
+                _log.info("TaskManager %d repeats an unanswered call: %s", task_manager, error)
+            self.ended.wait(doubled_s(FIRST_REPEAT_S, times, REPEAT_S_MAX))
+
     def end(self) -> None:
         """End: acknowledgements are not repeated any more."""
         self.ended.set()
@@ -229,15 +241,7 @@ class CheckpointWork:
         self._until_answered(lambda: self._job_master.decline(decline))
 
     def _until_answered(self, call: Callable[[], bool]) -> None:
-        for times in itertools.count(1):
-            if self._answers.ended.is_set():
-                return
-            try:
-                if call():
-                    return
-            except (HoldfastError, OSError) as error:
-                _log.info("TaskManager %d repeats an unanswered call: %s", self._task_manager, error)
-            self._answers.ended.wait(doubled_s(FIRST_REPEAT_S, times, REPEAT_S_MAX))
+        self._answers.until_answered(self._task_manager, call)
 
 
 def _of_logs(composed: Composed, repeats: Repeats | None) -> dict[str, Repeats]:

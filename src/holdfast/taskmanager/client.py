@@ -5,7 +5,7 @@ TaskManager come back as their own classes (`remote.py`). Only the program of a 
 TaskManager; a process without the job's secret cannot connect.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast.errors import HoldfastError, TaskManagerLost
+from holdfast.formats.handles import MadeBase
 from holdfast.ids import BatchNumber, CheckpointId, ProcessId, Role, RunNumber
 from holdfast.protocol.live_reads import StateRead, StateRows
 from holdfast.protocol.parcels import OutputsRequest, SmallOutput, StreamPart
@@ -100,8 +101,10 @@ class TaskManagerClient(ProcessClient):
     def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         self._call("cut", (run, checkpoint_id, batch), type(None))
 
-    def complete(self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "") -> None:
-        self._call("complete", (run, checkpoint_id, part), type(None))
+    def complete(
+        self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "", bases: Sequence[MadeBase] = ()
+    ) -> None:
+        self._call("complete", (run, checkpoint_id, part, list(bases)), type(None))
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._call("abort_checkpoint", (run, checkpoint_id), type(None))

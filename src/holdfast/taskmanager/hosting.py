@@ -17,17 +17,18 @@ import cloudpickle
 import msgspec
 import pyarrow as pa
 
+from holdfast.changelog_config import ChangelogSettings
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound
 from holdfast.followers.follower import Follower
 from holdfast.followers.subtask import SubtaskFollower
-from holdfast.formats.handles import TableHandle
+from holdfast.formats.handles import MadeBase, TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.graph.program import Program
-from holdfast.ids import BatchNumber, CheckpointId, ProcessId, Role
+from holdfast.ids import BatchNumber, CheckpointId, Epoch, Incarnation, ProcessId, Role
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.logged_table import LoggedTable
-from holdfast.materialize.policy import AWAITED, HURRIED, MaterializationPolicy
+from holdfast.materialize.policy import AWAITED, FOLLOWER_S_MAX, HURRIED, MaterializationPolicy
 from holdfast.materialize.replica import Replica
 from holdfast.materialize.snapshotted_table import SnapshottedTable
 from holdfast.printable import logger
@@ -181,10 +182,14 @@ class Hosted:
             self._cuts[checkpoint_id] = batch
         return handles
 
-    def completed(self, checkpoint_id: CheckpointId, part: str = "") -> None:
+    def completed(self, checkpoint_id: CheckpointId, part: str = "", bases: Sequence[MadeBase] = ()) -> None:
         """Note that the checkpoint was recorded: truncate logs, and delete unused local copies. `part`: the reference
-        to this TaskManager's manifest, if the manifest came with the acknowledgement.
+        to this TaskManager's manifest, if the manifest came with the acknowledgement. `bases`: materialized tables.
         """
+        # First, since the JobMaster holds their objects only until an acknowledgement tells of this checkpoint.
+        for base in bases:
+            if (subtask := self.subtasks.get((base.operator, base.subtask))) is not None:
+                subtask.take_base(base)
         self.uploader.completed(checkpoint_id, part)
         with self._lock:
             self._cuts = {number: batch for number, batch in self._cuts.items() if number >= checkpoint_id}
@@ -245,7 +250,7 @@ def host(
     """
     program = unpickled(deployment.program) if follower is None else follower.program
     single = CountedStore(store)
-    uploader = _uploader(deployment, single, janitor, copies)
+    uploader = uploader_of(deployment.changelog, deployment.epoch, deployment.incarnation, single, janitor, copies)
     retrying = RetryingStore(single)
     checkpoints = CheckpointWork(deployment, uploader, job_master, answers)
     hosted = Hosted(program, {}, uploader, checkpoints, deployment, single, copies)
@@ -347,14 +352,19 @@ def ranges_of(
     return (each for some in itertools.zip_longest(*of_each) for each in some if each is not None)
 
 
-def _uploader(
-    deployment: Deployment, store: ObjectStore, janitor: DeletionQueue, copies: LocalCopies | None
+def uploader_of(
+    settings: ChangelogSettings,
+    epoch: Epoch,
+    incarnation: Incarnation,
+    store: ObjectStore,
+    janitor: DeletionQueue,
+    copies: LocalCopies | None = None,
 ) -> Uploader:
-    settings = deployment.changelog
+    """Make the uploader of an incarnation, by the job's settings."""
     return Uploader(
         store,
-        deployment.epoch,
-        deployment.incarnation,
+        epoch,
+        incarnation,
         persist_delay_s=settings.persist_delay_s,
         persist_bytes_max=settings.persist_bytes_max,
         object_bytes_max=settings.object_bytes_max,
@@ -375,12 +385,18 @@ def _durable(
     settings = deployment.changelog
     if not settings.enabled:
         return SnapshottedTable(log, table, uploader, clock)
-    policy = MaterializationPolicy(
+    policy = policy_of(settings, FOLLOWER_S_MAX if settings.by_follower else 0.0)
+    return LoggedTable(log, table, uploader, policy, clock)
+
+
+def policy_of(settings: ChangelogSettings, patience_s: float) -> MaterializationPolicy:
+    """The bounds of materializations, by the job's settings."""
+    return MaterializationPolicy(
         log_handles_max=settings.log_handles_max,
         log_ratio_max=settings.log_ratio_max,
         interval_s=settings.materialization_interval_s,
+        patience_s=patience_s,
     )
-    return LoggedTable(log, table, uploader, policy, clock)
 
 
 def restored(

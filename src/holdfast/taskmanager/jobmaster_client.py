@@ -12,7 +12,7 @@ import pyarrow.flight as flight
 
 from holdfast.ids import Incarnation, ProcessId
 from holdfast.kernels.shelf import KernelName
-from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration, RestoreProgress
+from holdfast.protocol.taskmanager import Acknowledgement, BaseOffer, Decline, Registration, RestoreProgress
 from holdfast.taskmanager.remote import CallBody, calling
 from holdfast.taskmanager.security import connect
 
@@ -39,6 +39,9 @@ class JobMasterClient:
 
     def decline(self, decline: Decline) -> bool:
         return bool(self._call("decline", decline.incarnation, decline))
+
+    def offer(self, offer: BaseOffer) -> bool:
+        return bool(self._call("offer", offer.process.incarnation, offer))
 
     def restoring(self, progress: RestoreProgress) -> bool:
         return bool(self._call("restoring", progress.process.incarnation, progress))

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from holdfast.formats.handles import MadeBase
 from holdfast.ids import CheckpointId, RunNumber
 from holdfast.ports import PortRange
 from holdfast.protocol.live_reads import StateRead
@@ -104,7 +105,7 @@ def _outputs(task_manager: TaskManager, asked: OutputsRequest) -> list[SmallOutp
 
 def _actions(task_manager: TaskManager) -> dict[str, Handler]:
     numbers = msgspec.msgpack.Decoder(list[int])
-    completed = msgspec.msgpack.Decoder(tuple[RunNumber, CheckpointId, str])
+    completed = msgspec.msgpack.Decoder(tuple[RunNumber, CheckpointId, str, list[MadeBase]])
 
     def of_numbers(method: Callable[..., Any]) -> Handler:
         return lambda body: method(*numbers.decode(body))

@@ -7,6 +7,7 @@ A deployment ends the following; it waits only until the current subtasks have b
 takes more memory than a TaskManager may use, the last places are given up and not tried again.
 """
 
+import itertools
 import threading
 from collections.abc import Sequence
 
@@ -17,13 +18,17 @@ from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests, without_dropped
 from holdfast.graph.program import Program
 from holdfast.printable import logger
-from holdfast.protocol.taskmanager import Deployment, FollowAnswer, FollowOrder, SubtaskDeployment
+from holdfast.protocol.taskmanager import Deployment, FollowAnswer, FollowOrder, JobMasterGateway, SubtaskDeployment
 from holdfast.recovery.local import LocalCopies
 from holdfast.settings import RocksDBState
 from holdfast.state.rocksdb_memory import RocksDBMemory
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.hosting import unpickled
+from holdfast.taskmanager.checkpoints import Answers
+from holdfast.taskmanager.hosting import policy_of, unpickled, uploader_of
+from holdfast.taskmanager.remote_apply import RemoteApply
+from holdfast.taskmanager.settings import TaskManagerSettings
+from holdfast.uploads.janitor import DeletionQueue
 
 _log = logger(__name__)
 
@@ -35,13 +40,25 @@ class StandingBy:
     """The followers of a TaskManager. Thread-safe."""
 
     def __init__(
-        self, store: ObjectStore, local_dir: str | None, copies: LocalCopies | None, state_bytes: int, clock: Clock
+        self,
+        settings: TaskManagerSettings,
+        store: ObjectStore,
+        copies: LocalCopies | None,
+        clock: Clock,
+        janitor: DeletionQueue,
+        job_master: JobMasterGateway,
+        answers: Answers,
     ) -> None:
+        self._process = settings.process
         self._store = store
-        self._local_dir = local_dir
+        self._local_dir = settings.local_dir
+        self._state_bytes = settings.state_memory_bytes_max
         self._copies = copies
-        self._state_bytes = state_bytes
         self._clock = clock
+        self._janitor = janitor
+        self._job_master = job_master
+        self._answers = answers
+        self._offers = itertools.count(1)
         self._lock = threading.Lock()
         """Held while followers work."""
         self._shipped = b""
@@ -52,6 +69,7 @@ class StandingBy:
         self._too_large: dict[SubtaskShares, int] = {}
         """The places that were given up to save memory, with the memory that all places took then."""
         self._bytes_read = 0
+        self._remote: RemoteApply | None = None
         self._ended = threading.Event()
         self._closed = False
 
@@ -70,6 +88,7 @@ class StandingBy:
             for place, subtasks in zip(places, order.places, strict=True):
                 if place not in self._too_large and not self._ended.is_set():
                     self._follow(place, subtasks, order, handles)
+                    self._materialize(place, order, handles)
             return self._answer(places)
 
     def take(self, deployment: Deployment, subtasks: Sequence[SubtaskDeployment]) -> Follower | None:
@@ -82,6 +101,7 @@ class StandingBy:
         with self._lock:
             found = self._followers.pop(wanted, None) if self._shipped == deployment.program else None
             self._let_go(list(self._followers))
+            self._end_remote()
             return found
 
     def close(self) -> None:
@@ -92,6 +112,12 @@ class StandingBy:
             follower.end()
         with self._lock:
             self._let_go(list(self._followers))
+            self._end_remote()
+
+    def _end_remote(self) -> None:
+        remote, self._remote = self._remote, None
+        if remote is not None:
+            remote.close()
 
     def _look_at_program(self, order: FollowOrder) -> None:
         if order.program != self._shipped:
@@ -130,6 +156,19 @@ class StandingBy:
         if memory_bytes > self._state_bytes:
             self._too_large[place] = memory_bytes
             self._let_go([place])
+
+    def _materialize(self, place: SubtaskShares, order: FollowOrder, handles: Sequence[TableHandle]) -> None:
+        """Materialize the tables of a place that are due, if the order says so."""
+        follower, settings = self._followers.get(place), order.changelog
+        if settings is None or order.base.epoch != order.epoch:
+            return  # owners know the places in their logs of their own cuts alone
+        if follower is None or follower.followed.number != order.number:
+            return
+        if self._remote is None:
+            uploader = uploader_of(settings, order.epoch, order.incarnation, self._store, self._janitor)
+            policy, parts = policy_of(settings, 0.0), (self._job_master, self._answers, self._offers)
+            self._remote = RemoteApply(self._process, uploader, policy, self._clock, self._ended, *parts)
+        self._remote.materialize(follower.tables(handles), order.base.batch)
 
     def _answer(self, places: Sequence[SubtaskShares]) -> FollowAnswer:
         if self._copies is not None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from holdfast.availability import Refusal, ask
 from holdfast.errors import StateBroken, TaskManagerLost
 from holdfast.failpoints import hit
-from holdfast.formats.handles import TableHandle
+from holdfast.formats.handles import MadeBase, TableHandle
 from holdfast.functions.operator import (
     UNBOUNDED,
     BatchContext,
@@ -30,6 +30,7 @@ from holdfast.functions.operator import (
 from holdfast.functions.rows.pieces import sliced
 from holdfast.ids import BatchNumber, CheckpointId
 from holdfast.materialize.keyed_state import KeyedState
+from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.replica import Replica
 from holdfast.state.table import StateTable
 from holdfast.taskmanager.key_group_skew import KeyGroupSkew
@@ -241,6 +242,12 @@ class Subtask:
         self.counted.cut(checkpoint_id, batch)
         handles = [state.checkpoint(checkpoint_id, batch) for state in self._states.values()]
         return [handle for handle in handles if handle is not None]
+
+    def take_base(self, base: MadeBase) -> None:
+        """Offer a table the base that a follower has made."""
+        state = self._states.get(base.table)
+        if isinstance(state, LoggedTable):
+            state.take_base(base)
 
     def completed(self, checkpoint_id: CheckpointId) -> None:
         self.counted.completed(checkpoint_id)

@@ -16,7 +16,7 @@ Invariants
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from holdfast.availability import Refusal
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, StaleCall
 from holdfast.failpoints import hit
+from holdfast.formats.handles import MadeBase
 from holdfast.functions.operator import BatchContext
 from holdfast.graph.program import LATE, OperatorOrigin
 from holdfast.ids import NO_BATCH, BatchNumber, CheckpointId, RunNumber
@@ -102,12 +103,10 @@ class TaskManager:
         self._copies = open_copies(
             settings.local_dir, settings.job_id, settings.process.number, settings.local_copies_bytes_max
         )
-        self._standing_by = StandingBy(
-            store, settings.local_dir, self._copies, settings.state_memory_bytes_max, self._clock
-        )
+        parts = self._copies, self._clock, self._janitor, job_master, self._answers
+        self._standing_by = StandingBy(settings, store, *parts)
         self._work, self._numbers = threading.Lock(), threading.Lock()
-        self._run, self._released = 0, -1
-        self._committed = NO_BATCH
+        self._run, self._released, self._committed = 0, -1, NO_BATCH
         self._refusals: list[Refusal] = []
         self._deployments = 0
         self._in_flight: BatchInFlight | None = None
@@ -283,10 +282,12 @@ class TaskManager:
         sync_ms = (time.monotonic() - begun_s) * 1000.0
         hosted.checkpoints.start(LocalCheckpoint(checkpoint_id, batch, handles, hosted.held, begun_s, sync_ms))
 
-    def complete(self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "") -> None:
+    def complete(
+        self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "", bases: Sequence[MadeBase] = ()
+    ) -> None:
         self._see(run, "complete")
         hit("taskmanager.complete")
-        self._deployed().completed(checkpoint_id, part)
+        self._deployed().completed(checkpoint_id, part, bases)
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._see(run, "abort_checkpoint")

@@ -3,7 +3,7 @@ network."""
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from holdfast.exchange.local import LocalLinks
 from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.stepping import close_calls
 from holdfast.exchange.task import UnitResult
+from holdfast.formats.handles import MadeBase
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, CheckpointId, ProcessId, RunNumber
 from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
@@ -24,6 +25,7 @@ from holdfast.printable import logger
 from holdfast.protocol.live_reads import StateRead, StateRows
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
+    BaseOffer,
     CommitAnswer,
     Decline,
     Deployment,
@@ -212,6 +214,9 @@ class _Reachable:
     def decline(self, decline: Decline) -> bool:
         return not self.cut.is_set() and self._gateway.decline(decline)
 
+    def offer(self, offer: BaseOffer) -> bool:
+        return not self.cut.is_set() and self._gateway.offer(offer)
+
     def restoring(self, progress: RestoreProgress) -> bool:
         return not self.cut.is_set() and self._gateway.restoring(progress)
 
@@ -254,8 +259,10 @@ class _LocalGateway:
     def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         self._call(lambda it: it.cut(run, checkpoint_id, batch))
 
-    def complete(self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "") -> None:
-        self._call(lambda it: it.complete(run, checkpoint_id, part))
+    def complete(
+        self, run: RunNumber, checkpoint_id: CheckpointId, part: str = "", bases: Sequence[MadeBase] = ()
+    ) -> None:
+        self._call(lambda it: it.complete(run, checkpoint_id, part, bases))
 
     def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._call(lambda it: it.abort_checkpoint(run, checkpoint_id))

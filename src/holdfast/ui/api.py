@@ -79,6 +79,7 @@ def job(view: JobView) -> Json:
         "last_restart": {"at_s": view.restarts[-1].at_s, "reason": view.restarts[-1].reason} if view.restarts else None,
         "advice": view.advice,
         "rescale": view.rescale,
+        "materialized_by": view.materialized_by,
         "since_checkpoint_s": None if last is None else max(0.0, view.now_s - _ended_at_s(last)),
         "splits_behind": [asdict(each) for each in view.behind],
         "nodes": [*_sources(view), *_operators(view), *_sinks(view)],

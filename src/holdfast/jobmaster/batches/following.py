@@ -33,7 +33,7 @@ from holdfast.jobmaster.processes.taskmanagers import Lane, TaskManagers
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.view import FollowerView
 from holdfast.printable import logger
-from holdfast.protocol.taskmanager import BaseCheckpoint, FollowAnswer, FollowOrder
+from holdfast.protocol.taskmanager import BaseCheckpoint, BaseOffer, FollowAnswer, FollowOrder
 
 log = logger(__name__)
 
@@ -226,6 +226,18 @@ class Following:
             trouble=standby.trouble,
         )
 
+    @property
+    def materialized_by(self) -> str | None:
+        """Who materializes tables, in words; None unless followers should."""
+        places = self._deployed.now.task_managers
+        if not self._job.settings.changelog.by_follower or not places:
+            return None
+        with self._lock:
+            alone = places - len(self._told)
+        if not alone:
+            return "followers"
+        return f"owners, in {alone} of {places} TaskManagers: no standby follows them at the moment"
+
     def gauges(self) -> dict[str, float]:
         """Metrics of all standbys together: of the standby that is furthest behind."""
         views = self.views().values()
@@ -281,6 +293,7 @@ class Following:
     ) -> Round:
         job, layout = self._job, self._job.settings.layout
         base = BaseCheckpoint(job.epoch, CheckpointId(0), NO_BATCH)
+        materializes = job.settings.changelog.by_follower and process not in self._moves
         order = FollowOrder(
             job_id=job.stored.job_id,
             epoch=job.epoch,
@@ -298,6 +311,7 @@ class Following:
             writers=[] if record is None else sorted(record.writers()),
             drop_state=list(job.settings.drop_state),
             beside=not shares or process in self._moves,
+            changelog=job.settings.changelog if materializes else None,
         )
         asked = Round([process], lambda _, gateway: gateway.follow(order))
         return self._task_managers.begin(asked, Lane.FOLLOWING)
@@ -324,6 +338,13 @@ class Following:
         if process in self._moves and newest is not None and self.moves_have(newest):
             self._caught_up(newest)
         self._tell_who_follows()
+
+    def offered(self, offer: BaseOffer) -> bool:
+        """Give a table that a follower has stored to the TaskManager that hosts it now, which refuses it if it is not
+        its own."""
+        hosts, subtask = self._deployed.now.hosts, offer.base.subtask
+        self._control.offered(offer, hosts[subtask] if subtask < len(hosts) else None)
+        return True
 
     def _unpin(self, standby: _Standby) -> None:
         with self._lock:

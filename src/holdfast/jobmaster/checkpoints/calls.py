@@ -24,6 +24,7 @@ from holdfast.checkpoint.outcomes import Outcome
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, TaskManagerLost, is_outage
 from holdfast.execution.calls import Step
+from holdfast.formats.handles import MadeBase
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import CheckpointId, Epoch, ProcessId, Role, RunNumber
 from holdfast.jobmaster.checkpoints.gathered import CarriedPart
@@ -69,8 +70,14 @@ class CheckpointCalls:
         self._watched: dict[int, Watch] = {}
         self._under_way: list[_Calls] = []
         """Calls of which some may have no answer yet, oldest first."""
+        self._bases: dict[int, list[MadeBase]] = {}
         self.run = RunNumber(0)
         """The run number whose calls TaskManagers accept."""
+
+    def hand_on(self, task_manager: int, base: object) -> None:
+        """Give a TaskManager a table that a follower has stored, with the news of the next completed checkpoint."""
+        assert isinstance(base, MadeBase), "as it was offered"
+        self._bases.setdefault(task_manager, []).append(base)
 
     @property
     def under_way(self) -> bool:
@@ -154,7 +161,12 @@ class CheckpointCalls:
         stats = watch.ended(command.checkpoint_id, self._epoch, now_s, outcome, command.number, behind=behind)
         run = self.run
         checkpoint_id, parts = command.checkpoint_id, command.parts
-        self._tell_all(checkpoint_id, lambda each, it: it.complete(run, checkpoint_id, parts.get(each, "")))
+        bases, self._bases = self._bases, {}
+
+        def complete(task_manager: int, gateway: TaskManagerGateway) -> None:
+            gateway.complete(run, checkpoint_id, parts.get(task_manager, ""), bases.get(task_manager, ()))
+
+        self._tell_all(checkpoint_id, complete)
         return stats
 
     def aborted(self, command: events.NotifyAborted) -> CheckpointStats:

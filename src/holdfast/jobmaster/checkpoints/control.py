@@ -26,7 +26,7 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.events import Command, Event, Position
 from holdfast.checkpoint.gathering import Gather
-from holdfast.checkpoint.holding import HoldNewest, SavepointRequested
+from holdfast.checkpoint.holding import BaseMade, HandOn, HoldNewest, SavepointRequested
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.checkpoint.updates import SettingValue
 from holdfast.cleanup.disposer import Disposer
@@ -34,7 +34,7 @@ from holdfast.clock import Clock
 from holdfast.errors import PublishFailed, StorageError
 from holdfast.execution.failover import Failover
 from holdfast.formats.history import CheckpointStats
-from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
+from holdfast.ids import BatchNumber, Incarnation, JournalNumber, ProcessId, RunNumber
 from holdfast.jobmaster.checkpoints.calls import CheckpointCalls
 from holdfast.jobmaster.checkpoints.history import History
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts
@@ -51,7 +51,7 @@ from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import EventLog, ObservedRules
 from holdfast.printable import logger
 from holdfast.protocol.named import KnownNames
-from holdfast.protocol.taskmanager import Acknowledgement, Decline
+from holdfast.protocol.taskmanager import Acknowledgement, BaseOffer, Decline
 from holdfast.settings import CheckpointConfig
 from holdfast.storage.store import ObjectStore
 from holdfast.uploads.hedged_store import COMMITTABLES, DriverUploads
@@ -116,6 +116,8 @@ class Control:
         self._promises = Promises()
         self._calls = CheckpointCalls(task_managers, clock, facts.epoch, self.post)
         self._paused: set[str] = set()
+        self._offers: dict[ProcessId, int] = {}
+        """The number of the last table that each process has offered."""
         self.backlog: Mapping[str, int] = {}
         """Groups that each sink has not published yet, at the last tick; for display only."""
         self.refused_by: tuple[Refusal, ...] = ()
@@ -336,6 +338,19 @@ class Control:
         self._loop.call(note)
         return True
 
+    def offered(self, offer: BaseOffer, task_manager: int | None) -> None:
+        """Take a table that a follower has stored, for a TaskManager; its follower may have been lost since."""
+        reused = frozenset(offer.reused)
+        made = frozenset(part.object for part in offer.base.parts) - reused
+
+        def note() -> None:
+            is_new = offer.number > self._offers.get(offer.process, 0)
+            if is_new and self._task_managers.heartbeat(offer.process):
+                self._offers[offer.process] = offer.number
+                self._handle(BaseMade(task_manager, made, reused, offer.base))
+
+        self._loop.call(note)
+
     def decline(self, decline: Decline) -> bool:
         self.post(
             events.Declined(
@@ -461,6 +476,8 @@ class Control:
             case events.FailQuery():
                 error = PublishFailed(f"sink {command.sink!r} refuses group {command.number}: {command.reason}")
                 self._sides.submit(Side.RECORDS, self._recorder.fail_query, error)
+            case HandOn():
+                self._calls.hand_on(command.task_manager, command.base)
             case Gather():
                 self._sides.submit(Side.GATHERING, self._gatherer.gather, command)
             case events.PausePlanning():

@@ -22,7 +22,14 @@ from holdfast.jobmaster.processes.cluster import Cluster, ProcessStarter
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.ports import Endpoint
 from holdfast.printable import logger
-from holdfast.protocol.taskmanager import Acknowledgement, Decline, JobMasterGateway, Registration, RestoreProgress
+from holdfast.protocol.taskmanager import (
+    Acknowledgement,
+    BaseOffer,
+    Decline,
+    JobMasterGateway,
+    Registration,
+    RestoreProgress,
+)
 
 log = logger(__name__)
 
@@ -138,6 +145,9 @@ class WarmProcesses:
 
     def decline(self, decline: Decline) -> bool:
         return self._master is not None and self._master.decline(decline)
+
+    def offer(self, offer: BaseOffer) -> bool:
+        return self._master is not None and self._master.offer(offer)
 
     def restoring(self, progress: RestoreProgress) -> bool:
         return self._master is not None and self._master.restoring(progress)
