@@ -25,7 +25,9 @@ def writers(job: Followed) -> list[int]:
     """The incarnations that have stored the materialized parts of the newest checkpoint."""
     storage = open_storage(job.storage)
     record = open_checkpoint(storage).record
-    handles = [each for manifest in load_manifests(storage, record.manifests, record.writers()) for each in manifest.tables]
+    handles = [
+        each for manifest in load_manifests(storage, record.manifests, record.writers()) for each in manifest.tables
+    ]
     found = [names.parse(part.object) for each in handles for part in each.materialized]
     return sorted({each.incarnation for each in found if isinstance(each, names.SharedName)})
 

@@ -13,7 +13,6 @@ owner.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillRunning
 from dataclasses import dataclass
 from threading import Event
 
@@ -25,7 +24,7 @@ from holdfast.formats.handles import MadeBase, TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.ids import NO_BATCH, BatchNumber, ProcessId
 from holdfast.materialize.base import Base
-from holdfast.materialize.materializer import Materialization, Materializer
+from holdfast.materialize.materializer import Materializer
 from holdfast.materialize.policy import PATIENT, MaterializationPolicy
 from holdfast.materialize.schedule import Schedule
 from holdfast.printable import logger
@@ -37,8 +36,6 @@ _log = logger(__name__)
 
 OFFER_S_MAX = 60.0
 """Seconds after which a base that no handle names counts as refused. A higher value makes it anew later."""
-LOOK_S = 0.05
-"""Seconds between two looks at whether a materialization must end. A lower value delays a takeover less."""
 
 
 @dataclass
@@ -51,7 +48,7 @@ class _Table:
 
 
 class RemoteApply:
-    """The materializations of a standby's followed tables. Used by a single thread at a time; `ended` interrupts it.
+    """The materializations of a standby's tables. A single thread uses it; nothing begins once `ended` is set.
 
     Parameters
     ----------
@@ -79,6 +76,8 @@ class RemoteApply:
         self._answers = answers
         self._numbers = numbers
         self._tables: dict[LogId, _Table] = {}
+        self._materializer: Materializer | None = None
+        """The materializer of the table that was stored last."""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="offers")
 
     def materialize(self, followed: Sequence[FollowedTable], batch: BatchNumber) -> None:
@@ -119,15 +118,19 @@ class RemoteApply:
 
     def _stored(self, each: FollowedTable, batch: BatchNumber) -> Base:
         """Store the table. Raises `CheckpointFailed` if it was interrupted."""
-        materializer = Materializer(each.log, each.table, each.handle.schema, self._uploader, lambda: each.files)
+        made = self._materializer = Materializer(
+            each.log, each.table, each.handle.schema, self._uploader, lambda: each.files
+        )
         sqn = max((piece.sqn_stop for piece in each.handle.log), default=0)
-        made: Materialization = materializer.start(sqn, batch, PATIENT, lambda _: None)
-        while True:
-            try:
-                return made.base.result(LOOK_S)
-            except StillRunning:
-                if self._ended.is_set():
-                    materializer.cancel(BatchNumber(-1))
+        base = made.start(sqn, batch, PATIENT, lambda _: None).base
+        if self._ended.is_set():
+            self.interrupt()
+        return base.result()
+
+    def interrupt(self) -> None:
+        """Store no further part of the table that is being stored. Any thread may call this."""
+        if self._materializer is not None:
+            self._materializer.cancel(NO_BATCH)
 
     def close(self) -> None:
         """End; offers are repeated until they are answered."""

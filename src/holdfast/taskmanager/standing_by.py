@@ -93,7 +93,7 @@ class StandingBy:
 
     def take(self, deployment: Deployment, subtasks: Sequence[SubtaskDeployment]) -> Follower | None:
         """End the following, and hand over the follower of these subtasks; None if there is none."""
-        self._ended.set()
+        self._end()
         wanted = _place(subtasks)
         for place, follower in list(self._followers.items()):
             if place != wanted or self._shipped != deployment.program:
@@ -107,12 +107,19 @@ class StandingBy:
     def close(self) -> None:
         """End the following, and drop all followers."""
         self._closed = True
-        self._ended.set()
+        self._end()
         for follower in list(self._followers.values()):
             follower.end()
         with self._lock:
             self._let_go(list(self._followers))
             self._end_remote()
+
+    def _end(self) -> None:
+        """Let the calls that work end soon."""
+        self._ended.set()
+        remote = self._remote
+        if remote is not None:
+            remote.interrupt()
 
     def _end_remote(self) -> None:
         remote, self._remote = self._remote, None
