@@ -248,15 +248,12 @@ class Job:
         standby = self.standby_task_managers
         if not isinstance(standby, int) or isinstance(standby, bool) or standby < 0:
             raise SettingsError(f"standby_task_managers={standby!r} is not allowed: a whole number from 0")
+        if self.checkpoint.changelog_config.by_follower and not self.standby_state:
+            raise SettingsError("ChangelogConfig(materialized_by='follower') is not allowed without standby_state=True")
         if self.standby_state not in (True, False) or (self.standby_state and not standby):
             raise SettingsError(
                 f"standby_state={self.standby_state!r} with standby_task_managers={standby} is not allowed: True needs "
                 "a standby that holds the state, standby_task_managers=1 or more; or False"
-            )
-        if self.checkpoint.changelog_config.by_follower and not self.standby_state:
-            raise SettingsError(
-                "ChangelogConfig(materialized_by='follower') without standby_state=True is not allowed: nobody would "
-                "follow; Job(standby_task_managers=1, standby_state=True), or materialized_by='owner'"
             )
         if self.senders is not None and (not isinstance(self.senders, int) or self.senders < 0):
             raise SettingsError(f"senders={self.senders!r} is not allowed: a whole number from 0, or None")

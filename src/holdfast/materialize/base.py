@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from holdfast.changelog.writer import LogSize
-from holdfast.formats.handles import LogPiece, MaterializedPart
+from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.ids import NO_BATCH, BatchNumber
 
 
@@ -44,6 +44,11 @@ class Base:
             log.stored_bytes + sum(piece.length for piece in self.restored_log),
             log.pending_sets,
         )
+
+
+def size_of(handle: TableHandle) -> LogSize:
+    """Return the size of the log that a checkpoint's handle names."""
+    return LogSize(len(handle.log), sum(piece.length for piece in handle.log), 0)
 
 
 class Bases:

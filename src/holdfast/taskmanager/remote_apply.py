@@ -16,14 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
 
-from holdfast.changelog.writer import LogSize
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.followers.subtask import FollowedTable
-from holdfast.formats.handles import MadeBase, TableHandle
+from holdfast.formats.handles import MadeBase
 from holdfast.formats.log_objects import LogId
 from holdfast.ids import NO_BATCH, BatchNumber, ProcessId
-from holdfast.materialize.base import Base
+from holdfast.materialize.base import Base, size_of
 from holdfast.materialize.materializer import Materializer
 from holdfast.materialize.policy import PATIENT, MaterializationPolicy
 from holdfast.materialize.schedule import Schedule
@@ -101,7 +100,7 @@ class RemoteApply:
         if table.offered.isdisjoint(handle.objects()) and now_s < table.until_s:
             return False
         newest = Base(0, NO_BATCH, tuple(handle.materialized), files=each.files)
-        return table.schedule.due(_size(handle), newest, each.table.settled, now_s)
+        return table.schedule.due(size_of(handle), newest, each.table.settled, now_s)
 
     def _offer(self, table: _Table, each: FollowedTable, base: Base) -> None:
         """Give the base to the JobMaster, which owns its objects from now on."""
@@ -136,7 +135,3 @@ class RemoteApply:
         """End; offers are repeated until they are answered."""
         self._pool.shutdown(wait=False)
         self._uploader.close()
-
-
-def _size(handle: TableHandle) -> LogSize:
-    return LogSize(len(handle.log), sum(piece.length for piece in handle.log), 0)
