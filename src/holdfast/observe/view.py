@@ -192,7 +192,7 @@ class JobView:
     rescale: str | None
     """The progress of a rescale, or the reason why the last rescale failed; None if there is neither."""
     materialized_by: str | None
-    """Who materializes tables, in words; None without `ChangelogConfig(materialized_by="follower")`."""
+    """The processes that materialize tables, in words; None without `ChangelogConfig(materialized_by="follower")`."""
     losses: tuple[LostRows, ...]
     """Rows lost because the job went on without a TaskManager, oldest first, including those of earlier starts."""
     dropping: int

@@ -228,7 +228,7 @@ class Following:
 
     @property
     def materialized_by(self) -> str | None:
-        """Who materializes tables, in words; None unless followers should."""
+        """The processes that materialize tables, in words; None unless followers should."""
         places = self._deployed.now.task_managers
         if not self._job.settings.changelog.by_follower or not places:
             return None
