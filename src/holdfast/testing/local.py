@@ -16,6 +16,7 @@ from holdfast.exchange.local import LocalLinks
 from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.stepping import close_calls
 from holdfast.exchange.task import UnitResult
+from holdfast.formats.handles import MadeBase
 from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, CheckpointId, ProcessId, RunNumber
 from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
@@ -32,7 +33,6 @@ from holdfast.protocol.taskmanager import (
     FollowAnswer,
     FollowOrder,
     JobMasterGateway,
-    MadeBase,
     ProcessRequest,
     ProcessResult,
     Registration,
