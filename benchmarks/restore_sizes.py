@@ -82,23 +82,21 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def started(spark: Any, state_mb: int, copies: bool, folder: Path, **settings: Any) -> Query:
-    """A query that has loaded the state, while some rows go on coming."""
+    """A query that has loaded the state, while some rows go on coming. `settings` of the job replace those here."""
     keys = state_mb * 1_000_000 // VALUE_BYTES
-    job = hf.Job(
-        spark,
-        name="restore",
-        storage=(folder / "storage").as_uri(),
-        parallelism=SUBTASKS,
-        task_managers=1,
-        state=hf.RocksDBState(),
-        task_manager=hf.TaskManagerConfig(
+    common: dict[str, Any] = {
+        "storage": (folder / "storage").as_uri(),
+        "parallelism": SUBTASKS,
+        "task_managers": 1,
+        "state": hf.RocksDBState(),
+        "task_manager": hf.TaskManagerConfig(
             memory="3GB", local_dir=str(folder / "local"), local_recovery=copies, local_recovery_max="20GB"
         ),
-        max_rows_per_batch=ROWS_PER_BATCH,
-        checkpoint=hf.CheckpointConfig(trigger=hf.every("1s")),
-        failover=hf.FailoverConfig(restarts_max=1000, losses_max=1000),
-        **settings,
-    )
+        "max_rows_per_batch": ROWS_PER_BATCH,
+        "checkpoint": hf.CheckpointConfig(trigger=hf.every("1s")),
+        "failover": hf.FailoverConfig(restarts_max=1000, losses_max=1000),
+    }
+    job = hf.Job(spark, name="restore", **(common | settings))
     load = job.read(hf.SequenceSource(keys, splits=4, name="load"))
     steady = job.read(hf.SequenceSource(rows_per_second=ROWS_PER_S, splits=4, name="steady"))
     rows = load.union(steady).map_batches(RandomValues(keys), "k BIGINT, v BINARY")
@@ -122,11 +120,11 @@ def measure_standby(spark: Any, state_mb: int, kills: int, folder: Path) -> tupl
     """The times of kills with a standby that follows, and the owner's rows in a second of its processor time."""
     query = started(spark, state_mb, False, folder, standby_task_managers=1, standby_state=True)
     try:
-        until(lambda: _follows(query), 600.0)
+        until(lambda: follows(query), 600.0)
         rate = _rate(query)
         runs = []
         for _ in range(kills):
-            until(lambda: _follows(query), 600.0)
+            until(lambda: follows(query), 600.0)
             runs.append(_kill(query))
         times = [each["seconds"] for each in runs]
         found = {
@@ -150,19 +148,19 @@ def rate_alone(spark: Any, state_mb: int, folder: Path) -> float:
         query.stop()
 
 
-def _follows(query: Query) -> bool:
+def follows(query: Query) -> bool:
     """True if the standby holds the state of all places, and is behind by a checkpoint at most."""
     found = [each.follower for each in query.view().processes if each.follower is not None]
     return any(each.followed == len(each.places) and each.checkpoints_behind <= 1 for each in found)
 
 
-def _holder(query: Query) -> psutil.Process:
+def owner_of(query: Query) -> psutil.Process:
     [holder] = [each for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
     return listening_at(int(holder.address.rpartition(":")[2]))
 
 
 def _rate(query: Query) -> float:
-    owner, rows = _holder(query), query.totals.rows
+    owner, rows = owner_of(query), query.totals.rows
     before = owner.cpu_times()
     time.sleep(RATE_S)
     after = owner.cpu_times()
@@ -172,7 +170,7 @@ def _rate(query: Query) -> float:
 def _kill(query: Query) -> dict[str, float]:
     completed = query.totals.completed_checkpoints
     until(lambda: query.totals.completed_checkpoints > completed + 2, 600.0)
-    victim, before, killed_s = _holder(query), len(query.restarts), time.monotonic()
+    victim, before, killed_s = owner_of(query), len(query.restarts), time.monotonic()
     victim.send_signal(signal.SIGKILL)
     until(lambda: len(query.restarts) > before, 600.0)
     committed = query.totals.batches

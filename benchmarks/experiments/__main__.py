@@ -4,8 +4,9 @@
 
 A: checkpoint durations and sizes over time, with small and large state, with and without a changelog; with the
 latencies of the documents, too. B: recovery, with and without local copies. C: updates per second under
-back-pressure, without and with the changelog, then without and with local copies. All of these with RocksDB and in
-memory. The cache at 0, 50 and 100 % hits. The whole takes about an hour on two cores, --quick about 10 minutes.
+back-pressure, without and with the changelog, then without and with local copies. Remote Apply: the owner's
+cost of each checkpoint, if it stores its table or a standby does. All of these with RocksDB and in memory. The cache
+at 0, 50 and 100 % hits. The whole takes about an hour on two cores, --quick about 10 minutes.
 """
 
 import argparse

@@ -12,6 +12,7 @@ import matplotlib
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
 
+from benchmarks import remote_apply
 from benchmarks.experiments.runs import BACKENDS, CACHES, Run, Size
 
 Results = Mapping[str, dict[str, Any]]
@@ -30,6 +31,7 @@ DOCUMENTED = {
     "recovery with the changelog, no local copies": "+40 %",
     "updates per second under back-pressure with the changelog": "-10 to -20 %",
     "with local copies on top": "about -5 %",
+    "owner's costliest checkpoint by the median one, table by follower / by owner": "flat by follower",
 }
 CACHE = ("cache by no cache, at 0 / 50 / 100 % hits", "0.956 / 1.87 / 21.6")
 """Figures of the documents `003` (changelog), `000` (latencies) and `002` (cache)."""
@@ -56,6 +58,10 @@ def _plots_of(backend: str, size: Size, results: Results) -> list[str]:
         _plot(f"Experiment A, {backend}: bytes stored for one checkpoint", _stored(size, results, backend)),
         _plot(f"Experiment B, {backend}: seconds until state is restored", _recoveries(size, results, backend)),
         _plot(f"Experiment C, {backend}: updates and processor time by those without", _pressed(results, backend)),
+        *(
+            _plot(f"Remote Apply, {backend}: the owner's {figure}, for each checkpoint", _remote(results, backend, place))
+            for place, figure in enumerate(remote_apply.FIGURES)
+        ),
     ]
 
 
@@ -88,6 +94,9 @@ def _ours(name: str, size: Size, results: Results, backend: str) -> str:
             return ", ".join(_change(each["on"]["recovery_s"], each["off"]["recovery_s"]) for each in found)
         case "updates per second under back-pressure with the changelog":
             return _pair(results[f"C, changelog, {backend}"])
+        case "owner's costliest checkpoint by the median one, table by follower / by owner":
+            costs = [results[f"Remote Apply, {backend}"][by] for by in ("follower", "owner")]
+            return " / ".join(f"{each['cpu_ms_max'] / each['cpu_ms_p50']:.1f}" for each in costs) + " (processor time)"
     return _pair(results[f"C, local copies, {backend}"])
 
 
@@ -180,6 +189,10 @@ def _pressed(results: Results, backend: str) -> Draw:
         axes.axhline(1.0, color="black", linewidth=1)
 
     return draw
+
+
+def _remote(results: Results, backend: str, place: int) -> Draw:
+    return lambda axes: remote_apply.draw(axes, results[f"Remote Apply, {backend}"], place)
 
 
 def _cache(results: Results) -> Draw:

@@ -53,11 +53,12 @@ class Run:
 
 
 def runs(size: Size) -> list[Run]:
-    """List the runs: A and B by backend and state size, A with latencies, C in pairs, the cache by its hits."""
+    """List the runs: A and B by backend and state size, A with latencies, C in pairs, Remote Apply, the cache by its
+    hits."""
     found = []
     for backend in BACKENDS:
         found += [_checkpoints(size, state_mb, backend) for state_mb in size.state_mb]
-        found += [_latencies(size, backend), *_pressed(size, backend)]
+        found += [_latencies(size, backend), *_pressed(size, backend), _remote(size, backend)]
     return found + _caches(size)
 
 
@@ -90,6 +91,12 @@ def _pressed(size: Size, backend: str) -> list[Run]:
         Run(f"C, {name}, {backend}", "benchmarks.checkpoints", (*common, *step), 2.6 * size.pressed_seconds)
         for name, step in steps.items()
     ]
+
+
+def _remote(size: Size, backend: str) -> Run:
+    """The owner's cost of each checkpoint, with its table stored by itself and by a standby."""
+    options = ("--state-mb", str(size.state_mb[0]), "--backend", backend, "--seconds", str(size.pressed_seconds), "--json")
+    return Run(f"Remote Apply, {backend}", "benchmarks.remote_apply", options, 2 * size.pressed_seconds + 60)
 
 
 def _caches(size: Size) -> list[Run]:

@@ -260,7 +260,9 @@ class Job:
         if self.target_batch_duration_s is not None and self.target_batch_duration_s <= 0:
             raise SettingsError("target_batch_duration must be longer than nothing; None: batches of any duration")
         if self.parallelism and self.max_parallelism and self.parallelism > self.max_parallelism:
-            raise SettingsError(f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}")
+            raise SettingsError(
+                f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}; lower it"
+            )
         for field in ("name", "storage", "ui_host"):
             if not isinstance(getattr(self, field), str):
                 raise SettingsError(f"{field}={getattr(self, field)!r} is not allowed: a string")

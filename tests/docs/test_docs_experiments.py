@@ -22,11 +22,16 @@ def test_the_page_has_every_plot_and_our_figures_beside_the_documents() -> None:
     results = {}
     for run in runs(QUICK):
         pair = {"on": figures(1.0), "off": figures(2.0)}
+        owner = {"series": [(30.0, 2.0), (90.0, 6.0)], "cpu_ms_p50": 30, "cpu_ms_max": 90}
+        follower = owner | {"cpu_ms_max": 33}
         alone = figures(2.0 if run.name.endswith("without") else 1.0)
         results[run.name] = alone if run.name.startswith("cache") else pair
+        if run.name.startswith("Remote Apply"):
+            results[run.name] = {"owner": owner, "follower": follower}
     made = page(QUICK, runs(QUICK), results)
-    assert made.count("<svg") == 2 * 4 + 1
+    assert made.count("<svg") == 2 * 6 + 1
     assert "40 ms, 40 ms with, 80 ms, 80 ms without" in made
     assert "30 / 40 ms with, 60 / 80 ms without" in made
     assert "2 / 2 / 2" in made and "+100 % (-50 % processor time for each)" in made
+    assert "1.1 / 3.0 (processor time)" in made
     assert all(run.command in made for run in runs(QUICK))

@@ -34,7 +34,7 @@ from holdfast.clock import Clock
 from holdfast.errors import PublishFailed, StorageError
 from holdfast.execution.failover import Failover
 from holdfast.formats.history import CheckpointStats
-from holdfast.ids import BatchNumber, Incarnation, JournalNumber, ProcessId, RunNumber
+from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
 from holdfast.jobmaster.checkpoints.calls import CheckpointCalls
 from holdfast.jobmaster.checkpoints.history import History
 from holdfast.jobmaster.checkpoints.job_facts import JobFacts
@@ -116,8 +116,8 @@ class Control:
         self._promises = Promises()
         self._calls = CheckpointCalls(task_managers, clock, facts.epoch, self.post)
         self._paused: set[str] = set()
-        self._offers: dict[ProcessId, int] = {}
-        """The number of the last table that each process has offered."""
+        self._offers: dict[int, tuple[Incarnation, int]] = {}
+        """By TaskManager, the incarnation and number of the last offer of a table."""
         self.backlog: Mapping[str, int] = {}
         """Groups that each sink has not published yet, at the last tick; for display only."""
         self.refused_by: tuple[Refusal, ...] = ()
@@ -344,9 +344,10 @@ class Control:
         made = frozenset(part.object for part in offer.base.parts) - reused
 
         def note() -> None:
-            is_new = offer.number > self._offers.get(offer.process, 0)
-            if is_new and self._task_managers.heartbeat(offer.process):
-                self._offers[offer.process] = offer.number
+            process, offered = offer.process, (offer.process.incarnation, offer.number)
+            is_new = offered > self._offers.get(process.number, (Incarnation(0), 0))
+            if is_new and self._task_managers.heartbeat(process):
+                self._offers[process.number] = offered
                 self._handle(BaseMade(task_manager, made, reused, offer.base))
 
         self._loop.call(note)
