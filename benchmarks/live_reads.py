@@ -2,8 +2,8 @@
 
     python -m benchmarks.live_reads --json
 
-The job of `benchmarks.restore_sizes`: a TaskManager with `--state-mb` of values of 1,000 bytes, of which 2,000 a second are
-replaced, with a checkpoint each second. The driver reads `--reads` random keys one after the other.
+The job of `benchmarks.restore_sizes`: a TaskManager with `--state-mb` of values of 1,000 bytes, of which 2,000 a second
+are replaced, with a checkpoint each second. The driver reads `--reads` random keys one after the other.
 
     p50_ms, p99_ms   from the call to its answer
     cpu_ms           processor time of the driver for a read
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
             cpu_s = time.process_time() - begun_cpu_s
         finally:
             query.stop()
-    found = {"p50_ms": percentile(taken_ms, 50), "p99_ms": percentile(taken_ms, 99), "cpu_ms": cpu_s / options.reads * 1e3}
+    found = {f"p{each}_ms": percentile(taken_ms, each) for each in (50, 99)} | {"cpu_ms": cpu_s / options.reads * 1e3}
     print(json.dumps({name: round(value, 2) for name, value in found.items()} | {"reads": options.reads}), flush=True)
 
 

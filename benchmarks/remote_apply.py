@@ -2,7 +2,7 @@
 
     python -m benchmarks.remote_apply --backend hashmap --json
 
-A TaskManager with four subtasks holds `--state-mb` of values of 1,000 incompressible bytes. 2,000 rows a second replace
+A TaskManager with four subtasks holds `--state-mb` of values of 1,000 hexadecimal digits. 2,000 rows a second replace
 some of them, a checkpoint is taken each second, and a standby follows. The table is stored whenever the log has
 `--log-ratio` of its size, in the first job by the TaskManager (`owner`), in the second by the standby (`follower`).
 
@@ -13,6 +13,7 @@ some of them, a checkpoint is taken each second, and a standby follows. The tabl
 """
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -26,16 +27,23 @@ import matplotlib
 import holdfast as hf
 from benchmarks.failover import LOCAL, session, until
 from benchmarks.job_processes import cpu_s_of
-from benchmarks.restore_sizes import follows, owner_of, started
+from benchmarks.restore_sizes import RandomValues, follows, owner_of, started
 from holdfast.query import Query
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
 
 BY = {"owner": "#d9822b", "follower": "#3b6fb5"}
-"""Who stores the table, with the colour of its line."""
+"""The colour of the line for each process that may store the table."""
 BACKENDS = {"hashmap": hf.HashMapState, "rocksdb": hf.RocksDBState}
 FIGURES = ("processor time, ms", "bytes stored, MB")
+
+
+class Digits(RandomValues):
+    """Step that gives each number a random value of hexadecimal digits, which compression makes half as large."""
+
+    def bytes(self, count: int) -> bytes:
+        return super().bytes(count // 2).hex().encode()
 
 
 def watched(query: Query, seconds: float) -> list[tuple[float, float]]:
@@ -43,6 +51,8 @@ def watched(query: Query, seconds: float) -> list[tuple[float, float]]:
     owner = owner_of(query)
 
     def seen() -> tuple[int, float, float]:
+        batches = query.totals.batches
+        until(lambda: query.totals.batches > batches, 600.0)  # with which the bytes are told
         [process] = [each for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
         return query.totals.completed_checkpoints, cpu_s_of(owner) * 1e3, process.metrics["storePutBytes"] / 1e6
 
@@ -67,7 +77,7 @@ def measure(spark: Any, by: str, options: argparse.Namespace) -> dict[str, Any]:
         "standby_state": True,
     }
     with tempfile.TemporaryDirectory(prefix="holdfast-remote-", ignore_cleanup_errors=True) as folder:
-        query = started(spark, options.state_mb, False, Path(folder), **settings)
+        query = started(spark, options.state_mb, False, Path(folder), Digits, **settings)
         try:
             until(lambda: follows(query), 600.0)
             query.awaitTermination(options.warmup)
@@ -81,7 +91,7 @@ def measure(spark: Any, by: str, options: argparse.Namespace) -> dict[str, Any]:
         "series": series,
         **{f"cpu_ms_{name}": round(of(cpu_ms)) for name, of in (("p50", median), ("max", max))},
         **{f"put_mb_{name}": round(of(put_mb), 2) for name, of in (("p50", median), ("max", max))},
-        "tables": sum(new != old for old, new in zip(sizes, sizes[1:], strict=False)),
+        "tables": sum(new != old for old, new in itertools.pairwise(sizes)),
     }
 
 

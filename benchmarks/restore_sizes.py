@@ -22,7 +22,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,12 @@ class RandomValues:
     def __init__(self, keys: int) -> None:
         self._keys = keys
 
+    def bytes(self, count: int) -> bytes:
+        return np.random.default_rng().bytes(count)
+
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         numbers = rows.column(0).to_numpy()
-        raw = np.random.default_rng().bytes(len(numbers) * VALUE_BYTES)
+        raw = self.bytes(len(numbers) * VALUE_BYTES)
         offsets = pa.array(np.arange(len(numbers) + 1, dtype=np.int32) * VALUE_BYTES)
         values = pa.Array.from_buffers(pa.binary(), len(numbers), [None, offsets.buffers()[1], pa.py_buffer(raw)])
         return pa.record_batch([pa.array(numbers % self._keys), values], names=["k", "v"])
@@ -81,7 +84,14 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     return options
 
 
-def started(spark: Any, state_mb: int, copies: bool, folder: Path, **settings: Any) -> Query:
+def started(
+    spark: Any,
+    state_mb: int,
+    copies: bool,
+    folder: Path,
+    values: Callable[[int], RandomValues] = RandomValues,
+    **settings: Any,
+) -> Query:
     """A query that has loaded the state, while some rows go on coming. `settings` of the job replace those here."""
     keys = state_mb * 1_000_000 // VALUE_BYTES
     common: dict[str, Any] = {
@@ -99,7 +109,7 @@ def started(spark: Any, state_mb: int, copies: bool, folder: Path, **settings: A
     job = hf.Job(spark, name="restore", **(common | settings))
     load = job.read(hf.SequenceSource(keys, splits=4, name="load"))
     steady = job.read(hf.SequenceSource(rows_per_second=ROWS_PER_S, splits=4, name="steady"))
-    rows = load.union(steady).map_batches(RandomValues(keys), "k BIGINT, v BINARY")
+    rows = load.union(steady).map_batches(values(keys), "k BIGINT, v BINARY")
     rows.key_by("k").process(Keep(), "k BIGINT", name="keep").write(hf.NoopSink())
     query = job.start(hf.processing_time("0s"))
     until(lambda: query.totals.rows >= keys, 3600.0)

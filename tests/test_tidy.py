@@ -23,8 +23,8 @@ MAY_IMPORT: dict[str, str] = {
     # Objects that a user builds and holds; the first call of `start()` reaches down to Spark.
     "__init__": "",
     "api": "autoscale calls functions job keyed_streams query settings sinks sources stored_state streams",
-    "testing": "__init__ exchange functions graph job job_settings jobmaster journal protocol query schema settings "
-    "sinks sources standby_query start_options storage taskmanager uploads",
+    "testing": "__init__ exchange formats functions graph job job_settings jobmaster journal protocol query schema "
+    "settings sinks sources standby_query start_options storage taskmanager uploads",
     "job": "autoscale functions graph job_checks keyed_streams schema settings sinks sources spark sql start_options "
     "stored_state streams ui",
     "job_checks": "autoscale settings",

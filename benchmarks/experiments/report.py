@@ -59,7 +59,7 @@ def _plots_of(backend: str, size: Size, results: Results) -> list[str]:
         _plot(f"Experiment B, {backend}: seconds until state is restored", _recoveries(size, results, backend)),
         _plot(f"Experiment C, {backend}: updates and processor time by those without", _pressed(results, backend)),
         *(
-            _plot(f"Remote Apply, {backend}: the owner's {figure}, for each checkpoint", _remote(results, backend, place))
+            _plot(f"Remote Apply, {backend}: the owner's {figure}, by checkpoint", _remote(results, backend, place))
             for place, figure in enumerate(remote_apply.FIGURES)
         ),
     ]

@@ -95,8 +95,9 @@ def _pressed(size: Size, backend: str) -> list[Run]:
 
 def _remote(size: Size, backend: str) -> Run:
     """The owner's cost of each checkpoint, with its table stored by itself and by a standby."""
-    options = ("--state-mb", str(size.state_mb[0]), "--backend", backend, "--seconds", str(size.pressed_seconds), "--json")
-    return Run(f"Remote Apply, {backend}", "benchmarks.remote_apply", options, 2 * size.pressed_seconds + 60)
+    options = ["--state-mb", str(size.state_mb[0]), "--backend", backend]
+    options += ["--seconds", str(size.pressed_seconds), "--json"]
+    return Run(f"Remote Apply, {backend}", "benchmarks.remote_apply", tuple(options), 2 * size.pressed_seconds + 60)
 
 
 def _caches(size: Size) -> list[Run]:

@@ -117,7 +117,7 @@ class Control:
         self._calls = CheckpointCalls(task_managers, clock, facts.epoch, self.post)
         self._paused: set[str] = set()
         self._offers: dict[int, tuple[Incarnation, int]] = {}
-        """By TaskManager, the incarnation and number of the last offer of a table."""
+        """The incarnation and number of the last offer of a table, by TaskManager."""
         self.backlog: Mapping[str, int] = {}
         """Groups that each sink has not published yet, at the last tick; for display only."""
         self.refused_by: tuple[Refusal, ...] = ()
