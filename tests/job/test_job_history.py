@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast import cli
-from holdfast.formats.history import SubtaskPart, read_history, stored_epochs
+from holdfast.formats.history import SubtaskPart, read_stored, stored_epochs
 from holdfast.formats.store_use import rates
 from holdfast.storage import names
 from holdfast.testing import FaultyStore, start
@@ -89,7 +89,7 @@ def test_a_failed_checkpoint_stands_in_the_history_with_its_cause_and_who_answer
     assert "declined by TaskManager 0" in failed.reason
     assert not failed.task_managers[0].answered
     assert completed.outcome == "completed"
-    assert read_history(store_of(job)) == query.checkpoints
+    assert read_stored(store_of(job)).checkpoints == query.checkpoints
 
 
 def test_uploads_that_were_tried_again_are_counted_for_the_checkpoint_and_the_subtask_that_they_held_up() -> None:
@@ -139,7 +139,7 @@ def test_the_storage_keeps_the_history_over_restarts_and_bounded(monkeypatch: py
         query.processAllAvailable()
         query.stop()
         found += query.checkpoints
-        assert read_history(store_of(job)) == found
+        assert read_stored(store_of(job)).checkpoints == found
         assert len(stored_epochs(store_of(job))) == 1, "older objects go"
     assert [each.outcome for each in found if each.outcome != "completed"] == ["refused"]
     assert len({each.epoch for each in found}) == 3
@@ -149,7 +149,7 @@ def test_the_storage_keeps_the_history_over_restarts_and_bounded(monkeypatch: py
     feed.put(pairs((1, 1)) * 10)
     query.processAllAvailable()
     query.stop()
-    assert read_history(store_of(job)) == [*found, *query.checkpoints][-2:]
+    assert read_stored(store_of(job)).checkpoints == [*found, *query.checkpoints][-2:]
 
 
 def test_a_damaged_history_keeps_no_job_from_starting(caplog: pytest.LogCaptureFixture) -> None:
@@ -161,7 +161,7 @@ def test_a_damaged_history_keeps_no_job_from_starting(caplog: pytest.LogCaptureF
     query.processAllAvailable()
     query.stop()
     assert "the history of checkpoints begins anew" in caplog.text
-    assert read_history(store_of(job)) == query.checkpoints
+    assert read_stored(store_of(job)).checkpoints == query.checkpoints
 
 
 def test_the_command_lists_what_became_of_triggers(tmp_path: Path) -> None:

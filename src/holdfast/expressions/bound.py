@@ -9,7 +9,6 @@ from holdfast.expressions import building, digests, formats, json_texts, lambdas
 from holdfast.expressions.binding import Binder
 from holdfast.expressions.nodes import ExpressionRefused, Scope, SqlSettings, Term, array_of
 from holdfast.expressions.parse import parsed, place_of
-from holdfast.expressions.table import FUNCTIONS
 
 _LOADED = (building, digests, formats, json_texts, lambdas, mathematics, patterns, sets, texts)
 """Modules that are loaded so that their functions are in the table."""
@@ -68,8 +67,3 @@ class BoundExpression:
 
     def __str__(self) -> str:
         return repr(self.text)
-
-
-def function_names() -> list[str]:
-    """Return the names of all functions in the table."""
-    return sorted(name for name in FUNCTIONS if not name.endswith("trim_of"))

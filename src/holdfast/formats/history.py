@@ -249,9 +249,4 @@ def read_stored(store: ObjectStore, job: JobId | None = None) -> StoredHistory:
     return stored
 
 
-def read_history(store: ObjectStore) -> list[CheckpointStats]:
-    """Return the checkpoints of the newest history. Raises `CorruptObject`."""
-    return read_stored(store).checkpoints
-
-
 _HISTORY = msgspec.msgpack.Decoder(StoredHistory)
