@@ -29,6 +29,8 @@ SINKS = {"every": ("delta", "parquet", "callback"), "changes": ("delta",), "chai
 SCATTER = 7919
 """Keys of neighbouring rows are far apart."""
 
+FEW_BATCHES = 8
+
 COLUMNS = {"every": ("k", "n"), "changes": ("k", "n"), "chain": ("n", "keys")}
 
 
@@ -58,6 +60,10 @@ class Shape:
     def with_rows(self, rows: int) -> "Shape":
         """The same job with more to come."""
         return replace(self, rows=rows)
+
+    def in_few_batches(self) -> "Shape":
+        """The same job in larger batches, for a start that only has to come to the end."""
+        return replace(self, rows_per_batch=max(self.rows_per_batch, self.rows // FEW_BATCHES))
 
 
 def random_shape(rng: random.Random, rows: int = 3000, batches: int = 10) -> Shape:

@@ -104,7 +104,7 @@ def _dies(shape: Shape, folder: Path, point: str, hit: int) -> bool:
     if not died:
         check(shape, folder)
     more = shape.with_rows(shape.rows + 3 * shape.rows_per_batch)
-    Driver(more, folder).start().finish()
+    Driver(more.in_few_batches(), folder).start().finish()
     check(more, folder)
     return died
 

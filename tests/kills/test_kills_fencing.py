@@ -80,7 +80,7 @@ ELSEWHERE = ["task.staged", "taskmanager.commit.between", "taskmanager.cut.uploa
 def test_one_that_stood_still_at_a_failpoint_while_another_took_over_changes_nothing_any_more(point, tmp_path):
     shape = random.Random(point).choice(shapes(point))
     first, pause = held_at(point, shape, tmp_path)
-    Driver(shape, tmp_path).start().finish()
+    Driver(shape.in_few_batches(), tmp_path).start().finish()
     check(shape, tmp_path)
     before = epochs(storage(tmp_path))
     pause.go_on()
@@ -90,7 +90,7 @@ def test_one_that_stood_still_at_a_failpoint_while_another_took_over_changes_not
         assert epochs(storage(tmp_path)) == before, "the first one completed something"
         assert first.error is None or isinstance(first.error, QueryFailed)
     more = shape.with_rows(shape.rows + 3 * shape.rows_per_batch)
-    Driver(more, tmp_path).start().finish()
+    Driver(more.in_few_batches(), tmp_path).start().finish()
     check(more, tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_one_whose_sink_refuses_after_another_took_over_says_that_it_was_fenced(
 
 def test_one_that_has_to_restore_after_another_took_over_says_that_it_was_fenced(tmp_path):
     first, pause = held_at("jobmaster.failover", SLOW, tmp_path)
-    Driver(SLOW, tmp_path).start().finish()
+    Driver(SLOW.in_few_batches(), tmp_path).start().finish()
     pause.go_on()
     first.join()
     assert isinstance(first.error, QueryFailed) and isinstance(first.error.__cause__, Fenced)
@@ -135,7 +135,7 @@ def test_one_that_is_alive_is_fenced_in_the_middle_of_its_work(sink, tmp_path):
     shape = replace(LASTING, sink=sink)
     first, pause = held_at("jobmaster.expire.after", shape, tmp_path)
     pause.go_on()
-    Driver(shape, tmp_path).start().finish()
+    Driver(shape.in_few_batches(), tmp_path).start().finish()
     first.join()
     assert isinstance(first.error, QueryFailed) and isinstance(first.error.__cause__, Fenced)
     check(shape, tmp_path)
@@ -145,7 +145,7 @@ def test_a_candidate_paused_between_listing_and_put_starts_over_when_the_number_
     first, pause = held_at("jobmaster.expire.after", LASTING, tmp_path)
     candidacy = Pause()
     failpoints.arm("journal.takeover.listed", candidacy)
-    second = Driver(LASTING, tmp_path).start()
+    second = Driver(LASTING.in_few_batches(), tmp_path).start()
     assert candidacy.held.wait(60)
     failpoints.disarm()
     free = max(journal_numbers(storage(tmp_path))) + 1
@@ -190,7 +190,7 @@ def late_driver(folder: Path, nth: int, what: str = "journal/") -> tuple[Driver,
 
 def test_a_record_that_lands_after_the_takeover_of_another_completes_nothing(tmp_path):
     first, late = late_driver(tmp_path, 4)
-    Driver(SLOW, tmp_path).start().finish()
+    Driver(SLOW.in_few_batches(), tmp_path).start().finish()
     before = epochs(storage(tmp_path))
     assert late.land() > 0
     assert epochs(storage(tmp_path)) == before
@@ -204,7 +204,7 @@ def test_a_record_that_lands_before_the_takeover_of_another_is_its_base(tmp_path
     first.store.die()
     assert late.land() > 0
     base = max(number for number, _ in epochs(storage(tmp_path)))
-    second = Driver(SLOW, tmp_path).start()
+    second = Driver(SLOW.in_few_batches(), tmp_path).start()
     second.finish()
     first.join()
     check(SLOW, tmp_path)
@@ -228,7 +228,7 @@ def test_a_takeover_that_lands_after_a_later_one_stops_nobody_and_changes_nothin
 @pytest.mark.parametrize("folder", ["gathered/", "shared/"])
 def test_objects_that_land_late_are_named_by_nobody_and_change_nothing(folder, tmp_path):
     first, late = late_driver(tmp_path, 4, folder)
-    Driver(SLOW, tmp_path).start().finish()
+    Driver(SLOW.in_few_batches(), tmp_path).start().finish()
     late.land()
     first.store.die()
     first.join()

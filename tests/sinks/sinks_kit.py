@@ -1,6 +1,7 @@
 """Sinks of every kind, each with a job around it: made by functions that take a folder and the job's storage."""
 
 import json
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,8 +30,10 @@ from holdfast.storage.store import ObjectStore, open_store
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 JOB = "0123456789abcdef0123456789abcdef"
-LARGE = 20_000
-"""Rows enough to outgrow a committable, so that an object is staged."""
+LARGE = 1_000
+"""Rows enough to outgrow a committable, and to make no small file, so that an object is staged."""
+CELL_BYTES = 400
+"""Random bytes in a row of these; a digit of their text takes half a byte in a file."""
 
 
 def rows(*pairs: tuple[int | None, str | None]) -> pa.RecordBatch:
@@ -38,7 +41,7 @@ def rows(*pairs: tuple[int | None, str | None]) -> pa.RecordBatch:
 
 
 def large(start: int) -> pa.RecordBatch:
-    return rows(*((k, uuid4().hex) for k in range(start, start + LARGE)))
+    return rows(*((k, os.urandom(CELL_BYTES).hex()) for k in range(start, start + LARGE)))
 
 
 @dataclass
