@@ -10,7 +10,7 @@ BENCH :=
 marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate seeds check format \
+.PHONY: help setup prepared postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate seeds check format \
         bench-count bench-start bench-latency bench-scale bench-state bench-functions bench-expressions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments pictures docs dist freeze clean
 
 help:  ## List the targets
@@ -32,9 +32,11 @@ demo-kafka: setup  ## Orders from a Kafka topic into totals in a topic and a Del
 
 # What all tiers need is made first. Then the three run side by side: what is pure takes both cores, Spark's tests and
 # real processes that are killed mostly wait. All share one Kafka broker; HOLDFAST_KAFKA=host:port names another one.
-test: setup  ## All tests but the long ones, in some nine minutes on two cores
-	@$(MAKE) --no-print-directory --jobs 2 .venv/kernels .venv/spark.jsa postgres
+test: setup  ## All tests but the long ones, in some eight minutes on two cores
+	@$(MAKE) --no-print-directory --jobs 2 prepared
 	@$(RUN) python -m examples.kafka.broker --quick $(MAKE) --no-print-directory --jobs 3 test-kill test-spark test-pure
+
+prepared: .venv/kernels .venv/spark.jsa postgres
 
 postgres: setup
 	@scripts/find_postgres.sh >/dev/null
@@ -43,10 +45,10 @@ postgres: setup
 .venv/kernels: .venv/set-up $(shell grep -rl holdfast.state.compiled src --include=*.py)
 	@echo "Compiling kernels, for the tests"; $(RUN) python tests/simulation/simulation_kernels.py && touch $@
 
-# The tidy test is part of `make check`. Four workers on two cores, because tests also wait: for servers, timers,
-# disks. They share one Kafka broker: a broker for each worker takes longer to start than all tests with Kafka.
+# The tidy test is part of `make check`. Three workers on two cores, because tests also wait: for servers, timers,
+# disks; a fourth would collect all tests once more, in seven seconds. They share one Kafka broker: a broker for each worker takes longer to start than all tests with Kafka.
 test-pure: .venv/kernels postgres  ## The tests without Spark
-	@$(RUN) python -m examples.kafka.broker --quick $(PYTEST) -n 4 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore-glob "tests/test_tidy*"
+	@$(RUN) python -m examples.kafka.broker --quick $(PYTEST) -n 3 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore-glob "tests/test_tidy*"
 
 # Classes that a JVM of Spark's loads, kept so that each test with a session of its own starts in a third of the time.
 .venv/spark.jsa: .venv/set-up tests/quick_jvm.py

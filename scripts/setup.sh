@@ -15,7 +15,8 @@ pip() {
     .venv/bin/python -m pip --disable-pip-version-check "$@"
 }
 pip install --quiet -c constraints.txt setuptools wheel
-# Without build isolation, because an isolated build would fetch a setuptools that is not pinned.
-pip install --quiet --no-build-isolation -c constraints.txt -e '.[demo,dev,docs]'
+# Without build isolation, because an isolated build would fetch a setuptools that is not pinned. Python compiles a module
+# when it is first imported: to compile all modules of all packages takes longer, and most are never imported.
+pip install --quiet --no-compile --no-build-isolation -c constraints.txt -e '.[demo,dev,docs]'
 pip check
 touch .venv/set-up
