@@ -4,6 +4,7 @@ The changes given to a replica at each cut make it equal to the table of then.
 """
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.state import table as table_module
-from holdfast.state import unlogged
+from holdfast.state import deleted, unlogged
 from holdfast.state.base_rocksdb import RocksDBBase
+from holdfast.state.deleted import DeletedRows
 from holdfast.state.history import UndoSegment
 from holdfast.state.table import StateTable
 
@@ -34,6 +36,10 @@ class RandomChanges:
         self.after: dict[int, dict[int, int]] = {0: {}}
         self.cut = 0
         self.done: set[str] = set()
+        self.gone_share = 0.02
+        self.based: StateTable | None = None
+        """A replica that began with the table as it was captured after batch `base_batch`."""
+        self.base_batch = 0
 
     @property
     def rows(self) -> dict[int, int]:
@@ -46,7 +52,7 @@ class RandomChanges:
         if rows and self.random.random() < 0.3:  # some of which it only reads
             self.table.lookup(key_rows(self.random.sample(sorted(rows), min(len(rows), 5))))
         self.write(rows, self.random.sample(range(KEYS), self.random.randint(1, 12)), gone=False)
-        if self.random.random() < 0.02:
+        if self.random.random() < self.gone_share:
             self.write(rows, self.random.sample(range(KEYS), 3), gone=True)
         return rows
 
@@ -91,10 +97,27 @@ class RandomChanges:
             self.replica.apply(each, 0, 128)
         assert contents(self.replica) == self.after[up_to]
         self.cut = up_to
+        if self.based is not None and up_to >= self.base_batch:
+            for each in changes:
+                self.based.apply(each, 0, 128)
+            assert contents(self.based) == self.after[up_to]
+            self.done.add("based")
         self.done.add("lagged" if up_to < batches[-1] else "cut")
+
+    def capture(self) -> None:
+        """Begin another replica with the table as the last commit left it."""
+        self.based, self.base_batch = StateTable(KEY, COUNT, 128), max(self.after)
+        captured = self.table.capture()
+        for rows in captured.rows():
+            self.based.apply(rows, 0, 128)
+        captured.close()
+        if captured.files is not None:
+            shutil.rmtree(captured.files)
+            self.based = None
 
     def rewind(self) -> None:
         """Go back to the last cut, whose checkpoint is completed."""
+        self.based = None
         self.table.release(self.cut)
         try:
             self.table.rewind(self.cut)
@@ -115,6 +138,8 @@ class RandomChanges:
             rows = self.begin()
             if kind < 0.13:
                 self.collect()
+            elif kind > 0.96:
+                self.capture()
             if kind < 0.16:
                 self.table.undo()
             else:
@@ -148,6 +173,40 @@ def test_a_replica_follows_whatever_happens(backend: str, monkeypatch: pytest.Mo
         table.close()
     assert done >= {"cut", "lagged", "rewound", "given up"}
     assert backend == "cached" or ("refused" in done and condensed > 300)
+
+
+@pytest.mark.parametrize("bytes_max", [1_000, 1 << 20])
+def test_a_replica_follows_rows_that_are_deleted_soon(bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deleted, "DELETED_LEAST", 3)
+    monkeypatch.setattr(DeletedRows.remove, "__defaults__", (bytes_max,))
+    done: set[str] = set()
+    kept = 0
+    for seed in range(40):
+        world = RandomChanges(seed, StateTable(KEY, COUNT, 128))
+        world.gone_share = 0.7
+        for _ in range(100):
+            world.step()
+            kept = max(kept, world.table._deleted.absent)
+            if not world.table.in_batch:
+                assert world.table.rows_in_memory == len(world.rows)
+        world.collect(at_last=True)
+        assert contents(world.replica) == contents(world.table)
+        done |= world.done
+    assert done >= {"cut", "lagged", "rewound", "based"} and kept > 3
+
+
+def test_rows_that_come_and_go_between_two_cuts_are_not_logged_unless_the_table_was_captured_meanwhile() -> None:
+    for captures in (False, True):
+        world = RandomChanges(0, StateTable(KEY, COUNT, 128))
+        world.process([1, 2])
+        captured = world.table.capture() if captures else None
+        world.batch += 1
+        world.table.begin(world.batch)
+        world.write({}, [2, 3], gone=True)
+        world.commit({})
+        logged = [each.slice() for each in world.table.collect(world.batch)]
+        keys = sorted(key for rows in logged for key in rows.column("k").to_pylist())
+        assert keys == ([1, 2] if captured else [1])
 
 
 def test_of_batches_that_touch_the_same_rows_the_later_ones_are_not_gone_through() -> None:

@@ -37,6 +37,8 @@ class UndoSegment:
     unseen: Slots | None = None
     object_bytes: int = 0
     """The bytes of objects that the batch replaced: only the segment holds them."""
+    captured: bool = False
+    """True if the table was captured as of this batch, or of a later batch before the next segment."""
 
     @property
     def first(self) -> BatchNumber:
@@ -63,6 +65,10 @@ class UndoHistory:
         """The newest segments, whose slots still have their keys."""
         self._reaches: int | None = None
         self._released: int | None = None
+
+    @property
+    def segments(self) -> tuple[UndoSegment, ...]:
+        return tuple(self._segments)
 
     def add(self, segment: UndoSegment) -> None:
         """Add the segment of a batch that was committed just now, later than all others."""

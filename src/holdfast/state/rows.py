@@ -169,6 +169,11 @@ class Rows:
         return arrays + self._sizes.nbytes + self._objects_bytes + self.arena.live_bytes
 
     @property
+    def slot_bytes(self) -> int:
+        """The bytes of a slot beside the index, without objects and the arena."""
+        return 1 + sum(column.values.itemsize + 1 for column in self.columns)
+
+    @property
     def object_bytes(self) -> float:
         """The average bytes of a row's objects, and of its values in the arena."""
         return (self._objects_bytes + self.arena.live_bytes) / max(1, len(self.index))
@@ -176,8 +181,7 @@ class Rows:
     @property
     def row_bytes(self) -> float:
         """The average bytes of a row's values."""
-        widths = sum(column.values.itemsize + 1 for column in self.columns)
-        return widths + self.object_bytes
+        return self.slot_bytes - 1 + self.object_bytes
 
     def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
         """`KeyIndex.lookup`; unknown keys get blank rows."""
@@ -251,16 +255,20 @@ class Rows:
         """Take distinct slots out of the index; the columns are blank there again."""
         if not len(slots):
             return
+        self.blank(slots)
+        if len(slots) == len(self.index):
+            self.index.clear()
+        else:
+            self.index.remove(slots)
+
+    def blank(self, slots: Slots) -> None:
+        """Clear the rows at distinct slots, which keep their keys."""
         for column in self.columns:
             column.clear(slots)
         if self._objects:
             self._objects_bytes -= int(self._sizes[slots].sum())
             self._sizes[slots] = 0
         kernels.fill(self.present, slots, False)
-        if len(slots) == len(self.index):
-            self.index.clear()
-        else:
-            self.index.remove(slots)
 
     def sparse(self, in_use: int) -> bool:
         """Return whether rows should be moved together, if `in_use` slots are needed soon."""

@@ -27,6 +27,7 @@ from holdfast.state import kernels
 from holdfast.state.capture import Captured
 from holdfast.state.changes import StoredRows, codec_of, decoded, merge_changes, stored_rows, stored_schema, within
 from holdfast.state.columns import Column, object_field
+from holdfast.state.deleted import DeletedRows
 from holdfast.state.history import UNDO_BYTES_MAX, UndoHistory, UndoSegment
 from holdfast.state.keys import check_key_types, declared_columns, encode_columns, refuse_nulls
 from holdfast.state.physical import Bools, Slots, values_of
@@ -89,6 +90,7 @@ class StateTable:
         if base is not None:
             self._residency = Residency(self._rows, base, cache_max_entries, max_parallelism, self._slots_go)
         self._unlogged = Unlogged(self._rows, self._history)
+        self._deleted = DeletedRows(self._rows, self._history, self._unlogged, self._slots_go, base is None)
         self._captured: weakref.WeakSet[Captured] = weakref.WeakSet()
         self._may_defer = not any(column.has_objects for column in self._rows.columns)
         self._lock = threading.RLock()
@@ -103,14 +105,15 @@ class StateTable:
 
     @property
     def rows_in_memory(self) -> int:
-        return len(self._rows)
+        return len(self._rows) - self._deleted.absent
 
     @property
     def memory_bytes(self) -> int:
         """Index, keys, values, the base store's own memory, captured rows; objects estimated; no `undo_bytes`."""
         captured = sum(each.memory_bytes for each in self._captured)
         base = 0 if self._residency is None else self._residency.memory_bytes
-        return self._rows.memory_bytes + self._rows.arena.unused_bytes(self.undo_bytes) + base + captured
+        rows = self._rows.memory_bytes - self._deleted.memory_bytes
+        return rows + self._rows.arena.unused_bytes(self.undo_bytes) + base + captured
 
     @property
     def row_bytes(self) -> float:  # of values, on average
@@ -125,7 +128,7 @@ class StateTable:
     def undo_bytes(self) -> int:
         """Memory of the rows saved by the batch in flight and by earlier batches, for undo and for the changelog."""
         kept = max(self._history.memory_bytes, self._unlogged.memory_bytes) + self._unlogged.unseen_bytes
-        return self.undo_in_flight_bytes + kept
+        return self.undo_in_flight_bytes + kept + self._deleted.memory_bytes
 
     @property
     def undo_in_flight_bytes(self) -> int:
@@ -236,9 +239,8 @@ class StateTable:
         return self if transaction.deferred else None
 
     def collect(self, up_to_batch: BatchNumber) -> list[StoredRows]:
-        """Take out the deferred changes of batches up to `up_to_batch`, in order of replay. Any thread may call it.
-
-        There is at least one change set, maybe without rows.
+        """Take out the deferred changes of batches up to `up_to_batch`, in order of replay: at least one change set,
+        maybe without rows. Any thread may call it.
 
         Raises `CheckpointFailed` if they were condensed with the changes of later batches (`unlogged`).
         """
@@ -311,6 +313,7 @@ class StateTable:
         with self._lock:
             self._history.shrink(bytes_max)
             self._unlogged.shrink(bytes_max)  # changes that wait to be logged hold the same rows
+            self._deleted.remove(bytes_max - self._history.memory_bytes)
 
     def release(self, up_to_batch: BatchNumber) -> None:
         """Allow undo up to `up_to_batch` to be dropped, since a completed checkpoint has that state."""
@@ -319,9 +322,8 @@ class StateTable:
             self._residency.base.flush_ahead()
 
     def apply(self, changes: pa.RecordBatch, key_group_start: int, key_group_stop: int, *, blind: bool = False) -> None:
-        """Replay a change set or snapshot, outside a batch; rows of other key groups are left out.
-
-        The last row of a key wins. A `rewind` does not undo it. With `blind`, the base store's records of these rows
+        """Replay a change set or snapshot, outside a batch; rows of other key groups are left out. The last row of a key
+        wins. A `rewind` does not undo it. With `blind`, the base store's records of these rows
         are replaced without being read, so the number of rows is unknown until `count_is`. Value columns are matched by
         name: a column that `changes` lacks becomes null in its rows, a column that only `changes` has is left out, a
         column of a narrower type is widened.
@@ -368,7 +370,6 @@ class StateTable:
 
     def adopt(self, stored: pa.Schema, folder: Path) -> bool:
         """Take over the files of a base store that a table of schema `stored` wrote; the caller then calls `count_is`.
-
         Returns False, and does nothing, if this table has no base store, has another schema or is not empty.
         """
         self._refuse_in_batch("adopt")
@@ -384,10 +385,8 @@ class StateTable:
         self._count = rows
 
     def capture(self) -> Captured:
-        """Capture all rows as the last commit left them. Any thread may call it, also during a batch.
-
-        A row is copied when it changes or is read. Rows in the base store are not read: its files hold them.
-        """
+        """Capture all rows as the last commit left them. Any thread may call it, also during a batch. A row is copied
+        when it changes or is read. Rows in the base store are not read: its files hold them."""
         if self._residency is not None:
             self._residency.base.flush()
         with self._lock:
@@ -406,6 +405,7 @@ class StateTable:
             if in_flight is not None:
                 captured.touched(in_flight)
             self._captured.add(captured)
+            self._unlogged.note_capture()
             return captured
 
     def snapshot(self) -> pa.RecordBatch:
@@ -463,14 +463,12 @@ class StateTable:
     def _settle(self, touched: Slots, present: Bools, before: Bools) -> None:
         """End a batch: remove absent rows from the index, evict rows past the cache's limit, and give memory back."""
         if not present.all():
-            absent = touched[~present]
-            if before[~present].any():  # nothing names the slot of a row that was absent before the batch too
-                self._slots_go(absent)
+            removed = self._deleted.settle(touched[~present], before[~present])
             if self._residency is not None:
-                self._residency.removed(absent)
-            self._rows.remove(absent)
+                self._residency.removed(removed)
         if self._residency is not None:
             self._residency.enforce()
+        self._deleted.remove()
         if self._rows.sparse(0 if self._residency is None else len(self._rows) + len(touched)):
             self._compact()
         self._rows.compact_arena()
@@ -480,6 +478,7 @@ class StateTable:
         live = self._rows.live()
         self._slots_go(live)
         self._rows.compact(live)
+        self._deleted.clear()
         if self._residency is not None:
             self._residency.renumber(live)
 

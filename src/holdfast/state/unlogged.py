@@ -142,7 +142,8 @@ class Taken:
         """Return the net changes in order of replay. It may be called once, since it takes `now` itself back in time.
 
         The changes of several batches hold every row that these batches touched, even a row that came back to its old
-        value: they may be replayed onto a table that already has the first of these batches.
+        value: they may be replayed onto a table that already has the first of these batches, if it was captured then.
+        Without such a capture, rows that only the batches between had are left out.
         """
         if self.slots is None or self.now is None:
             return self.read
@@ -152,9 +153,21 @@ class Taken:
                 timeline.back_before(segment)
         only = self.parts[0]
         if len(self.parts) > 1 or isinstance(only, Condensed):
-            return [*self.read, self.now]
+            return [*self.read, self._without_passing(self.slots, self.now)]
         different = rows.different(self.now.rows, only.rows)
         return [*self.read, self.now.only(different)]
+
+    def _without_passing(self, slots: Slots, now: KeyedRows) -> KeyedRows:
+        """Leave out rows that were not there before the first batch, nor after the last, unless a base may have them:
+        the table was captured between, or nobody knows what was there."""
+        segments = [each for each in self.parts if isinstance(each, UndoSegment)]
+        if len(segments) < len(self.parts) or any(each.captured for each in segments[:-1]):
+            return now
+        was_there = np.ones(len(now), np.bool_)
+        numbers = kernels.numbers_by_slot(slots, self.capacity)
+        for each in reversed(segments):
+            kernels.scatter(was_there, kernels.gather(numbers, each.slots) - 1, each.rows.present)
+        return now.only(was_there | now.rows.present)
 
 
 def touched_by(parts: Sequence[UndoPart], slots_used: int) -> Slots:
@@ -184,6 +197,7 @@ class Unlogged:
         self._read: list[Read] = []
         """Changes that were read early; their batches come before all batches that wait."""
         self._chain = Chain()
+        self._collected = False
         self.memory_bytes = 0
         """Memory of the waiting segments. Undo shares the newest of them, so both together take the larger of the two
         figures."""
@@ -204,6 +218,31 @@ class Unlogged:
         condensed_bytes = 0 if self._condensed is None else self._condensed.memory_bytes
         if self.memory_bytes - condensed_bytes > self._history.memory_bytes + WAITING_BYTES_MAX:
             self._condense()
+
+    @property
+    def waits(self) -> bool:
+        """True if changes wait whose rows are named by slot."""
+        return bool(self._parts())
+
+    @property
+    def has_gaps(self) -> bool:
+        """True if undo has a batch that does not wait, after batches that wait."""
+        first = min((each.first for each in self._parts()), default=None)
+        return first is not None and any(each.batch >= first for each in {*self._history.by_slot} - {*self._waiting})
+
+    def named(self) -> list[Slots]:
+        """Return the slots that waiting changes name."""
+        return [each.slots for each in self._parts()]
+
+    def note_capture(self) -> None:
+        """Note that the table was captured as of the last batch."""
+        if self._waiting:
+            self._waiting[-1].captured = True
+
+    def were_collected(self) -> bool:
+        """Return whether changes were collected since the last call."""
+        were, self._collected = self._collected, False
+        return were
 
     def waiting(self, up_to_batch: BatchNumber) -> list[UndoPart]:
         """Return the waiting parts whose batches are at most `up_to_batch`."""
@@ -242,6 +281,7 @@ class Unlogged:
         self._read = [each for each in self._read if each.batch > up_to_batch]
         if parts:
             self._end_chain()
+            self._collected = True
         waiting = [each for each in self._waiting if each.batch > up_to_batch]
         self._keep(waiting, None if self._condensed in parts else self._condensed)
         return taken
@@ -279,7 +319,7 @@ class Unlogged:
 
     def _condense(self) -> None:
         """Keep only the slots of batches whose undo was dropped, but leave the newest `LAG_BATCHES` as they are."""
-        kept = {*self._history.by_slot, *self._waiting[-LAG_BATCHES:]}
+        kept = {*self._history.segments, *self._waiting[-LAG_BATCHES:]}
         given_up = [each for each in self._parts() if each not in kept]
         if given_up:
             slots = touched_by(given_up, self._rows.index.slots_used)
