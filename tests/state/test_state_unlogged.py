@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import CheckpointFailed, HoldfastError
-from holdfast.state import table as table_module
 from holdfast.state import deleted, unlogged
+from holdfast.state import table as table_module
 from holdfast.state.base_rocksdb import RocksDBBase
 from holdfast.state.deleted import DeletedRows
 from holdfast.state.history import UndoSegment

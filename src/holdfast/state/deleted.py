@@ -60,8 +60,8 @@ class DeletedRows:
         return int(np.count_nonzero(self._marks & ~self._rows.present[: len(self._marks)]))
 
     def settle(self, absent: Slots, before: Bools) -> Slots:
-        """Take distinct absent slots out of the index that nothing names; return them. `before`: whether their rows were
-        there before the batch: nothing names the slot of a row that was not, unless it is marked."""
+        """Take those of distinct absent slots out of the index that nothing names; return them. `before`: whether their
+        rows were there before the batch: nothing names the slot of a row that was not, unless it is marked."""
         stays = self._marked(absent)
         if self._keep and self._unlogged.waits:
             stays |= before

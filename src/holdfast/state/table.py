@@ -322,8 +322,9 @@ class StateTable:
             self._residency.base.flush_ahead()
 
     def apply(self, changes: pa.RecordBatch, key_group_start: int, key_group_stop: int, *, blind: bool = False) -> None:
-        """Replay a change set or snapshot, outside a batch; rows of other key groups are left out. The last row of a key
-        wins. A `rewind` does not undo it. With `blind`, the base store's records of these rows
+        """Replay a change set or snapshot, outside a batch; rows of other key groups are left out.
+
+        The last row of a key wins. A `rewind` does not undo it. With `blind`, the base store's records of these rows
         are replaced without being read, so the number of rows is unknown until `count_is`. Value columns are matched by
         name: a column that `changes` lacks becomes null in its rows, a column that only `changes` has is left out, a
         column of a narrower type is widened.
