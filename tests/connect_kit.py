@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from holdfast.ports import parted
 from waiting import until
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -19,8 +20,11 @@ START_S_MAX = 120.0
 
 
 @contextmanager
-def connect_server(master: str, folder: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """Run a server with an application on that master; gives its URL, and its process."""
+def connect_server(master: str, folder: Path, **more: str) -> Iterator[tuple[str, psutil.Process]]:
+    """Run a server with an application on that master; gives its URL, and its process.
+
+    `more`: settings of Spark, with `__` in place of a dot.
+    """
     port = _free_port()
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -30,6 +34,7 @@ def connect_server(master: str, folder: Path) -> Iterator[tuple[str, psutil.Proc
         "spark.executor.memory": "512m",
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": folder / "warehouse",
+        **{f"spark.{name.replace('__', '.')}": value for name, value in more.items()},
     }
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     modules = [str(Path(__file__).parent / "spark"), str(Path(__file__).parent)]
@@ -57,6 +62,36 @@ def connect_server(master: str, folder: Path) -> Iterator[tuple[str, psutil.Proc
         for each in [*server.children(recursive=True), server] if server.is_running() else []:
             each.kill()
         started.wait()
+
+
+def process_at(address: str) -> psutil.Process:
+    """Return the process that listens at an address of this machine."""
+    _, port = parted(address)
+    (found,) = {
+        each.pid for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.laddr.port == port
+    }
+    return psutil.Process(found)
+
+
+def executor_at(address: str) -> psutil.Process:
+    """Return the executor of the TaskManager or sender that listens at an address."""
+    executor = process_at(address).parent().parent()
+    assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline())
+    return executor
+
+
+def executors_of(server: psutil.Process) -> list[psutil.Process]:
+    """Return the executors that run below a server."""
+    below = server.children(recursive=True)
+    return [each for each in below if "CoarseGrainedExecutorBackend" in " ".join(command_of(each))]
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Return the command line of a process; empty if it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def _free_port() -> int:

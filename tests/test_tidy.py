@@ -154,6 +154,7 @@ UNPICKLERS = {
     "taskmanager/hosting.py": "the program, sent by the JobMaster, whose secret the Flight server has checked",
     "spark/tasks.py": "the program and its steps, sent by Spark with the task",
     "spark/probe.py": "the program, sent by Spark with the probe",
+    "spark/epoch_forwarding.py": "a step that stores rows, sent by Spark with the task",
     "kernels/cache.py": "compiled kernels: of this user's or root's files, or of the JobMaster by the job's secret",
     "sources/pyspark_reader.py": "a partition, planned by the JobMaster and sent with the task",
     "functions/windows/process.py": "the same, of a function behind a window",

@@ -1,9 +1,10 @@
 """A job on Spark Connect that loses a worker, and an executor or the whole server, in a process of its own.
 
-    python kills_connect.py sc://127.0.0.1:<port> <folder> losses | server | client
+    python kills_connect.py sc://127.0.0.1:<port> <folder> losses | server | client | stream | stream-again
 
 `losses` writes what it found into found.json. `server` waits for the end of its server, and writes the query's error.
-`client` writes the ids of its processes into pids.json, and stays.
+`client` writes the ids of its processes into pids.json, and stays. `stream` reads a streaming DataFrame, loses the
+process that stores its epochs, a TaskManager and an executor, and stays; `stream-again` goes on with it, and stops.
 """
 
 import json
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from connect_kit import command_of, executor_at, process_at
 from holdfast.ports import parted
 from waiting import until
 
@@ -27,15 +29,6 @@ WAIT_S = 240.0
 
 def by_key(batch):
     return pa.record_batch([pc.bit_wise_and(batch.column("value"), KEYS - 1)], names=["k"])
-
-
-def process_at(address):
-    """The process that listens at an address of this machine."""
-    _, port = parted(address)
-    (found,) = {
-        each.pid for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.laddr.port == port
-    }
-    return psutil.Process(found)
 
 
 def counting(url, folder, sink):
@@ -65,7 +58,7 @@ def losses(url, folder):
     process_at(query.taskManagers[0]["address"]).kill()
     until(lambda: len(query.restarts) == 1, timeout_s=WAIT_S)
     until(lambda rows=query.totals.rows: query.totals.rows > rows + 1_000, timeout_s=WAIT_S)
-    process_at(query.taskManagers[1]["address"]).parent().parent().kill()
+    executor_at(query.taskManagers[1]["address"]).kill()
     until(lambda: len(query.restarts) >= 2, timeout_s=WAIT_S)
 
     def counted():
@@ -99,5 +92,54 @@ def client(url, folder):
     threading.Event().wait(WAIT_S)
 
 
+def every_value(url, folder):
+    """A job that counts each value of a stream of rates, and stores the counts in files."""
+    spark = SparkSession.builder.remote(url).create()
+    job = hf.Job(
+        spark,
+        name="rates",
+        storage=f"file://{folder}/storage",
+        parallelism=2,
+        task_managers=1,
+        checkpoint=hf.CheckpointConfig(trigger=hf.every("300ms")),
+    )
+    rates = spark.readStream.format("rate").option("rowsPerSecond", 500).load()
+    source = hf.StreamingDataFrameSource(rates, trigger_interval="200ms", name="rates")
+    sink = hf.ParquetSink(f"file://{folder}/out", name="out")
+    job.read(source).key_by("value").aggregate("every", n=hf.count()).write(sink)
+    return spark, job.start()
+
+
+def await_rows(query, more):
+    until(lambda rows=query.totals.rows: query.totals.rows > rows + more, timeout_s=WAIT_S)
+
+
+def stream(url, folder):
+    _, query = every_value(url, folder)
+    await_rows(query, 500)
+    for each in psutil.process_iter():
+        if "foreach_batch_worker" in " ".join(command_of(each)):
+            each.kill()
+    until(lambda: "Spark's query fails, and is started again" in query.status["message"], timeout_s=WAIT_S)
+    await_rows(query, 500)
+    process_at(query.taskManagers[0]["address"]).kill()
+    until(lambda: len(query.restarts) == 1, timeout_s=WAIT_S)
+    await_rows(query, 500)
+    executor_at(query.taskManagers[0]["address"]).kill()
+    until(lambda: len(query.restarts) == 2, timeout_s=WAIT_S)
+    await_rows(query, 500)
+    Path(folder, "runs").touch()
+    threading.Event().wait(WAIT_S)
+
+
+def stream_again(url, folder):
+    spark, query = every_value(url, folder)
+    await_rows(query, 1_000)
+    query.trigger_checkpoint(timeout=60)
+    query.stop()
+    spark.stop()
+
+
 if __name__ == "__main__":
-    {"losses": losses, "server": server, "client": client}[sys.argv[3]](*sys.argv[1:3])
+    modes = {"losses": losses, "server": server, "client": client, "stream": stream, "stream-again": stream_again}
+    modes[sys.argv[3]](*sys.argv[1:3])

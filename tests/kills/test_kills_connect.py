@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pyarrow.dataset as ds
 import pytest
 from kills_connect import KEYS, ROWS
 
@@ -58,6 +59,20 @@ def test_the_end_of_the_server_ends_the_query_by_name(server, tmp_path):
     process.kill()
     end_of(started)
     assert "SessionStopped: the Spark session of 'counts'" in (tmp_path / "said").read_text()
+
+
+def test_each_row_of_a_streaming_dataframe_counts_once_although_its_processes_and_the_program_are_killed(
+    server, tmp_path
+):
+    started = program(server[0], tmp_path, "stream")
+    until(lambda: (tmp_path / "runs").exists() or started.poll() is not None, timeout_s=WAIT_S)
+    started.kill()
+    _, errors = started.communicate()
+    assert (tmp_path / "runs").exists(), errors[-4000:]
+    end_of(program(server[0], tmp_path, "stream-again"))
+    rows = ds.dataset(tmp_path / "out").to_table().to_pylist()
+    assert len(rows) > 3_000
+    assert sorted((row["value"], row["n"]) for row in rows) == [(value, 1) for value in range(len(rows))]
 
 
 def test_processes_of_a_program_that_was_killed_end_themselves_soon(server, tmp_path):

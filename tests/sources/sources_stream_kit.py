@@ -15,6 +15,12 @@ class StructType:
         return {"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]}
 
 
+class Row(dict):
+    """A row as Spark collects it."""
+
+    asDict = dict.copy
+
+
 class Epoch:
     """The rows of an epoch, in partitions."""
 
@@ -30,7 +36,7 @@ class Epoch:
             row
             for rows in self.partitions
             for batch in function(iter([pa.record_batch([pa.array(rows, pa.int64())], schema=SCHEMA)]))
-            for row in batch.to_pylist()
+            for row in map(Row, batch.to_pylist())
         ]
         return self
 

@@ -2,6 +2,7 @@
 
 from uuid import uuid4
 
+import cloudpickle
 import pyarrow as pa
 import pytest
 from sources_stream_kit import Rows, SparkCheckpoint
@@ -10,15 +11,32 @@ from holdfast import failpoints
 from holdfast.clock import ManualClock
 from holdfast.errors import BadRecord, JobRefused
 from holdfast.sources.base import EnumeratorContext
+from holdfast.sources.spark_stream.epoch_calls import CallsHere
 from holdfast.sources.spark_stream.storing import StoreParts
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
+from holdfast.spark.connect_epochs import CallsFromServer
 from holdfast.storage.store import open_store
 from waiting import until
 
 
-@pytest.fixture
-def world(tmp_path):
-    made = StoredStream(f"file://{tmp_path}/storage")
+def from_server():
+    """Calls as those of a Spark Connect server: the function that it gets goes through pickling."""
+    return CallsFromServer(Pickling, "127.0.0.1")
+
+
+class Pickling:
+    """A streaming DataFrame whose query has a copy of its function."""
+
+    def __init__(self, rows):
+        self.writeStream, self._rows = self, rows
+
+    def foreachBatch(self, function):
+        return self._rows.foreachBatch(cloudpickle.loads(cloudpickle.dumps(function)))
+
+
+@pytest.fixture(params=[CallsHere, from_server])
+def world(request, tmp_path):
+    made = StoredStream(f"file://{tmp_path}/storage", request.param)
     yield made
     made.stop()
     failpoints.disarm()
@@ -27,8 +45,9 @@ def world(tmp_path):
 class StoredStream:
     """A job's storage and Spark's checkpoint, which outlive drivers."""
 
-    def __init__(self, storage):
+    def __init__(self, storage, calls):
         self.storage = storage
+        self.calls = calls
         self.store = open_store(storage)
         self.spark = SparkCheckpoint()
         self.epoch = 0
@@ -39,7 +58,7 @@ class StoredStream:
         self.epoch += 1
         self.rows = Rows(self.spark)
         source = StreamingDataFrameSource(self.rows, **settings)
-        source.bind(self.storage, {})
+        source.bind(self.storage, {}, self.calls)
         context = EnumeratorContext(self.store, "s", self.epoch, ManualClock(), available_now)
         enumerator = source.enumerator(context)
         self.drivers.append(enumerator)

@@ -1,37 +1,51 @@
-"""A job under dynamic allocation on `local-cluster`: dynamic_script.py FOLDER
+"""A job under dynamic allocation on `local-cluster`: dynamic_script.py FOLDER [URL SERVER]
 
-Executors have a slot each, and none runs at first. Writes what it found to FOLDER/found.json.
+URL and SERVER: those of a Spark Connect server, and the id of its process. Executors have a slot each, and none runs at
+first. Writes what it found to FOLDER/found.json.
 """
 
 import json
 import sys
 from pathlib import Path
 
+import psutil
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from connect_kit import executors_of
 from holdfast.spark import slots
 from waiting import until
 
 RATE, KEYS, WAIT_S = 1000, 50, 120.0
 
 
-def main(folder: str) -> None:
-    slots.MORE_S_MAX = 0.0  # the start does not wait for the sender's executor
-    spark = (
+SETTINGS = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.maxExecutors": "4",
+    "spark.dynamicAllocation.executorIdleTimeout": "3s",
+    "spark.executor.cores": "1",
+}
+
+
+def session() -> SparkSession:
+    made = (
         SparkSession.builder.master("local-cluster[4,1,1024]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.executor.memory", "512m")
-        .config("spark.executor.cores", "1")
-        .config("spark.dynamicAllocation.enabled", "true")
-        .config("spark.dynamicAllocation.shuffleTracking.enabled", "true")
-        .config("spark.dynamicAllocation.maxExecutors", "4")
-        .config("spark.dynamicAllocation.executorIdleTimeout", "3s")
-        .getOrCreate()
     )
+    return made.config(map=SETTINGS).getOrCreate()
+
+
+def main(folder: str, url: str = "", server: str = "") -> None:
+    slots.MORE_S_MAX = 0.0  # the start does not wait for the sender's executor
+    slots.WAIT_S_MAX = WAIT_S
+    spark = SparkSession.builder.remote(url).create() if url else session()
 
     def executors() -> int:
+        if url:
+            return len(executors_of(psutil.Process(int(server))))
         return spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
 
     sink = hf.MemorySink(name="out")

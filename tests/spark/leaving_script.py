@@ -1,9 +1,13 @@
-"""A job on `local-cluster`, one of whose executors is decommissioned while rows come: leaving_script.py FOLDER
+"""A job on `local-cluster`, one of whose executors is decommissioned while rows come: leaving_script.py FOLDER [URL]
 
+The URL is that of a Spark Connect server. There executors are named by their process ids, and get the signal with which
+Kubernetes announces the end of a pod.
 Writes to FOLDER/found.json how soon the notice showed, the longest time without a batch, the restarts and the counts.
 """
 
 import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -11,6 +15,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from connect_kit import executor_at
+from holdfast.spark.session import is_connect
 from waiting import until
 
 RATE = 2000
@@ -19,13 +25,19 @@ KEYS = 100
 
 def decommission(spark: SparkSession, executor: str) -> None:
     """Do as a cluster manager does once a notice for the executor's machine has come."""
+    if is_connect(spark):
+        os.kill(int(executor), signal.SIGPWR)
+        return
     jvm, backend = spark.sparkContext._jvm, spark.sparkContext._jsc.sc().schedulerBackend()
     info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("spot notice", jvm.scala.Option.empty())
     assert backend.decommissionExecutor(executor, info, False, False)
 
 
 def executor_of(query: hf.Query, task_manager: int) -> str:
-    """Return the executor that a TaskManager runs on, as Spark tells it."""
+    """Return the executor that a TaskManager runs on."""
+    if is_connect(query._master.parts.cluster._host.session):
+        [address] = [each["address"] for each in query.taskManagers if each["task_manager"] == task_manager]
+        return str(executor_at(address).pid)
     cluster = query._master.parts.cluster
     hosting = cluster._hosting
     [process] = [each for each in hosting._live() if each.role.value == "TaskManager" and each.number == task_manager]
@@ -33,8 +45,8 @@ def executor_of(query: hf.Query, task_manager: int) -> str:
     return executor
 
 
-def main(folder: str) -> None:
-    spark = (
+def session() -> SparkSession:
+    return (
         SparkSession.builder.master("local-cluster[3,2,1024]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -42,6 +54,10 @@ def main(folder: str) -> None:
         .config("spark.decommission.enabled", "true")
         .getOrCreate()
     )
+
+
+def main(folder: str, url: str = "") -> None:
+    spark = SparkSession.builder.remote(url).create() if url else session()
     sink = hf.MemorySink(name="out")
     job = hf.Job(
         spark,

@@ -95,7 +95,7 @@ def test_senders_without_slots_take_those_that_come_and_ask_for_the_others_now_a
     spark.slots.return_value = 2
     cluster.check()
     cluster.check()
-    spark.ask_for.assert_called_once_with(2)
+    spark.ask_for.assert_called_once_with(2 + 3)
     assert (cluster.residents, cluster.residents_that_fit()) == (0, 0)
     spark.slots.return_value = 8
     cluster.check()

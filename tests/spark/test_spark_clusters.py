@@ -16,7 +16,9 @@ from pathlib import Path
 import pyspark
 import pytest
 from cluster_script import KEYS, ROWS
+from dynamic_script import SETTINGS
 
+from connect_kit import connect_server
 from forwarding_kit import forwarded, free_ports
 from holdfast.ports import parted
 from waiting import until
@@ -136,8 +138,17 @@ def test_a_driver_on_ipv6_gives_the_same_answer(tmp_path):
 
 
 @pytest.mark.long
-def test_under_dynamic_allocation_executors_that_come_late_get_a_sender_and_idle_ones_go(tmp_path):
-    found = run_script(SCRIPT.with_name("dynamic_script.py"), tmp_path, cwd=tmp_path, PYTHONPATH=str(SCRIPT.parents[1]))
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_under_dynamic_allocation_executors_that_come_late_get_a_sender_and_idle_ones_go(tmp_path, kind):
+    with ExitStack() as closing:
+        words: list[object] = []
+        if kind == "connect":
+            settings = {name.removeprefix("spark.").replace(".", "__"): value for name, value in SETTINGS.items()}
+            server = connect_server("local-cluster[4,1,1024]", tmp_path, **settings)
+            url, process = closing.enter_context(server)
+            words = [url, process.pid]
+        script = SCRIPT.with_name("dynamic_script.py")
+        found = run_script(script, tmp_path, *words, cwd=tmp_path, PYTHONPATH=str(SCRIPT.parents[1]))
     assert found["senders at the start"] == 0
     assert found["executors of two TaskManagers"] >= 3
     assert (found["exact"], found["restarts"]) == (True, [])

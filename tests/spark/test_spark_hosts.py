@@ -11,6 +11,7 @@ import pytest
 from cluster_script import KEYS, ROWS
 
 from connect_kit import connect_server
+from holdfast.errors import JobRefused
 from holdfast.spark import connect_host
 from holdfast.spark.classic_host import ClassicHost
 from holdfast.spark.connect_host import ConnectHost
@@ -112,6 +113,30 @@ def test_it_tells_its_application_settings_address_and_slots(host):
     assert host.address() == "127.0.0.1"
     assert host.slots() == 4
     assert not host.has_ended()
+    assert host.executors() is None or len(host.executors()) == 1
+    assert host.failure("no-such-group") is None
+    assert isinstance(host.bind_address(), str)
+
+
+def test_a_thread_has_its_earlier_group_again_and_tasks_that_ask_for_slots_do_not_stay(host):
+    with host.described(job("outer")):
+        with host.described(job("inner")):
+            assert host.run([b"x"], lambda task: [task]) == [b"x"]
+        assert host.has_begun("inner") and not host.has_begun("outer")
+        assert host.run([b"x"], lambda task: [task]) == [b"x"]
+    assert host.has_begun("outer")
+    with host.asking(2, 30.0):
+        pass
+    assert host.run([b"y"], lambda task: [task]) == [b"y"]
+
+
+def test_a_transforms_stream_has_a_partition_for_each_unit_and_its_plan_is_judged(host):
+    lanes = host.lanes(3)
+    [last] = host.own(lanes.selectExpr("spark_partition_id() AS p").groupBy().max("p")).collect()
+    assert last[0] == 2
+    host.check_transform("keeps", lanes, lanes.where("id >= 0"))
+    with pytest.raises(JobRefused, match=r"transform\(divides\) needs a shuffle"):
+        host.check_transform("divides", lanes, lanes.repartition(2))
 
 
 def run(script, *words):
@@ -151,4 +176,5 @@ def test_what_else_a_job_does_works_on_spark_connect_or_is_refused_by_name(tmp_p
     assert found["two at once"] and found["from a savepoint"]
     assert found["page"] == "one" and found["columns"]
     assert "a step (transform(<lambda>)) raised in Spark: [DIVIDE_BY_ZERO]" in found["raises"]
-    assert "source 'ticks': a streaming DataFrame is not supported on Spark Connect" in found["streaming"]
+    sums = [{str(k): sum(range(k, 10 * files, 2)) for k in range(2)} for files in (2, 4)]
+    assert found["streaming"] == sums

@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from connect_kit import connect_server
 from holdfast.ids import Incarnation, ProcessId, Role
 from holdfast.spark.leaving import LeavingWatch, TellsWhoLeaves
 from waiting import until
@@ -59,15 +61,24 @@ def test_nobody_leaves_where_spark_has_no_executors_of_its_own(spark):
 
 
 @pytest.mark.long
-def test_an_executor_that_is_decommissioned_loses_its_state_to_another_within_a_second_and_no_row_is_repeated(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "spark" / "leaving_script.py"), str(tmp_path)],
-        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(TESTS)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_an_executor_that_is_decommissioned_loses_its_state_to_another_within_a_second_and_no_row_is_repeated(
+    tmp_path, kind
+):
+    with ExitStack() as closing:
+        url = []
+        if kind == "connect":
+            server = connect_server("local-cluster[3,2,1024]", tmp_path, decommission__enabled="true")
+            url = [closing.enter_context(server)[0]]
+        done = subprocess.run(
+            [sys.executable, str(TESTS / "spark" / "leaving_script.py"), str(tmp_path), *url],
+            env=os.environ
+            | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(TESTS)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["restarts"] == []

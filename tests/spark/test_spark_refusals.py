@@ -13,7 +13,6 @@ from spark_kit import new_job, newest, run, tuples
 from test_spark_streams import numbers
 
 import holdfast as hf
-from holdfast.spark import start
 
 
 def refused(job: hf.Job, match: str) -> None:
@@ -116,13 +115,6 @@ def test_storage_that_executors_do_not_share_is_refused(spark, tmp_path):
         hf.JobRefused, match=r"cannot read the object that the driver wrote.*must be shared by driver and executors"
     ):
         job.start()
-
-
-def test_a_streaming_dataframe_is_refused_where_the_program_is_not_sparks_driver(spark, tmp_path):
-    job = new_job(spark, tmp_path)
-    job.read(hf.StreamingDataFrameSource(spark.readStream.format("rate").load(), name="ticks")).write(hf.NoopSink())
-    with pytest.raises(hf.JobRefused, match=r"source 'ticks': a streaming DataFrame is not supported on Spark Connect"):
-        start._bind_sources(job, types.SimpleNamespace(leads_spark=False))
 
 
 def test_an_object_that_is_no_session_is_refused():

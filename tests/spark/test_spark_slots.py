@@ -30,11 +30,11 @@ def slots(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_under_dynamic_allocation_all_slots_are_asked_for_and_those_beyond_the_least_awaited_for_a_while(
     slots, monkeypatch
 ):
-    monkeypatch.setattr(waiting, "MORE_S_MAX", 0.02)
     asked: list[int] = []
     monkeypatch.setattr(waiting, "_asking", lambda _, tasks, *__: asked.append(tasks) or contextlib.nullcontext())
     slots += [1, 2, 4]
     assert waiting.await_slots(Elsewhere("yarn", dynamicAllocation__enabled="true"), 2, 4) == 4
+    monkeypatch.setattr(waiting, "MORE_S_MAX", 0.02)
     slots[:] = [1, 2]
     assert waiting.await_slots(Elsewhere("yarn", dynamicAllocation__enabled="true"), 2, 4) == 2
     assert asked == [4, 4]
@@ -46,7 +46,8 @@ def test_beside_a_query_executors_are_requested_since_tasks_that_wait_would_take
     host = Elsewhere("yarn", dynamicAllocation__enabled="True", executor__cores="4", task__cpus="2")
     host.ask_for = requests.append
     assert waiting.await_slots(host, 1, 6, is_used=True) == 7
-    assert requests == [2]
+    assert requests == [6]
+    assert waiting.executors_of(host, 6 - 3) == 2
 
 
 def test_in_local_mode_there_is_nothing_to_wait_for(slots):

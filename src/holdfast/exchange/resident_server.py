@@ -18,6 +18,7 @@ from holdfast.ports import PortRange
 from holdfast.storage.copying import CopyOrder
 from holdfast.taskmanager.actions import ActionServer, Handler, Streamed
 from holdfast.taskmanager.client import ProcessClient
+from holdfast.taskmanager.executor_signs import await_end
 from holdfast.taskmanager.remote import bind, calling, shut_down
 
 SPLIT_S_MAX = 2.0
@@ -57,7 +58,7 @@ def _actions(sender: ResidentSender) -> dict[str, Handler]:
         "copy": lambda body: sender.copy(_decode(body, type=CopyOrder)),
         "split": lambda body: sender.split(_decode(body, type=int)),
         "stop": lambda body: sender.stop(),
-        "await_end": lambda body: sender.stopped.wait(),
+        "await_end": lambda body: await_end(sender.stopped, _decode(body, type=bool)),
     }
 
 

@@ -1,20 +1,27 @@
 """A classic session as the host: Spark jobs on its SparkContext, in this process's own Spark driver."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.printable import logger
+from holdfast.sources.spark_stream.epoch_calls import CallsHere, EpochCalls
 from holdfast.spark import session as of_session
 from holdfast.spark.classic_plans import check_plans
 from holdfast.spark.host import Shipped, SparkJob, TaskBody
+from holdfast.spark.slots import executors_of
+
+log = logger(__name__)
+
+ASKING = "holdfast-slots"
+"""The group of tasks that ask for slots."""
 
 
 class ClassicHost:
     """Implements `host.SparkHost`."""
-
-    leads_spark = True
 
     def __init__(self, spark: SparkSession) -> None:
         of_session.use_drivers_python(spark)
@@ -43,8 +50,26 @@ class ClassicHost:
         java = self._context._jsc.sc()
         return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
 
-    def ask_for(self, executors: int) -> None:
-        of_session.new_thread(partial(of_session.ask_for_executors, self.session, executors), "holdfast-ask").start()
+    @contextmanager
+    def asking(self, slots: int, seconds: float) -> Iterator[None]:
+        def ask() -> None:
+            try:
+                with self.described(SparkJob(ASKING, f"holdfast: asks for {slots} slots")):
+                    self.run([b""] * slots, _Waiting(seconds))
+            except Exception as error:  # cancelled once the slots are there
+                log.debug("the request for slots ended: %s", error)
+
+        thread = of_session.new_thread(ask, "holdfast-slots")
+        thread.start()
+        try:
+            yield
+        finally:
+            self.cancel(ASKING)
+            thread.join(seconds)
+
+    def ask_for(self, slots: int) -> None:
+        missing = executors_of(self, slots - self.slots())
+        of_session.new_thread(partial(of_session.ask_for_executors, self.session, missing), "holdfast-ask").start()
 
     def executors(self) -> frozenset[str] | None:
         """Return the host and port of each executor's block manager. A restarted executor has another port."""
@@ -98,5 +123,17 @@ class ClassicHost:
     def check_transform(self, name: str, stream: DataFrame, rows: DataFrame) -> None:
         check_plans(name, stream, rows)
 
+    def epoch_calls(self) -> EpochCalls:
+        return CallsHere()
+
     def close(self) -> None:
         """Do nothing: the session has no resources of its own in Spark."""
+
+
+class _Waiting:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self, _: bytes) -> Iterator[bytes]:
+        time.sleep(self._seconds)
+        return iter(())

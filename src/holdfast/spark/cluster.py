@@ -29,7 +29,7 @@ from holdfast.spark.failures import step_failure
 from holdfast.spark.host import SparkHost, SparkJob
 from holdfast.spark.hosting import Hosting
 from holdfast.spark.shipping import shipped_by_value
-from holdfast.spark.slots import await_slots, dynamic, executors_of
+from holdfast.spark.slots import await_slots, dynamic
 from holdfast.spark.staying import StayingProcess
 from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment
 from holdfast.spark.transforms import declared_rows, spark_schema
@@ -112,11 +112,12 @@ class SparkCluster:
 
     def _look_for_slots(self) -> None:
         """Hold slots that have come since the start for senders that had none, and ask for those that are missing."""
-        self._claims.grow(self._host.slots())
+        slots = self._host.slots()
+        self._claims.grow(slots)
         missing, now_s = self._claim.missing, time.monotonic()
         if missing > 0 and dynamic(self._host) and now_s - self._asked_s >= ASK_EVERY_S:
             self._asked_s = now_s
-            self._host.ask_for(executors_of(self._host, missing))
+            self._host.ask_for(slots + missing)
 
     def start(self, start: ProcessStarter) -> None:
         settings = msgspec.structs.replace(self._task_manager, process=start.process)

@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,13 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from holdfast.errors import JobRefused
 from holdfast.ports import ANY, PortRange
 from holdfast.printable import logger
+from holdfast.sources.spark_stream.epoch_calls import EpochCalls
+from holdfast.spark.connect_epochs import CallsFromServer
 from holdfast.spark.connect_plans import check_texts, check_uncached
 from holdfast.spark.connect_shipping import Inline, SessionFile, nth
 from holdfast.spark.connect_slots import CountedSlots, staying_in
 from holdfast.spark.host import Shipped, SparkJob, TaskBody
+from holdfast.spark.slots import dynamic
 
 log = logger(__name__)
 
@@ -50,8 +53,6 @@ RESULT = StructType([StructField("result", BinaryType())])
 class ConnectHost:
     """Implements `host.SparkHost`."""
 
-    leads_spark = False
-
     def __init__(self, spark: Any, ports: PortRange = ANY) -> None:
         from pyspark.sql.connect.client.retries import DefaultPolicy  # needs the extra `connect`
 
@@ -62,6 +63,7 @@ class ConnectHost:
         self._own.client.set_retry_policies([DefaultPolicy(RETRIES_MAX, max_backoff=BACK_OFF_MS_MAX)])
         self._own.conf.set("spark.sql.adaptive.enabled", "false")
         self._own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "262144")
+        self._ports = ports
         self._known: dict[str, str | None] = {}
         self.application = self.setting("spark.app.id") or self._own.client.host
         self.master = self.setting("spark.master") or ""
@@ -72,7 +74,7 @@ class ConnectHost:
         self._closed, self._lost = threading.Event(), threading.Event()
         """Set by `close`; set once the server does not know the session, or does not answer."""
         self._staying = staying_in(self.application)
-        self._slots = CountedSlots(self, self._staying, ports)
+        self._slots = CountedSlots(self, self._staying, ports, on_demand=dynamic(self))
         threading.Thread(target=self._look, name="holdfast-connect-session", daemon=True).start()
 
     def _look(self) -> None:
@@ -110,8 +112,11 @@ class ConnectHost:
     def executors(self) -> frozenset[str] | None:
         return None
 
-    def ask_for(self, executors: int) -> None:
-        """Do nothing: the tasks by which slots are counted wait, and Spark asks for executors because of them."""
+    def asking(self, slots: int, seconds: float) -> AbstractContextManager[None]:
+        return self._slots.asking(slots)
+
+    def ask_for(self, slots: int) -> None:
+        self._slots.ask_beside(slots)
 
     def ship(self, data: bytes) -> Shipped:
         if len(data) <= INLINE_BYTES_MAX:
@@ -205,6 +210,9 @@ class ConnectHost:
     def check_transform(self, name: str, stream: Any, rows: Any) -> None:
         check_texts(name, self.own(rows), STREAM)
         check_uncached(name, rows, STREAM)
+
+    def epoch_calls(self) -> EpochCalls:
+        return CallsFromServer(self.own, self.address(), self._ports)
 
     def close(self) -> None:
         """End the job's session on the server, and everything that still runs in it."""

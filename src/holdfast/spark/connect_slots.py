@@ -5,7 +5,8 @@
 
 No running task is interrupted. The count also shows that executors reach the program, as all processes must. While
 processes are running, the count is repeated in the background. If a process waits long for its slot, all slots are
-taken.
+taken. Under dynamic allocation Spark starts an executor for each task that waits, so tasks wait only for slots that a
+job asks for, and nothing is counted beyond these.
 """
 
 import socket
@@ -35,6 +36,10 @@ HELD_S_MAX = 300.0
 """Bound in seconds on the time of a waiting task, if the program died without closing its connections."""
 AGE_S_MAX, AGE_STAYING_S_MAX = 5.0, 30.0
 """Seconds for which a count is valid: while no process is running, and while some are."""
+ASKED_S_MAX = 20.0
+"""Bound in seconds on the time for which tasks wait for executors that a running query misses. Meanwhile they hold
+free slots, which its short Spark jobs may need."""
+LOOK_S = 0.1
 WAITING_S_MAX = 10.0
 """Seconds after which a process that has not registered counts as waiting for a slot."""
 
@@ -83,13 +88,16 @@ def staying_in(application: str) -> Staying:
 class CountedSlots:
     """The slots of a host's application. Thread-safe."""
 
-    def __init__(self, host: SparkHost, staying: Staying, ports: PortRange) -> None:
+    def __init__(self, host: SparkHost, staying: Staying, ports: PortRange, on_demand: bool = False) -> None:
         self._host = host
         self._ports = ports
+        self._on_demand = on_demand
+        """True under dynamic allocation."""
         self._staying = staying
         self._lock = threading.Lock()
         self._found: int | None = None
         self._found_s = 0.0
+        self._asked: WaitingTasks | None = None
 
     def number(self) -> int:
         """Return the number of slots.
@@ -100,14 +108,50 @@ class CountedSlots:
             Tasks run, and do not reach the program.
         """
         processes, registered, waits = self._staying.counts()
+        asked = self._asked
+        if asked is not None:
+            asked.check()
+            return processes + asked.count
+        if waits:
+            return registered
+        if self._on_demand:
+            return max(processes, self._found or 0)
         if not processes or self._found is None:
             self._count(AGE_S_MAX)
             return self._found or 0
-        if waits:
-            return registered
         if self._is_old(AGE_STAYING_S_MAX) and not self._lock.locked():
             threading.Thread(target=self._count_behind, name="holdfast-slots", daemon=True).start()
         return self._found
+
+    @contextmanager
+    def asking(self, slots: int) -> Iterator[None]:
+        """Have tasks wait inside the context until there are so many slots, so that Spark starts executors for them.
+
+        `number()` counts those that have a slot.
+        """
+        with self._lock:
+            processes, _, _ = self._staying.counts()
+            try:
+                with _given_to(self._host, self._ports, max(1, slots - processes)) as self._asked, self._asked.taking():
+                    yield
+            finally:
+                if self._asked is not None:
+                    self._found, self._found_s = processes + self._asked.count, time.monotonic()
+                self._asked = None
+
+    def ask_beside(self, slots: int) -> None:
+        """Ask for executors in the background, until there are so many slots, or for `ASKED_S_MAX` seconds."""
+        if not self._lock.locked():
+            threading.Thread(target=self._ask, args=(slots,), name="holdfast-ask", daemon=True).start()
+
+    def _ask(self, slots: int) -> None:
+        begun_s = time.monotonic()
+        try:
+            with self.asking(slots):
+                while self.number() < slots and time.monotonic() - begun_s < ASKED_S_MAX and not self._host.has_ended():
+                    time.sleep(LOOK_S)
+        except Exception as error:
+            log.info("executors were not asked for: %s", error)
 
     def _is_old(self, age_s_max: float) -> bool:
         return self._found is None or time.monotonic() - self._found_s > age_s_max
@@ -131,29 +175,30 @@ class CountedSlots:
 
 def _at_once(host: SparkHost, ports: PortRange, tasks: int) -> int:
     """Start `tasks` waiting tasks, and return how many of them run at once."""
-    with WaitingTasks(host.address(), ports) as listener:
-        job = SparkJob(f"holdfast-slots-{listener.word.hex()[:8]}", "holdfast: counts slots")
-        answers = _run_beside(host, job, tasks, waiting(listener.address, listener.word))
+    with _given_to(host, ports, tasks) as given:
         asked_s = time.monotonic()
         first_s = newest_s = 0.0
-        while listener.count < tasks and not answers.done():
+        while given.count < tasks and not given.answers.done():
             now_s = time.monotonic()
-            if listener.take():
+            if given.take():
                 newest_s, first_s = now_s, first_s or now_s
             elif now_s - (newest_s or asked_s) > (max(SETTLE_S, (first_s - asked_s) / 2) if first_s else FIRST_S_MAX):
                 break
-        found = listener.count
-    if not found and not answers.done():  # no task runs that an interrupt could disturb
+    return given.count
+
+
+@contextmanager
+def _given_to(host: SparkHost, ports: PortRange, tasks: int) -> "Iterator[WaitingTasks]":
+    """Give Spark so many waiting tasks, which end with the context. Raises `JobRefused` if none reaches the program."""
+    with WaitingTasks(host.address(), ports) as given:
+        job = SparkJob(f"holdfast-slots-{given.word.hex()[:8]}", f"holdfast: counts up to {tasks} slots")
+        given.answers = _run_beside(host, job, tasks, waiting(given.address, given.word))
+        yield given
+    if not given.count and not given.answers.done():  # no task runs that an interrupt could disturb
         host.cancel(job.group)
-        return 0
-    unreached = [each.decode(errors="replace") for each in answers.result(CONNECT_S_MAX + HELD_S_MAX)]
-    if not found and unreached:
-        raise JobRefused(
-            f"tasks on Spark's executors do not reach this program at {listener.address[0]} ({unreached[0]}). A job on "
-            "Spark Connect is led by the program, and its processes call it: run it on a machine that the executors "
-            "reach, for instance in the cluster's own network"
-        )
-    return found
+    else:
+        given.answers.result(CONNECT_S_MAX + HELD_S_MAX)
+        given.check()
 
 
 def _run_beside(host: SparkHost, job: SparkJob, tasks: int, body: TaskBody) -> "Future[list[bytes]]":
@@ -206,10 +251,40 @@ class WaitingTasks:
         self.address: tuple[str, int] = self._server.getsockname()[:2]
         self.word = uuid.uuid4().bytes
         self._held: list[socket.socket] = []
+        self.answers: Future[list[bytes]] = Future()
+        """The answers of tasks that ended, which are errors of their connections."""
 
     @property
     def count(self) -> int:
         return len(self._held)
+
+    def check(self) -> None:
+        """Raise `JobRefused` if tasks ran, and none reached the program."""
+        unreached = self.answers.result() if self.answers.done() and not self.count else []
+        if unreached:
+            raise JobRefused(
+                f"tasks on Spark's executors do not reach this program at {self.address[0]} "
+                f"({unreached[0].decode(errors='replace')}). A job on Spark Connect is led by the program, and its "
+                "processes call it: run it on a machine that the executors reach, for instance in the cluster's own "
+                "network"
+            )
+
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """Take connections on a thread inside the context."""
+        ended = threading.Event()
+
+        def take() -> None:
+            while not ended.is_set():
+                self.take()
+
+        thread = threading.Thread(target=take, name="holdfast-waiting-tasks", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def take(self, seconds: float = 0.1) -> bool:
         """Wait for a connection; True if a task has come."""

@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from holdfast.sources.spark_stream.epoch_calls import EpochCalls
+
 TaskBody = Callable[[bytes], Iterable[bytes]]
 
 
@@ -40,8 +42,6 @@ class Shipped(Protocol):
 class SparkHost(Protocol):
     """A Spark application, used through the job's own session. All calls may be made from any thread."""
 
-    leads_spark: bool
-    """True if this process is Spark's driver, so that Spark can call the program's functions in it."""
     session: Any
     """The session for DataFrames that users declare."""
     application: str
@@ -68,8 +68,13 @@ class SparkHost(Protocol):
         """Number of tasks that Spark can run at once now, on all executors together."""
         ...
 
-    def ask_for(self, executors: int) -> None:
-        """Ask the cluster manager for that many further executors, if it starts them on demand; return at once."""
+    def asking(self, slots: int, seconds: float) -> AbstractContextManager[None]:
+        """Have tasks wait for so many slots inside the context, at most `seconds` each, so that a cluster manager that
+        starts executors on demand starts them, and keeps them."""
+        ...
+
+    def ask_for(self, slots: int) -> None:
+        """Ask such a cluster manager, beside a query, for executors until there are so many slots; return at once."""
         ...
 
     def executors(self) -> frozenset[str] | None:
@@ -118,6 +123,10 @@ class SparkHost(Protocol):
     def check_transform(self, name: str, stream: Any, rows: Any) -> None:
         """Refuse a transform of `stream`, made by `lanes`, into `rows` if a batch of it cannot be repeated, or does not
         keep its partitions. Raises `JobRefused`."""
+        ...
+
+    def epoch_calls(self) -> EpochCalls:
+        """Make the way in which the query of a streaming DataFrame calls this program."""
         ...
 
     def close(self) -> None:

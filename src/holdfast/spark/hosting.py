@@ -114,7 +114,10 @@ class Hosting:
     def _watch(self, client: ProcessClient) -> None:
         process = client.peer
         try:
-            client.await_end()
+            leaves = client.await_end(looks=self._leaving is None)
+            if leaves:
+                self._leaves(process, leaves)
+                client.await_end()
         except (SenderLost, TaskManagerLost) as error:
             known = self._ended(process, str(error))
             if not known and self._await_verdict(process, LATE_VERDICT_S_MAX):

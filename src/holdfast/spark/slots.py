@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from holdfast.graph.program import Program
 from holdfast.printable import logger
-from holdfast.spark.host import SparkHost, SparkJob
-from holdfast.spark.session import new_thread
+from holdfast.spark.host import SparkHost
 
 log = logger(__name__)
 
@@ -22,7 +21,6 @@ MORE_S_MAX = 20.0
 """Bound in seconds on the wait for slots that the job does not strictly need."""
 _POLL_S = 0.1
 _PROGRESS_EVERY_S = 5.0
-_GROUP = "holdfast-slots"
 
 
 @dataclass(frozen=True)
@@ -66,20 +64,21 @@ def slots_beside_others(host: SparkHost, needed: int, asked: int, held: int) -> 
 
 
 def await_slots(
-    host: SparkHost, needed: int, asked: int = 0, wait_s_max: float = WAIT_S_MAX, is_used: bool = False
+    host: SparkHost, needed: int, asked: int = 0, wait_s_max: float | None = None, is_used: bool = False
 ) -> int:
     """Wait until there are `needed` slots, and as many as the settings promise; return the number of slots.
 
     Under dynamic allocation Spark is asked for `asked` slots, and the slots beyond `needed` are awaited for a while.
-    The result may be below `needed` after `wait_s_max` seconds; the caller then refuses the job. `is_used`: queries
-    hold slots.
+    The result may be below `needed` after `wait_s_max` seconds (None: `WAIT_S_MAX`); the caller then refuses the job.
+    `is_used`: queries hold slots.
     """
+    wait_s_max = WAIT_S_MAX if wait_s_max is None else wait_s_max
     found = host.slots()
     wanted = max(needed, asked if dynamic(host) else 0, _promised(host))
     if found >= wanted or host.master.partition("[")[0] == "local":
         return found
     started_s = reported_s = time.monotonic()
-    with _asking(host, wanted, wanted - found if is_used else 0, wait_s_max):
+    with _asking(host, wanted, is_used, wait_s_max):
         while found < (wanted if time.monotonic() - started_s < MORE_S_MAX or not asked else needed):
             if time.monotonic() - started_s >= wait_s_max:
                 break
@@ -118,40 +117,16 @@ def _cores_of_a_task(host: SparkHost) -> int:
 
 
 @contextmanager
-def _asking(host: SparkHost, tasks: int, missing: int, wait_s_max: float) -> Iterator[None]:
-    """Ask for slots under dynamic allocation: with tasks that wait, or with a request for the `missing` slots.
+def _asking(host: SparkHost, slots: int, is_used: bool, wait_s_max: float) -> Iterator[None]:
+    """Ask for slots under dynamic allocation: with tasks that wait, or with a request beside a query.
 
     Executors that have a waiting task are not idle, so Spark keeps them. Beside a query the tasks would hold the slot
     of its short Spark jobs, hence the request.
     """
-    if not dynamic(host):
-        yield
+    if dynamic(host) and not is_used:
+        with host.asking(slots, wait_s_max):
+            yield
         return
-    if missing:
-        host.ask_for(executors_of(host, missing))
-        yield
-        return
-
-    def ask() -> None:
-        try:
-            with host.described(SparkJob(_GROUP, f"holdfast: asks for {tasks} slots")):
-                host.run([b""] * tasks, _Waiting(wait_s_max))
-        except Exception as error:  # cancelled once the slots are there
-            log.debug("the request for slots ended: %s", error)
-
-    thread = new_thread(ask, "holdfast-slots")
-    thread.start()
-    try:
-        yield
-    finally:
-        host.cancel(_GROUP)
-        thread.join(wait_s_max)
-
-
-class _Waiting:
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def __call__(self, _: bytes) -> Iterator[bytes]:
-        time.sleep(self._seconds)
-        return iter(())
+    if dynamic(host):
+        host.ask_for(slots)
+    yield

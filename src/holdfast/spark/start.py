@@ -63,12 +63,6 @@ INTERRUPTED = (
 MAKE_ANOTHER = "Make a new session, and a Job on it with the same storage"
 
 
-NO_STREAMS = (
-    "a streaming DataFrame is not supported on Spark Connect, where Spark calls foreachBatch on the server and not in "
-    "this program. Read with one of Holdfast's own sources (FileSource, KafkaSource, ...), or a DataFrameSource"
-)
-
-
 Say = Callable[[str], None]
 """A function that tells a person at which step a start is."""
 
@@ -202,13 +196,11 @@ def _program(job: "Job", host: SparkHost) -> Program:
 
 
 def _bind_sources(job: "Job", host: SparkHost) -> None:
-    for name, source in job.declared.sources.items():
-        if isinstance(source, StreamingDataFrameSource) and not host.leads_spark:
-            raise JobRefused(f"source {name!r}: {NO_STREAMS}")
+    for source in job.declared.sources.values():
         if isinstance(source, DataFrameSource):
             source.bind(host.session)
         elif isinstance(source, StreamingDataFrameSource):
-            source.bind(job.storage, job.storage_options)
+            source.bind(job.storage, job.storage_options, host.epoch_calls)
 
 
 def _layout(

@@ -5,5 +5,6 @@ deployment) and `moving` (to another deployment), `in_flight`, `inputs` and `dig
 `outputs` and `buffers` (rows until they are fetched), `row_counts`, `live_reads`, `key_group_skew`, `checkpoints`
 (after the cut), `standing_by` (before it holds a place) with `remote_apply`, `server`, `actions`, `client`,
 `jobmaster_client` and `remote` (over Flight), `security` and `strangers` (who may connect), `main` (as a process),
-`membership`, `settings`, `warming`, `memory` and `process_memory` (its bounds).
+`membership`, `executor_signs` (of the executor's removal), `settings`, `warming`, `memory` and `process_memory` (its
+bounds).
 """

@@ -51,9 +51,13 @@ class ProcessClient:
         """Ask the process to end; it deletes nothing in the store."""
         self._call("stop", (), type(None))
 
-    def await_end(self) -> None:
-        """Block until the process is asked to end. Raises `TaskManagerLost` or `SenderLost` if it dies first."""
-        self._call("await_end", (), bool)
+    def await_end(self, looks: bool = False) -> str:
+        """Block until the process is asked to end; return an empty text.
+
+        With `looks`, return before that with the reason once the process sees that its executor is about to be removed.
+        Raises `TaskManagerLost` or `SenderLost` if it dies first.
+        """
+        return self._call("await_end", looks, str)
 
     def close(self) -> None:
         self._flight.close()

@@ -28,6 +28,7 @@ from holdfast.protocol.taskmanager import (
 )
 from holdfast.storage.copying import CopyOrder
 from holdfast.taskmanager.actions import ActionServer, Handler
+from holdfast.taskmanager.executor_signs import await_end
 from holdfast.taskmanager.remote import bind, serving, shut_down
 from holdfast.taskmanager.taskmanager import TaskManager
 
@@ -124,5 +125,5 @@ def _actions(task_manager: TaskManager) -> dict[str, Handler]:
         "read_state": lambda body: task_manager.read_state(_decode(body, type=StateRead)),
         "copy": lambda body: task_manager.copy(_decode(body, type=CopyOrder)),
         "stop": lambda body: task_manager.stop(),
-        "await_end": lambda body: task_manager.stopped.wait(),
+        "await_end": lambda body: await_end(task_manager.stopped, _decode(body, type=bool)),
     }

@@ -1,18 +1,17 @@
 """Epochs of Spark's query as segments: each batch id is stored once, whatever Spark or a driver repeats.
 
-    foreachBatch(rows, id) ─► parts, by tasks ─► head: THE EPOCH COUNTS ─► Spark commits the id ─► the next epoch
-          id is in the spool: passed over            nothing before it does
+    Spark calls, with an id ─► parts, by tasks ─► head: THE EPOCH COUNTS ─► Spark commits the id ─► the next epoch
+          id is in the spool: passed over             nothing before it does
 
 Invariants
 - The number of a segment is Spark's batch id, and the spool has no gap.
+- Epochs are stored in turn, although Spark Connect may repeat a call while the call before still runs.
 - Spark commits an id only after its segment's head is stored. So an id that Spark does not repeat is in the storage,
   perhaps by the hand of an older driver that went on for a moment; it is looked for before an error is raised.
 """
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +19,9 @@ from holdfast import failpoints
 from holdfast.errors import JobRefused
 from holdfast.printable import logger
 from holdfast.sources.base import EnumeratorContext
+from holdfast.sources.spark_stream.epoch_calls import StoreRows
 from holdfast.sources.spark_stream.epoch_head import EpochHead
-from holdfast.sources.spark_stream.storing import PARTS_DDL, StoreParts, part_of
+from holdfast.sources.spark_stream.storing import part_of
 from holdfast.sources.spooled.chain import follow, number_of, stored_segments
 from holdfast.sources.spooled.segments import Segment, encode_segment, new_name
 from holdfast.sources.spooled.spool import Spool, SpoolPosition
@@ -30,13 +30,6 @@ from holdfast.storage.store import ObjectInfo
 log = logger(__name__)
 
 ROOM_LOOK_S = 0.1
-ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-ARROW_ROWS_MAX = "262144"
-
-PartStorer = Callable[[str, int, str], StoreParts]
-"""Makes the function that stores parts, from a segment's name, its number and the query's id."""
-
-
 JAVA_TRACE = "\n\tat "
 
 
@@ -45,18 +38,16 @@ class EpochNotStored(Exception):
 
 
 class EpochWriter:
-    """Writer of the epochs of a source into its spool. `store` runs on a thread of Spark's query.
+    """Writer of the epochs of a source into its spool. `store` runs on a thread that Spark's query waits for.
 
     `bytes_max` bounds the stored rows that no checkpoint is past; None: no bound.
     """
 
-    def __init__(
-        self, context: EnumeratorContext, spool: Spool[EpochHead], parts: PartStorer, bytes_max: int | None
-    ) -> None:
+    def __init__(self, context: EnumeratorContext, spool: Spool[EpochHead], bytes_max: int | None) -> None:
         self._context = context
         self._spool = spool
-        self._parts = parts
         self._bytes_max = bytes_max
+        self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._ready = threading.Event()
         self._query = ""
@@ -79,16 +70,17 @@ class EpochWriter:
         self._stopping.set()
         self._ready.set()
 
-    def store(self, rows: Any, batch_id: int) -> None:
-        """Store an epoch, as `foreachBatch` gives it. Returns once it counts; an error makes Spark repeat it."""
+    def store(self, rows: StoreRows, batch_id: int) -> None:
+        """Store an epoch that `foreachBatch` gives. Returns once it counts; an error makes Spark repeat it."""
         self._ready.wait()
         try:
-            self._store(rows, batch_id)
+            with self._lock:
+                self._store(rows, batch_id)
         except Exception as error:
             # Spark's own message would have the traces of both languages in it, some of them twice.
             raise EpochNotStored(first_lines(error)) from None
 
-    def _store(self, rows: Any, batch_id: int) -> None:
+    def _store(self, rows: StoreRows, batch_id: int) -> None:
         if batch_id > self._spool.end.segment:
             self._adopt()
         expected = self._spool.end.segment
@@ -102,10 +94,9 @@ class EpochWriter:
         self._write(rows, batch_id)
         self.stored_s = time.monotonic()
 
-    def _write(self, rows: Any, batch_id: int) -> None:
+    def _write(self, rows: StoreRows, batch_id: int) -> None:
         name = new_name(self._context.epoch, self._context.source, batch_id)
-        rows.sparkSession.conf.set(ARROW_ROWS, ARROW_ROWS_MAX)
-        stored = rows.mapInArrow(self._parts(name, batch_id, self._query), PARTS_DDL).collect()
+        stored = rows(name, batch_id, self._query)
         failpoints.hit("stream.epoch.parts")
         parts = {str(place): part_of(row) for place, row in enumerate(stored)}
         count = sum(part.rows for part in parts.values())

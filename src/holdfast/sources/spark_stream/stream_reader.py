@@ -9,11 +9,11 @@ from uuid import uuid4
 
 from holdfast.errors import HoldfastError, JobRefused
 from holdfast.printable import logger
+from holdfast.sources.spark_stream.epoch_calls import EpochCalls, PartStorer
 from holdfast.sources.spark_stream.epochs import EpochWriter, first_lines
 
 log = logger(__name__)
 
-LOOK_S = 0.2
 RESTART_S_MAX = 10.0
 """Bound in seconds on the pause before a query that failed is started again."""
 
@@ -26,6 +26,8 @@ class StreamReader:
     ----------
     rows
         The streaming DataFrame.
+    calls, parts
+        The way in which the query calls `writer`, and the tasks that store an epoch's rows.
     checkpoint
         The folder of Spark's checkpoint.
     trigger
@@ -39,6 +41,8 @@ class StreamReader:
         source: str,
         rows: Any,
         writer: EpochWriter,
+        calls: EpochCalls,
+        parts: PartStorer,
         checkpoint: str,
         trigger: dict[str, Any],
         outage_timeout_s: float,
@@ -46,6 +50,8 @@ class StreamReader:
         self._source = source
         self._rows = rows
         self._writer = writer
+        self._calls = calls
+        self._parts = parts
         self._checkpoint = checkpoint
         self._trigger = trigger
         self._outage_timeout_s = outage_timeout_s
@@ -81,6 +87,7 @@ class StreamReader:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(30)
         self._end_query()
+        self._calls.close()
 
     @property
     def problem(self) -> HoldfastError | None:
@@ -91,28 +98,34 @@ class StreamReader:
         return self._message or self._writer.message
 
     def _start(self) -> None:
-        writing = self._rows.writeStream.foreachBatch(self._writer.store)
+        writing = self._calls.writing(self._rows, self._writer.store, self._parts)
         named = writing.queryName(f"{self._source} {uuid4().hex[:8]}").option("checkpointLocation", self._checkpoint)
         self._query = named.trigger(**self._trigger).start()
 
     def _run(self) -> None:
+        failed = False
         while not self._stopping.is_set():
             try:
-                if not self._query.awaitTermination(LOOK_S):
+                if failed:
+                    self._writer.drop_strays()
+                    self._start()
+                    failed = False
+                if not self._query.awaitTermination(self._calls.look_s):
                     self._note_progress()
                     continue
                 self.ended.set()
                 return
             except Exception as error:
-                if self._stopping.is_set() or not self._start_again(error):
+                failed = True
+                if self._stopping.is_set() or not self._may_start_again(error):
                     return
 
     def _note_progress(self) -> None:
         if self._failed_since_s is not None and self._writer.stored_s > self._failed_since_s:
             self._failed_since_s, self._message = None, ""
 
-    def _start_again(self, error: Exception) -> bool:
-        """Start a failed query again after a pause; return False if the reader ends with that failure."""
+    def _may_start_again(self, error: Exception) -> bool:
+        """Pause after a failure of the query, or of its start; return False if the reader ends with that failure."""
         if self._writer.problem is not None:
             return False
         now_s = time.monotonic()
@@ -127,11 +140,7 @@ class StreamReader:
                 f"{first_lines(error)}"
             )
             return False
-        if self._stopping.wait(min(RESTART_S_MAX, 0.2 + failing_s)):
-            return False
-        self._writer.drop_strays()
-        self._start()
-        return True
+        return not self._stopping.wait(min(RESTART_S_MAX, 0.2 + failing_s))
 
     def _end_query(self) -> None:
         if self._query is None:

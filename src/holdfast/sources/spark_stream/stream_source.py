@@ -4,7 +4,8 @@ Spark's query drives the DataFrame by `foreachBatch`; its epochs are stored as s
 batches are planned from these. PySpark is not imported: the DataFrame is passed in.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,6 +16,7 @@ from holdfast.errors import JobRefused, SettingsError
 from holdfast.quantities import Duration, Size, duration_s, size_bytes
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
+from holdfast.sources.spark_stream.epoch_calls import CallsHere, EpochCalls
 from holdfast.sources.spark_stream.epoch_head import SPLIT, EpochHead
 from holdfast.sources.spark_stream.epochs import EpochWriter
 from holdfast.sources.spark_stream.storing import StoreParts
@@ -81,13 +83,16 @@ class StreamingDataFrameSource(Source):
         self._outage_timeout_s = duration_s(outage_timeout, "outage_timeout")
         self._storage: str | None = None
         self._storage_options: Mapping[str, str] = {}
+        self._calls: Callable[[], EpochCalls] = CallsHere
 
-    def bind(self, storage: str, storage_options: Mapping[str, str]) -> None:
+    def bind(
+        self, storage: str, storage_options: Mapping[str, str], calls: Callable[[], EpochCalls] = CallsHere
+    ) -> None:
         """Name the job's `storage` with its `storage_options`, for the tasks that store epochs.
 
-        Called on the driver before `enumerator`.
+        `calls` makes the way in which Spark's query calls this program. Called on the driver before `enumerator`.
         """
-        self._storage, self._storage_options = storage, storage_options
+        self._storage, self._storage_options, self._calls = storage, storage_options, calls
 
     def schema(self) -> pa.Schema:
         return self._schema
@@ -100,12 +105,21 @@ class StreamingDataFrameSource(Source):
             )
         spool = Spool[EpochHead](SPLIT, split_transactions=True)
         bound = None if context.available_now else self._spool_bytes_max
-        writer = EpochWriter(context, spool, self._store_parts, bound)
+        writer = EpochWriter(context, spool, bound)
         every_s = self._trigger_interval_s
         paced = {"processingTime": f"{every_s * 1000:.0f} milliseconds"}
         trigger = {"availableNow": True} if context.available_now else paced
         checkpoint = self._checkpoint_of(context.source, self._storage)
-        reader = StreamReader(context.source, self._rows, writer, checkpoint, trigger, self._outage_timeout_s)
+        reader = StreamReader(
+            context.source,
+            self._rows,
+            writer,
+            self._calls(),
+            partial(StoreParts, self._storage, dict(self._storage_options), schema=self._schema),
+            checkpoint,
+            trigger,
+            self._outage_timeout_s,
+        )
         return StreamEnumerator(context, spool, writer, reader)
 
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
@@ -124,10 +138,6 @@ class StreamingDataFrameSource(Source):
             yield SourceBatch(batch, position)
             position += batch.num_rows
 
-    def _store_parts(self, segment: str, number: int, query: str) -> StoreParts:
-        assert self._storage is not None
-        return StoreParts(self._storage, self._storage_options, segment, number, query, self._schema)
-
     def _checkpoint_of(self, source: str, storage: str) -> str:
         if self._checkpoint_location is not None:
             return self._checkpoint_location
@@ -143,4 +153,4 @@ class StreamingDataFrameSource(Source):
         return f"StreamingDataFrameSource(name={self.name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_rows": None, "_storage_options": {}}
+        return self.__dict__ | {"_rows": None, "_storage_options": {}, "_calls": CallsHere}

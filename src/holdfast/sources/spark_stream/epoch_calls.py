@@ -1,0 +1,55 @@
+"""Calls of Spark's query for the storing of an epoch: how they reach this program, and how its rows become parts.
+
+On a classic session Spark calls a function of this program (`CallsHere`). Spark Connect calls `foreachBatch` on the
+server, and `spark/connect_epochs` forwards the call.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from holdfast.sources.spark_stream.storing import PARTS_DDL, StoreParts
+
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ARROW_ROWS_MAX = "262144"
+
+StoreRows = Callable[[str, int, str], Sequence[Mapping[str, Any]]]
+"""Has tasks store the rows of an epoch as parts, and returns a description of each part. Takes the name of the segment,
+its number, and the id of Spark's query."""
+PartStorer = Callable[[str, int, str], StoreParts]
+"""Makes the function that stores parts in tasks, from the same arguments as `StoreRows`."""
+StoreEpoch = Callable[[StoreRows, int], None]
+"""Stores the epoch with a batch id. Returns once it counts; an error makes Spark repeat it."""
+
+
+class EpochCalls(Protocol):
+    """The way of a query's calls into this program."""
+
+    look_s: float
+    """Seconds between two looks at the query. A lower value notices its end sooner, and asks Spark more often."""
+
+    def writing(self, rows: Any, store: StoreEpoch, parts: PartStorer) -> Any:
+        """Return the `writeStream` of a DataFrame, with a `foreachBatch` that calls `store` in this program."""
+        ...
+
+    def close(self) -> None:
+        """Take no more calls, and end those that wait."""
+        ...
+
+
+class CallsHere:
+    """Implements `EpochCalls` where this program is Spark's driver."""
+
+    look_s = 0.2
+
+    def writing(self, rows: Any, store: StoreEpoch, parts: PartStorer) -> Any:
+        def call(epoch: Any, batch_id: int) -> None:
+            def tasks(name: str, number: int, query: str) -> Any:
+                epoch.sparkSession.conf.set(ARROW_ROWS, ARROW_ROWS_MAX)
+                return epoch.mapInArrow(parts(name, number, query), PARTS_DDL).collect()
+
+            store(tasks, batch_id)
+
+        return rows.writeStream.foreachBatch(call)
+
+    def close(self) -> None:
+        """Do nothing: Spark calls only while its query runs."""

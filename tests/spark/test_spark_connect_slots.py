@@ -1,0 +1,78 @@
+"""Slots that are counted by waiting tasks, without Spark: executors that come because tasks wait for them."""
+
+import threading
+from contextlib import nullcontext
+
+import pytest
+
+from holdfast.errors import JobRefused
+from holdfast.ports import ANY
+from holdfast.spark import connect_slots
+from holdfast.spark.connect_slots import CountedSlots, Staying
+from waiting import until
+
+
+class OnDemand:
+    """Starts an executor for each task that waits, up to a bound."""
+
+    def __init__(self, slots_max, reached=True):
+        self.waiting = 0
+        self._slots_max = slots_max
+        self._reached = reached
+
+    def address(self):
+        return "127.0.0.1"
+
+    def described(self, job):
+        return nullcontext()
+
+    def has_ended(self):
+        return False
+
+    def cancel(self, group):
+        raise AssertionError("no task that runs is interrupted")
+
+    def run(self, tasks, body):
+        self.waiting = len(tasks)
+        answers = []
+
+        def task():
+            answers.extend(body(b"") if self._reached else [b"no route to host"])
+
+        threads = [threading.Thread(target=task, daemon=True) for _ in tasks[: self._slots_max]]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(30)
+        return answers
+
+
+def on_demand(slots_max, **how):
+    host = OnDemand(slots_max, **how)
+    return host, CountedSlots(host, Staying(), ANY, on_demand=True)
+
+
+def test_executors_on_demand_come_for_the_slots_that_are_asked_for_and_for_no_other():
+    host, slots = on_demand(slots_max=100)
+    assert slots.number() == 0 and host.waiting == 0, "a count would start executors"
+    with slots.asking(3):
+        until(lambda: slots.number() == 3)
+    assert (slots.number(), host.waiting) == (3, 3)
+
+
+def test_slots_that_do_not_come_are_not_counted(monkeypatch):
+    monkeypatch.setattr(connect_slots, "ASKED_S_MAX", 0.2)
+    host, slots = on_demand(slots_max=2)
+    slots.ask_beside(3)
+    until(lambda: slots.number() == 2)
+    until(lambda: not slots._lock.locked())
+    assert (slots.number(), host.waiting) == (2, 3)
+
+
+def test_a_program_that_executors_on_demand_do_not_reach_is_refused():
+    _, slots = on_demand(slots_max=2, reached=False)
+    with (
+        pytest.raises(JobRefused, match=r"do not reach this program at 127.0.0.1 \(no route to host\)"),
+        slots.asking(2),
+    ):
+        until(lambda: slots.number() < 0)
