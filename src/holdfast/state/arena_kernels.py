@@ -49,7 +49,7 @@ def length_of(handle: Any) -> Any:
 
 
 @kernel
-def _fetch(handle: Any) -> None:
+def fetch(handle: Any) -> None:
     """Fetch the first cache lines of a value."""
     at = handle & _ADDRESS
     lines = min(((handle >> _SHIFT) + (at & (_LINE - np.uint64(1))) + _LINE) // _LINE, _LINES_MAX)
@@ -167,7 +167,7 @@ def gather_bytes(handles: Handles, offsets: Integers) -> Any:
     out = np.empty(offsets[-1], np.uint8)
     target = np.uint64(out.ctypes.data)
     for i in range(len(handles)):
-        _fetch(handles[min(i + _AHEAD, len(handles) - 1)])
+        fetch(handles[min(i + _AHEAD, len(handles) - 1)])
         length = np.uint64(offsets[i + 1] - offsets[i])
         if length > _0:
             _copy(handles[i] & _ADDRESS, target + np.uint64(offsets[i]), length)
@@ -213,8 +213,8 @@ def mark_different(handles: Handles, valid: Bools, old: Handles, old_valid: Bool
     for i in range(len(handles)):
         ahead = min(i + _AHEAD, len(handles) - 1)
         if handles[ahead] != old[ahead]:
-            _fetch(handles[ahead])
-            _fetch(old[ahead])
+            fetch(handles[ahead])
+            fetch(old[ahead])
         if valid[i] != old_valid[i]:
             different[i] = True
         elif valid[i] and handles[i] != old[i]:
@@ -238,7 +238,7 @@ def first_words(handles: Handles, valid: Bools) -> Any:
     """The uint32 at the begin of each value; 0 for those that are not valid, or empty."""
     words = np.zeros(len(handles), np.int64)
     for i in range(len(handles)):
-        _fetch(handles[min(i + _AHEAD, len(handles) - 1)])
+        fetch(handles[min(i + _AHEAD, len(handles) - 1)])
         if valid[i] and handles[i]:
             words[i] = np.int64(load_u32(handles[i] & _ADDRESS))
     return words

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
@@ -27,7 +26,7 @@ from holdfast.functions.changes.kept_values import (
     ReversibleList,
     ReversibleSize,
 )
-from holdfast.functions.changes.row_log import check_complete
+from holdfast.functions.changes.row_log import check_complete, counted
 from holdfast.functions.changes.sums import (
     ReversibleAggregate,
     ReversibleCount,
@@ -244,7 +243,4 @@ class ChangesAggregateOperator(Operator):
 
     def _let_go(self, slots: Slots) -> None:
         """Keep only the keys with a counter that is not zero."""
-        left = np.zeros(len(slots), np.bool_)
-        for name in self._counters:
-            left |= self._table.column(name).values[slots] != 0
-        self._table.present[slots] = left
+        self._table.present[slots] = counted(self._table, self._counters, slots)

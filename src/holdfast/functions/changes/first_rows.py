@@ -16,13 +16,22 @@ columns are the same row. Rows without other columns than the key are counted, a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.equality import normalised
-from holdfast.functions.changes.row_log import RowLog, counts_at, log_column, log_counters, log_table
+from holdfast.functions.changes.row_log import (
+    RowLog,
+    counted,
+    counts_at,
+    log_column,
+    log_counters,
+    log_table,
+    put_counts,
+)
 from holdfast.functions.operator import TableSchema
 from holdfast.functions.rows.columns import IntArray
 from holdfast.functions.rows.grouping import distinct_slots, spans
@@ -34,14 +43,46 @@ from holdfast.state.table import StateTable
 PLACE = "__place"
 
 
+class KnownSlots(NamedTuple):
+    """The slots of answers: how many each key has, and where they begin among `slots`."""
+
+    sizes: Integers
+    begins: Integers
+    slots: Slots
+
+    def of(self, chosen: Bools | slice) -> "KnownSlots":
+        """Choose some of the keys."""
+        return KnownSlots(self.sizes[chosen], self.begins[chosen], self.slots)
+
+
 @dataclass(frozen=True)
 class FirstRows:
-    """The answers of some keys: how many rows each has; of each row the index of its key, its place, its columns."""
+    """The answers of some keys: how many rows each has; of each row the index of its key, its place, its columns, and
+    its slot if it is stored."""
 
     sizes: Integers
     groups: Integers
     places: Integers
     columns: list[pa.Array]
+    slots: Slots = field(default_factory=lambda: np.empty(0, np.int32))
+
+    @property
+    def known(self) -> KnownSlots:
+        """The slots of stored answers."""
+        return KnownSlots(self.sizes, np.cumsum(self.sizes) - self.sizes, self.slots)
+
+    def of(self, chosen: Bools) -> "FirstRows":
+        """Choose some of the keys, whose answers are stored."""
+        if chosen.all():
+            return self
+        rows, numbers = chosen[self.groups], np.cumsum(chosen) - 1
+        columns = [column.filter(pa.array(rows)) for column in self.columns]
+        groups = numbers[self.groups[rows]]
+        return FirstRows(self.sizes[chosen], groups, self.places[rows], columns, self.slots[rows])
+
+
+AboutToChange = Callable[[Slots, FirstRows, Bools], None]
+"""Called with keys and their answers before some of the answers are written: those that the flags choose."""
 
 
 @dataclass(frozen=True)
@@ -104,31 +145,28 @@ class FirstRowsOfKeys:
 
     def there(self, heads: Slots) -> Bools:
         """Mark the keys with anything in their state."""
-        found = np.zeros(len(heads), np.bool_)
-        for name in self._counter_names:
-            found |= counts_at(self._heads, name, heads) != 0
-        return found
+        return counted(self._heads, self._counter_names, heads)
 
     def drop(self, heads: Slots) -> None:
         """Remove all that keys have in the table of the full blocks."""
         if self._log is not None:
             self._log.drop(heads)
 
-    def answers(self, heads: Slots) -> FirstRows:
-        """The answers of keys."""
+    def answers(self, heads: Slots, known: KnownSlots | None = None) -> FirstRows:
+        """The answers of keys; `known`: where earlier answers of this batch were."""
         sizes = counts_at(self._heads, self._size, heads)
         groups, places = spans(sizes)
-        return FirstRows(sizes, groups, places, self._columns(self._slots(heads, groups, places)))
+        slots = self._slots(heads, groups, places, known)
+        return FirstRows(sizes, groups, places, self._columns(slots), slots)
 
     def apply(
         self,
         heads: Slots,
         values: Sequence[pa.Array],
         weights: IntArray,
-        about_to_change: Callable[[Slots], None],
+        about_to_change: AboutToChange,
     ) -> None:
-        """Take rows that come or go, given the slots of their keys. `about_to_change` is called with keys whose answers
-        are then written."""
+        """Take rows that come or go, given the slots of their keys."""
         distinct, groups = distinct_slots(heads, len(self._heads.present))
         if not self._state.fields:
             self._count(distinct, groups, weights, about_to_change)
@@ -137,21 +175,23 @@ class FirstRowsOfKeys:
         touches = self._touching(distinct, groups, values[0])
         if self._log is not None:
             self._log.append(distinct, groups, values, weights)
-        if touches.any():
+        if touches.all():
+            self._renew(distinct, groups, values, weights, about_to_change)
+        elif touches.any():
             mask = pa.array(touches)
-            self._renew(heads[touches], [array.filter(mask) for array in values], weights[touches], about_to_change)
+            keys, owners = distinct_slots(heads[touches], len(self._heads.present))
+            self._renew(keys, owners, [array.filter(mask) for array in values], weights[touches], about_to_change)
         if self._log is not None:
             self._log.fold(distinct)
 
-    def _count(
-        self, distinct: Slots, groups: Integers, weights: IntArray, about_to_change: Callable[[Slots], None]
-    ) -> None:
+    def _count(self, distinct: Slots, groups: Integers, weights: IntArray, about_to_change: AboutToChange) -> None:
         """`apply` for rows without columns."""
-        about_to_change(distinct)
+        answers = self.answers(distinct)
+        about_to_change(distinct, answers, np.ones(len(distinct), np.bool_))
         rows = self._counter_names[0]
         counts = counts_at(self._heads, rows, distinct) + np.bincount(groups, weights, len(distinct)).astype(np.int64)
-        self._set(rows, distinct, counts)
-        self._write(distinct, self._sized(np.clip(counts, 0, self._n)))
+        put_counts(self._heads, rows, distinct, counts)
+        self._write(distinct, self._sized(np.clip(counts, 0, self._n)), answers.known)
 
     def _sized(self, sizes: Integers) -> FirstRows:
         return FirstRows(sizes, *spans(sizes), [])
@@ -174,10 +214,14 @@ class FirstRowsOfKeys:
         return touches
 
     def _renew(
-        self, heads: Slots, values: list[pa.Array], weights: IntArray, about_to_change: Callable[[Slots], None]
+        self,
+        distinct: Slots,
+        groups: Integers,
+        values: list[pa.Array],
+        weights: IntArray,
+        about_to_change: AboutToChange,
     ) -> None:
-        """Find the new answers of keys, to which rows come or from which rows go."""
-        distinct, groups = distinct_slots(heads, len(self._heads.present))
+        """Find the new answers of keys, to which rows come or from which rows go; `groups`: the key of each row."""
         answers = self.answers(distinct)
         goes, comes = np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)
         owners = np.concatenate([groups[goes], answers.groups, groups[comes]])  # of equal rows, one that goes is first
@@ -188,29 +232,31 @@ class FirstRowsOfKeys:
         order = ordered(owners, len(distinct), columns, self._descends)
         owners, lives = owners[order], order >= len(goes)
         before: Integers = np.cumsum(lives) - lives
-        before -= before[np.searchsorted(owners, np.arange(len(distinct)))][owners]
+        rows_of_keys = np.bincount(owners, minlength=len(distinct))
+        before -= before[np.cumsum(rows_of_keys) - rows_of_keys][owners]
         lost = counts_at(self._heads, self._owed, distinct) != 0
         lost[owners[~lives & (before < self._n)]] = True
         chosen = lives & (before < self._n) & ~lost[owners]
         renewed = np.zeros(len(distinct), np.bool_)
         renewed[owners[chosen & (order >= len(goes) + len(answers.groups))]] = True
-        about_to_change(distinct[renewed | lost])
+        about_to_change(distinct, answers, renewed | lost)
         chosen &= renewed[owners]
         rows = pa.array(order[chosen])
         self._write(
             distinct[renewed],
             first_rows(np.cumsum(renewed)[owners[chosen]] - 1, renewed.sum(), [each.take(rows) for each in columns]),
+            answers.known.of(renewed),
         )
         if lost.any():
-            self._read(distinct[lost])
+            self._read(distinct[lost], answers.known.of(lost))
 
-    def _read(self, heads: Slots) -> None:
+    def _read(self, heads: Slots, known: KnownSlots) -> None:
         """Take the answers of keys from their logs."""
         assert self._log is not None, "no row goes"
         found = self._log.rows_of(heads)
         owed = np.zeros(len(heads), np.int64)
         owed[found.groups[found.counts < 0]] = 1
-        self._set(self._owed, heads, owed)
+        put_counts(self._heads, self._owed, heads, owed)
         found = found.there()
         order = ordered(found.groups, len(heads), found.columns, self._descends)
         groups, counts = found.groups[order], found.counts[order]
@@ -219,15 +265,14 @@ class FirstRowsOfKeys:
         left = self._n - (behind - counts - totals[groups])
         rows = np.repeat(np.arange(len(order)), np.clip(counts, 0, np.maximum(left, 0)))
         columns = [column.take(pa.array(order[rows])) for column in found.columns]
-        self._write(heads, first_rows(groups[rows], len(heads), columns))
+        self._write(heads, first_rows(groups[rows], len(heads), columns), known)
 
-    def _write(self, heads: Slots, new: FirstRows) -> None:
-        """Store the answers of keys."""
+    def _write(self, heads: Slots, new: FirstRows, known: KnownSlots) -> None:
+        """Store the answers of keys; `known`: where their answers are."""
         if self._answer is not self._heads:
-            before = counts_at(self._heads, self._size, heads)
-            gone = self._slots(heads, *spans(np.maximum(before - new.sizes, 0), new.sizes))
+            gone = self._slots(heads, *spans(np.maximum(known.sizes - new.sizes, 0), new.sizes), known)
             self._answer.present[gone] = False
-        slots = self._slots(heads, new.groups, new.places)
+        slots = self._slots(heads, new.groups, new.places, known)
         for name, array in zip(self._columns_of_answer, new.columns, strict=True):
             column = self._answer.column(name)
             column.scatter(slots, *column.from_arrow(array))
@@ -236,12 +281,18 @@ class FirstRowsOfKeys:
                 self._heads.column(name).clear(heads[new.sizes == 0])
         else:
             self._answer.present[slots] = True
-        self._set(self._size, heads, new.sizes)
+        put_counts(self._heads, self._size, heads, new.sizes)
 
-    def _slots(self, heads: Slots, groups: Integers, places: Integers) -> Slots:
+    def _slots(self, heads: Slots, groups: Integers, places: Integers, known: KnownSlots | None = None) -> Slots:
         """Return the slots of positions in answers; `groups` has the index of the key of each position."""
         if self._answer is self._heads:
             return heads[groups]
+        if known is not None:
+            slots, there = np.empty(len(groups), np.int32), places < known.sizes[groups]
+            slots[there] = known.slots[(known.begins[groups] + places)[there]]
+            if not there.all():
+                slots[~there] = self._slots(heads, groups[~there], places[~there])
+            return slots
         keys = self._heads.keys_of(heads[groups]).columns
         return self._answer.lookup(
             pa.RecordBatch.from_arrays([*keys, pa.array(places, pa.int64())], schema=self._answer.key_schema)
@@ -250,9 +301,6 @@ class FirstRowsOfKeys:
     def _columns(self, slots: Slots) -> list[pa.Array]:
         columns = [self._answer.column(name) for name in self._columns_of_answer]
         return [column.to_arrow(*column.gather(slots)) for column in columns]
-
-    def _set(self, name: str, heads: Slots, numbers: Integers) -> None:
-        self._heads.column(name).scatter(heads, numbers, np.ones(len(heads), np.bool_))
 
 
 def first_rows(groups: Integers, count: int, columns: list[pa.Array]) -> FirstRows:

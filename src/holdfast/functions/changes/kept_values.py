@@ -177,7 +177,7 @@ class ReversibleExtreme(KeptValues):
         return [*by, rows.column(self.bound.aggregate.column)]
 
     def take(self, slots: Slots, values: list[pa.Array], weights: IntArray) -> None:
-        self._first.apply(slots, values, weights, lambda _: None)
+        self._first.apply(slots, values, weights, lambda *_: None)
 
     def drop(self, slots: Slots) -> None:
         self._first.drop(slots)

@@ -13,9 +13,13 @@ from typing import Any
 import numpy as np
 
 from holdfast.functions.rows.columns import IntArray
+from holdfast.state.arena_kernels import Handles, copy_value, fetch, length_of
 from holdfast.state.compiled import copy_bytes, kernel, load_u8, same_bytes, store_u8
 from holdfast.state.hashing import xxh64
-from holdfast.state.physical import Bytes, Integers
+from holdfast.state.physical import Bools, Bytes, Integers, Slots
+
+BLOCKS_AHEAD = 16
+"""Number of blocks between the block being copied and the block being fetched from memory."""
 
 
 @kernel
@@ -56,14 +60,40 @@ def number_at(place: Any) -> Any:
 
 
 @kernel
+def counts_of(values: Integers, valid: Bools, slots: Slots) -> Any:
+    """Return the counts in a column at these slots, 0 where there is none yet."""
+    counts = np.zeros(len(slots), np.int64)
+    for i in range(len(slots)):
+        if valid[np.uint64(slots[i])]:
+            counts[i] = values[np.uint64(slots[i])]
+    return counts
+
+
+@kernel
+def set_counts(values: Integers, valid: Bools, slots: Slots, counts: Integers) -> None:
+    """Write counts into a column."""
+    for i in range(len(slots)):
+        values[np.uint64(slots[i])] = counts[i]
+        valid[np.uint64(slots[i])] = True
+
+
+@kernel
+def mark_counted(values: Integers, valid: Bools, slots: Slots, found: Bools) -> None:
+    """Set `found` where the count in a column is not 0."""
+    for i in range(len(slots)):
+        if valid[np.uint64(slots[i])] and values[np.uint64(slots[i])] != 0:
+            found[i] = True
+
+
+@kernel
 def measure_blocks(
-    old: Integers, starts: IntArray, order: IntArray, rows: Integers, weights: IntArray, offsets: Integers
+    old: Handles, starts: IntArray, order: IntArray, rows: Integers, weights: IntArray, offsets: Integers
 ) -> None:
-    """Set the offsets of new blocks: each has an old block, then entries of the rows `order[starts[b]:starts[b + 1]]`.
-    `old` and `rows` are offsets."""
+    """Set the offsets of new blocks: each has an old block, then entries of the rows `order[starts[b]:starts[b + 1]]`,
+    which lie at the offsets `rows`."""
     offsets[0] = 0
     for block in range(len(starts) - 1):
-        size = old[block + 1] - old[block]
+        size = np.int64(length_of(old[block]))
         for place in range(starts[block], starts[block + 1]):
             row = order[place]
             length = rows[row + 1] - rows[row]
@@ -73,8 +103,7 @@ def measure_blocks(
 
 @kernel
 def write_blocks(
-    old: Integers,
-    old_data: Bytes,
+    old: Handles,
     starts: IntArray,
     order: IntArray,
     rows: Integers,
@@ -84,11 +113,13 @@ def write_blocks(
     out: Bytes,
 ) -> None:
     """Write the blocks that `measure_blocks` measured."""
-    kept, given, target = old_data.ctypes.data, row_data.ctypes.data, out.ctypes.data
+    given, target = row_data.ctypes.data, out.ctypes.data
     for block in range(len(starts) - 1):
+        if block + BLOCKS_AHEAD < len(old):
+            fetch(old[block + BLOCKS_AHEAD])
         place = target + offsets[block]
-        copy_bytes(kept + old[block], place, old[block + 1] - old[block])
-        place += old[block + 1] - old[block]
+        copy_value(old[block], np.uint64(place))
+        place += np.int64(length_of(old[block]))
         for at in range(starts[block], starts[block + 1]):
             row = order[at]
             length = rows[row + 1] - rows[row]

@@ -32,7 +32,7 @@ from holdfast.functions.operator import (
 from holdfast.functions.rows.grouping import spans
 from holdfast.functions.rows.pieces import checked
 from holdfast.schema import CHANGE_TYPE, StreamKind
-from holdfast.state.physical import Slots
+from holdfast.state.physical import Bools, Slots
 from holdfast.state.table import StateTable
 
 RANK = "rank"
@@ -164,11 +164,11 @@ class RankedChangesOperator(Operator):
     def _take(self, rows: pa.RecordBatch, noted: list[tuple[Slots, FirstRows]]) -> None:
         """Take rows; note the answers, as they were before the batch, of keys whose answers change."""
 
-        def note(heads: Slots) -> None:
+        def note(heads: Slots, answers: FirstRows, chosen: Bools) -> None:
             for known, _ in noted:
-                heads = heads[~np.isin(heads, known)]
-            if len(heads):
-                noted.append((heads, self._first.answers(heads)))
+                chosen = chosen & ~np.isin(heads, known)
+            if chosen.any():
+                noted.append((heads[chosen], answers.of(chosen)))
 
         heads = self._heads.lookup(rows)
         self._first.apply(heads, [rows.column(name) for name in self._names], weights_of(rows), note)
@@ -177,14 +177,14 @@ class RankedChangesOperator(Operator):
         """Put out what changed of the answers of keys."""
         at_once = max(1, KEYS_AT_ONCE_MAX // self._spec.n)
         names = self._spec.output_schema.names
-        begins = np.cumsum(before.sizes) - before.sizes
+        known = before.known
         for start in range(0, len(heads), at_once):
             piece = heads[start : start + at_once]
-            after = self._first.answers(piece)
-            old_sizes = before.sizes[start : start + at_once]
+            of_piece = known.of(slice(start, start + at_once))
+            after, old_sizes = self._first.answers(piece, of_piece), of_piece.sizes
             groups, places = spans(np.maximum(old_sizes, after.sizes))
             was, now = places < old_sizes[groups], places < after.sizes[groups]
-            old = pa.array(begins[start + groups] + places, mask=~was)
+            old = pa.array(of_piece.begins[groups] + places, mask=~was)
             new = pa.array((np.cumsum(after.sizes) - after.sizes)[groups] + places, mask=~now)
             keys = [*self._heads.keys_of(piece[groups]).columns, pa.array(places + 1)]
             rows = told(

@@ -11,17 +11,25 @@ The rows that are there are the sums of equal entries. A log is read when its ro
 entries. So a change is read about twice after it was written, and a log has at most some two entries for each row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import JobRefused
-from holdfast.functions.changes.log_kernels import measure_blocks, sum_entries, write_blocks
+from holdfast.functions.changes.log_kernels import (
+    counts_of,
+    mark_counted,
+    measure_blocks,
+    set_counts,
+    sum_entries,
+    write_blocks,
+)
 from holdfast.functions.operator import TableSchema
 from holdfast.functions.rows.columns import IntArray
 from holdfast.functions.rows.grouping import order_of, spans
+from holdfast.state.arena_kernels import Handles
 from holdfast.state.index_kernels import gather_bytes
 from holdfast.state.keys import decode_rows, encode_rows, group_columns, grouped_by
 from holdfast.state.physical import Bools, Bytes, Integers, Slots, variable_array, variable_bytes_of
@@ -96,8 +104,7 @@ class RowLog:
 
     def append(self, heads: Slots, groups: Integers, values: Sequence[pa.Array], weights: IntArray) -> None:
         """Add entries for rows; `groups`: the index of the key of each among the distinct keys in `heads`."""
-        column = self._heads.column(self._log)
-        old = variable_bytes_of(column.to_arrow(*column.gather(heads)))
+        old, _ = self._heads.column(self._log).gather(heads)
         order, starts = order_of(groups, len(heads))
         self._write(heads, old, (order, starts), encode_rows(values), weights)
         self._set(self._entries, heads, counts_at(self._heads, self._entries, heads) + np.diff(starts))
@@ -150,13 +157,13 @@ class RowLog:
         keys = heads[replaced]
         order, starts = order_of((np.cumsum(replaced) - 1)[groups[chosen]], len(keys))
         self._set(self._chunks, keys, np.zeros(len(keys), np.int64))
-        self._write(keys, (np.zeros(len(keys) + 1, np.int64), rows[1]), (chosen[order], starts), rows, counts)
+        self._write(keys, np.zeros(len(keys), np.uint64), (chosen[order], starts), rows, counts)
         self._set(self._entries, keys, np.diff(starts))
 
     def _write(
         self,
         heads: Slots,
-        old: tuple[Integers, Bytes],
+        old: Handles,
         of_keys: tuple[IntArray, IntArray],
         rows: tuple[Integers, Bytes],
         weights: IntArray,
@@ -165,9 +172,9 @@ class RowLog:
         begins among them. Blocks that are full become rows of their own."""
         order, starts = of_keys
         offsets = np.empty(len(heads) + 1, np.int64)
-        measure_blocks(old[0], starts, order, rows[0], weights, offsets)
+        measure_blocks(old, starts, order, rows[0], weights, offsets)
         data = np.empty(offsets[-1], np.uint8)
-        write_blocks(*old, starts, order, *rows, weights, offsets, data)
+        write_blocks(old, starts, order, *rows, weights, offsets, data)
         blocks = variable_array(offsets, data, None, pa.large_binary())
         column, full = self._heads.column(self._log), np.diff(offsets) > BLOCK_BYTES
         if not full.any():
@@ -190,13 +197,29 @@ class RowLog:
         )
 
     def _set(self, name: str, heads: Slots, numbers: Integers) -> None:
-        self._heads.column(name).scatter(heads, numbers, np.ones(len(heads), np.bool_))
+        put_counts(self._heads, name, heads, numbers)
 
 
 def counts_at(table: StateTable, name: str, slots: Slots) -> Integers:
     """The numbers in a column of a table, 0 where there is none yet."""
-    values, valid = table.column(name).gather(slots)
-    return np.where(valid, values, 0)
+    column = table.column(name)
+    counts: Integers = counts_of(column.values, column.valid, slots)
+    return counts
+
+
+def put_counts(table: StateTable, name: str, slots: Slots, counts: Integers) -> None:
+    """Write the numbers of a column of a table."""
+    column = table.column(name)
+    set_counts(column.values, column.valid, slots, counts)
+
+
+def counted(table: StateTable, names: Iterable[str], slots: Slots) -> Bools:
+    """Mark the slots with a number other than 0 in one of these columns."""
+    found = np.zeros(len(slots), np.bool_)
+    for name in names:
+        column = table.column(name)
+        mark_counted(column.values, column.valid, slots, found)
+    return found
 
 
 def too_long(entries: Integers, rows: Integers) -> Bools:
