@@ -1,5 +1,6 @@
 """A small server of the S3 protocol, for a single bucket, that can be as odd as stores which are not quite S3."""
 
+import random
 import re
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ class OddS3:
         """Status, code and further XML with which requests are refused, by method; `*` for all."""
         self.refused_below = ""
         """The beginning of the keys for which requests are refused; listings count as their prefix."""
+        self.faults: random.Random | None = None
+        """Draws the requests that fail: half of them before and half of them after they have done their work."""
+        self.fault_share = 0.0
         self.requests = 0
         self.lock = threading.RLock()
         self.options: dict[str, str] = {}
@@ -31,6 +35,7 @@ class OddS3:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     store: OddS3
+    fault = ""
 
     def log_message(self, *_: object) -> None:
         return
@@ -40,7 +45,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**headers, "Content_Length": str(len(body))}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def _error(self, status: int, code: str, more: str = "") -> None:
         self._reply(status, f"<Error><Code>{code}</Code><Message>{code}</Message>{more}</Error>".encode())
@@ -53,7 +59,10 @@ class _Handler(BaseHTTPRequestHandler):
         place = key or parse_qs(url.query).get("prefix", [""])[0]
         with self.store.lock:
             self.store.requests += 1
-            if refused is not None and place.startswith(self.store.refused_below):
+            self.fault = self._drawn_fault()
+            if self.fault == "unheard":
+                self._error(503, "SlowDown")
+            elif refused is not None and place.startswith(self.store.refused_below):
                 self._error(*refused)
             elif self.command == "PUT":
                 self._put(key, body)
@@ -67,12 +76,18 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._list({name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()})
 
+    def _drawn_fault(self) -> str:
+        drawn = 1.0 if self.store.faults is None else self.store.faults.random() / (self.store.fault_share or 1e-9)
+        return "" if drawn >= 1.0 else "unheard" if drawn < 0.5 else "unanswered"
+
     do_PUT = do_GET = do_HEAD = do_POST = do_DELETE = _handle
 
     def _put(self, key: str, body: bytes) -> None:
         if self.store.keeps_conditions and self.headers.get("If-None-Match") == "*" and key in self.store.objects:
             return self._error(412, "PreconditionFailed")
         self.store.objects[key] = body
+        if self.fault == "unanswered":
+            return self._error(500, "InternalError")
         return self._reply(200, ETag='"e"')
 
     def _get(self, key: str) -> None:

@@ -12,6 +12,8 @@ from holdfast.ids import Epoch
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.savepoints.savepoints import Savepoint
 from holdfast.jobmaster.starting.start import Overtaken, Start, check_start, start_job, warm_processes
+from holdfast.jobmaster.starting.warm import WarmProcesses
+from holdfast.jobmaster.starting.warm_following import WarmFollowing
 from holdfast.journal.codec import StoredJob
 from holdfast.leadership.rules import StandbyPhase
 from holdfast.leadership.watcher import Waiting, Watcher
@@ -55,6 +57,7 @@ class StandbyQuery(Query):
         self._warm = warm_processes(start, job)
         waiting = Waiting(job.job_id, options.takeover_after_s, options.on_leader_stop == "promote")
         self._watcher = Watcher(start.store, waiting, start.clock, self._claim)
+        self._following = self._followed_by(self._warm)
         self._thread = threading.Thread(target=self._run, name="holdfast-standby", daemon=True)
         self._thread.start()
 
@@ -68,6 +71,8 @@ class StandbyQuery(Query):
             self._error = error
             log.error("%s: a driver in waiting ends: %s", self.name, error)
         finally:
+            if self._following is not None:
+                self._following.close()
             if self._leads is None:
                 self._close_warm()
             self._decided.set()
@@ -88,6 +93,12 @@ class StandbyQuery(Query):
         self._leads = master
         self._on_lead(master)
         return True
+
+    def _followed_by(self, warm: WarmProcesses | None) -> WarmFollowing | None:
+        """Have the TaskManagers that wait follow the leader's logs, if there are logs."""
+        if warm is None or not self._start.settings.changelog.enabled:
+            return None
+        return WarmFollowing(self._start, self._job, warm, lambda: self._watcher.record)
 
     def _close_warm(self) -> None:
         if self._warm is None or self._warm.is_led:
@@ -136,13 +147,15 @@ class StandbyQuery(Query):
     def status(self) -> dict[str, Any]:
         """The status of a query. While this driver waits, `message` begins with `Standby`, and `standby` describes the
         leader and the waiting: `leaderEpoch`, `leaderBeats`, `checkpoint` (number of the leader's newest record),
-        `silentSeconds`, `takesOverAfterSeconds`, `isConnected`, `processesReady`, `processes`."""
+        `silentSeconds`, `takesOverAfterSeconds`, `isConnected`, `processesReady`, `processes`, and `followed` (number
+        of the record whose state all TaskManagers that wait have, at the least; None: some have none yet)."""
         if self._leads is not None:
             return super().status
         watched = self._watcher.status()
         warm = self._warm
         watched["processesReady"] = 0 if warm is None else warm.ready
         watched["processes"] = 0 if warm is None else warm.wanted
+        watched["followed"] = None if self._following is None else self._following.followed
         return {
             "message": self._message(watched),
             "isDataAvailable": False,

@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from kills_ends import FENCED, end_with_parent
 from kills_pipelines import Shape, build
@@ -44,12 +45,16 @@ def session(master: str) -> SparkSession:
 
 
 def wait_to_lead(query: hf.StandbyQuery) -> None:
-    """Say when the driver is ready to take over, and when it leads."""
-    while query.isStandby and query.status["standby"]["takesOverAfterSeconds"] > TAKEOVER_AFTER_S:
+    """Say when the driver is ready to take over, with the record that its TaskManagers have, and when it leads."""
+    while query.isStandby and not is_ready(query.status["standby"]):
         query.await_lead(0.02)
-    print("ready", flush=True)
+    print("ready, with record", query.status["standby"]["followed"], flush=True)
     query.await_lead()
     print("leads", flush=True)
+
+
+def is_ready(standby: dict[str, Any]) -> bool:
+    return standby["takesOverAfterSeconds"] <= TAKEOVER_AFTER_S and standby["followed"] is not None
 
 
 def main() -> int:

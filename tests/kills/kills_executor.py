@@ -2,15 +2,17 @@
 
     python kills_executor.py <folder>
     python kills_executor.py <folder> followed       a standby on another executor has the state, and takes the place
+    python kills_executor.py <folder> suspended      the same, while that standby stands still; then it goes on
     python kills_executor.py <folder> rescaled       in the middle of rescales
 
-Writes `found.json`: when the loss was noticed, its reason, and the fate of the rows.
+`settings.json` in the folder has settings of the job, as its storage. Writes `found.json`: when the loss was noticed, its reason, and the fate of the rows.
 """
 
 import json
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -50,11 +52,14 @@ def counts(spark, folder, sink):
 def executor_of(query):
     """The executor's JVM: an ancestor of the process that listens where the TaskManager with the state is."""
     found = [each for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
-    port = int(found[0].address.rpartition(":")[2])
+    process = listening_at(int(found[0].address.rpartition(":")[2]))
+    return next(parent for parent in process.parents() if "ExecutorBackend" in " ".join(parent.cmdline()))
+
+
+def listening_at(port):
     for process in psutil.Process().children(recursive=True):
-        for each in process.net_connections("tcp"):
-            if each.status == psutil.CONN_LISTEN and each.laddr.port == port:
-                return next(parent for parent in process.parents() if "ExecutorBackend" in " ".join(parent.cmdline()))
+        if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in process.net_connections("tcp")):
+            return process
     raise AssertionError(f"nobody listens on port {port}")
 
 
@@ -81,14 +86,28 @@ def occupy(spark, folder, tasks):
     return thread
 
 
-def followed(folder):
+def stand_still(query):
+    """Suspend the standby that follows, kill the TaskManager that it follows, and let the standby go on once a restart has
+    begun."""
+    [standby, *_] = [each for each in query.view().processes if each.follower is not None and each.follower.followed]
+    process = listening_at(int(standby.address.rpartition(":")[2]))
+    process.suspend()
+    completed = query.totals.completed_checkpoints
+    until(lambda: query.totals.completed_checkpoints > completed + 5, "checkpoints go on", timeout_s=WAIT_S)
+    executor_of(query).kill()
+    until(lambda: query.restarts, timeout_s=WAIT_S)
+    process.resume()
+
+
+def followed(folder, disturb=lambda query: executor_of(query).kill()):
     """Kill the executor of a TaskManager that a standby on another executor follows."""
     spark = session("local-cluster[3,2,1024]")
     sink = hf.MemorySink()
+    settings = folder / "settings.json"
+    more = json.loads(settings.read_text()) if settings.exists() else {"storage": (folder / "storage").as_uri()}
     job = hf.Job(
         spark,
         name="followed",
-        storage=(folder / "storage").as_uri(),
         parallelism=4,
         task_managers=1,
         standby_task_managers=2,
@@ -96,12 +115,13 @@ def followed(folder):
         senders=1,
         max_rows_per_batch=200,
         checkpoint=hf.CheckpointConfig(trigger=hf.every("200ms")),
+        **more,
     )
     read = job.read(hf.SequenceSource(ROWS, splits=2, rows_per_second=200)).map_batches(keys, "k BIGINT")
     read.key_by("k").aggregate(n=hf.count()).write(sink)
     query = job.start()
     until(lambda: (query.view().metrics.values.get("followedPlaces") or 0) >= 1, timeout_s=WAIT_S)
-    executor_of(query).kill()
+    disturb(query)
     until(lambda: query.restarts, timeout_s=WAIT_S)
 
     def counted():
@@ -190,4 +210,5 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    {"followed": followed, "rescaled": rescaled}.get(sys.argv[-1], main)(Path(sys.argv[1]))
+    programs = {"followed": followed, "suspended": partial(followed, disturb=stand_still), "rescaled": rescaled}
+    programs.get(sys.argv[-1], main)(Path(sys.argv[1]))

@@ -4,11 +4,12 @@
     changes   key_by(k) → count, a row a key and batch             upserted to Delta: the last count of each key
     chain     every → key_by(n) → count                            upserted to Delta: how many keys have an nth row
 
-None of these depends on where batches begin and end, or on the order between splits.
+A job may write to several sinks, as "delta-kafka". None of these depends on where batches begin and end, or on the order between splits.
 """
 
 import hashlib
 import json
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +27,8 @@ import holdfast as hf
 from holdfast.sinks.base import Sink
 
 SINKS = {"every": ("delta", "parquet", "callback"), "changes": ("delta",), "chain": ("delta",)}
+BROKER = "HOLDFAST_KILLS_KAFKA"
+"""Variable with the broker of a driver that is started as a program, whose test has made the topic."""
 SCATTER = 7919
 """Keys of neighbouring rows are far apart."""
 
@@ -113,7 +116,8 @@ def build(shape: Shape, folder: Path, spark: Any = None, storage: str | None = N
     counts = keyed.aggregate("changes" if shape.emit == "changes" else "every", n=hf.count())
     if shape.emit == "chain":
         counts = counts.key_by("n").aggregate(keys=hf.count())
-    counts.write(_sink(shape, folder))
+    for sink in shape.sink.split("-"):
+        counts.write(_sink(sink, shape, folder))
     return job
 
 
@@ -141,24 +145,31 @@ def _keys(keys: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     return key
 
 
-def _sink(shape: Shape, folder: Path) -> Sink:
+def _sink(sink: str, shape: Shape, folder: Path) -> Sink:
     out = folder / "out"
-    if shape.sink == "delta":
+    if sink == "delta":
         return hf.DeltaSink(out.as_uri(), mode="append" if shape.emit == "every" else "upsert")
-    if shape.sink == "parquet":
+    if sink == "parquet":
         return hf.ParquetSink(out.as_uri())
-    if shape.sink == "kafka":
+    if sink == "kafka":
+        if BROKER in os.environ:
+            return hf.KafkaSink(os.environ[BROKER], topic_name(folder), key="k")
         import kafka_kit  # only in the tests' own process: drivers that are started as programs do not find it
 
         return hf.KafkaSink(kafka_kit.address(), topic_of(folder), key="k")
     return hf.CallbackSink(Calls(out).note)
 
 
+def topic_name(folder: Path) -> str:
+    """Name of the topic of a job's output."""
+    return "out-" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+
+
 def topic_of(folder: Path) -> str:
     """Name of the topic of a job's output, which is made when it is first asked for."""
     import kafka_kit
 
-    topic = "out-" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    topic = topic_name(folder)
     if topic not in kafka_kit.admin(kafka_kit.address()).list_topics().topics:
         kafka_kit.new_topic(2, topic)
     return topic
@@ -197,15 +208,15 @@ def expected(shape: Shape) -> list[tuple[int, ...]]:
     return sorted(Counter(n for _, n in every).items())
 
 
-def found(shape: Shape, folder: Path) -> list[tuple[int, ...]]:
-    """Rows that the sink shows now, sorted: a multiset."""
+def found(shape: Shape, folder: Path, sink: str) -> list[tuple[int, ...]]:
+    """Rows that a sink shows now, sorted: a multiset."""
     out = folder / "out"
-    if shape.sink == "delta":
+    if sink == "delta":
         rows = DeltaTable(out).to_pyarrow_table().to_pylist()
-    elif shape.sink == "parquet":
+    elif sink == "parquet":
         schema = pa.schema([(name, pa.int64()) for name in COLUMNS[shape.emit]])
         rows = ds.dataset(out, schema=schema).to_table().to_pylist()
-    elif shape.sink == "kafka":
+    elif sink == "kafka":
         import kafka_kit
 
         rows = [json.loads(value or b"") for _, value in kafka_kit.committed(topic_of(folder), 2)]
@@ -218,10 +229,11 @@ def found(shape: Shape, folder: Path) -> list[tuple[int, ...]]:
 
 
 def check(shape: Shape, folder: Path) -> None:
-    """Check that the sink equals that of an undisturbed run; name the differences."""
-    wanted, shown = Counter(expected(shape)), Counter(found(shape, folder))
-    missing, surplus = wanted - shown, shown - wanted
-    assert not missing and not surplus, (
-        f"{shape}: {sum(missing.values())} rows are missing, {sum(surplus.values())} too many; "
-        f"missing {sorted(missing.items())[:5]}, too many {sorted(surplus.items())[:5]}"
-    )
+    """Check that each sink equals that of an undisturbed run; name the differences."""
+    for sink in shape.sink.split("-"):
+        wanted, shown = Counter(expected(shape)), Counter(found(shape, folder, sink))
+        missing, surplus = wanted - shown, shown - wanted
+        assert not missing and not surplus, (
+            f"{shape}, {sink}: {sum(missing.values())} rows are missing, {sum(surplus.values())} too many; "
+            f"missing {sorted(missing.items())[:5]}, too many {sorted(surplus.items())[:5]}"
+        )

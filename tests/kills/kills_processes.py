@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from kills_pipelines import Shape
+from kills_pipelines import BROKER, Shape, topic_of
 
+import kafka_kit
 from holdfast import failpoints
 from waiting import until
 
@@ -48,6 +49,9 @@ class DriverProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         environment[failpoints.ENVIRONMENT_VARIABLE] = ",".join(f"{at}={act}" for at, act in (armed or {}).items())
         environment["SPARK_LOCAL_DIRS"] = str(folder)
+        for at in [at for at, shape in jobs.items() if "kafka" in shape.sink]:
+            environment[BROKER] = kafka_kit.address()
+            topic_of(at)
         with self.log.open("w") as out:
             self._process = subprocess.Popen(
                 [sys.executable, str(HERE / "kills_driver.py"), str(file)],

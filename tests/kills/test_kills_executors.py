@@ -1,11 +1,14 @@
 """The loss of an executor: noticed at once, and reported with its cause."""
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from odd_s3_kit import odd_s3
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(300)]
 
@@ -23,6 +26,17 @@ def run(folder, *words):
 @pytest.mark.long
 def test_a_standby_with_state_on_another_executor_takes_the_place_and_every_row_is_counted_once(tmp_path):
     found = run(tmp_path, "followed")
+    assert len(found["restarts"]) >= 1
+    assert found["counts"] == {str(k): 500 for k in range(8)}
+
+
+@pytest.mark.long
+def test_a_standby_that_stands_still_holds_up_nobody_on_s3_with_faults_and_every_row_is_counted_once(tmp_path):
+    with odd_s3() as store:
+        store.faults, store.fault_share = random.Random(2), 0.05
+        settings = {"storage": "s3://bucket/job", "storage_options": store.options}
+        (tmp_path / "settings.json").write_text(json.dumps(settings))
+        found = run(tmp_path, "suspended")
     assert len(found["restarts"]) >= 1
     assert found["counts"] == {str(k): 500 for k in range(8)}
 

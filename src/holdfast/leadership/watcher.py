@@ -73,6 +73,11 @@ class Watcher:
         """Have `run` return soon; a takeover under way is finished first."""
         self._stopped.set()
 
+    @property
+    def record(self) -> JournalNumber:
+        """The number of the leader's newest record, by its heartbeat; 0 if unknown."""
+        return self._record
+
     def status(self) -> dict[str, Any]:
         """The watched leader: its last count, the silence since then, and the way in which the leader is reached."""
         watched, heard_s = self.rules, self._clock.monotonic() - self.rules.heard_s

@@ -23,6 +23,7 @@ from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.graph.regions import regions_of
 from holdfast.ids import Epoch, Incarnation, JournalNumber, ProcessId, Role
 from holdfast.jobmaster.batches.deployer import MasterSettings, StartedJob
+from holdfast.jobmaster.batches.deployment import Layout
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.processes.cluster import Cluster
 from holdfast.jobmaster.server import JobMasterServer
@@ -260,6 +261,14 @@ def _live_settings(start: Start, base: CheckpointRecord | None) -> LiveSettings:
     )
 
 
+def layout_at(start: Start, base: CheckpointRecord | None) -> Layout:
+    """Return the layout with which the job continues from a checkpoint, which may have that of a rescale."""
+    settings = start.settings
+    layout, kept = settings.layout, settings.declared.with_kept(_live_settings(start, base).kept)
+    parallelism = kept.parallelism or layout.parallelism
+    return replace(layout, parallelism=parallelism, task_managers=min(kept.task_managers, parallelism))
+
+
 def _check_regions(start: Start) -> None:
     found = regions_of(start.program)
     if start.settings.regions is not None and not found.by_split:
@@ -292,11 +301,8 @@ def _take_over(
         else [store_initial(start.store, epoch, each, job.max_parallelism) for each in initial]
     )
     live = _live_settings(start, taken.base)
-    layout, kept = settings.layout, settings.declared.with_kept(live.kept)
-    parallelism = kept.parallelism or layout.parallelism
-    layout = replace(layout, parallelism=parallelism, task_managers=min(kept.task_managers, parallelism))
     started = StartedJob(
-        replace(settings, checkpoint=live.now, layout=layout),
+        replace(settings, checkpoint=live.now, layout=layout_at(start, taken.base)),
         job,
         epoch,
         start.program,

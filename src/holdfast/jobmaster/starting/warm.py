@@ -26,9 +26,11 @@ from holdfast.protocol.taskmanager import (
     Acknowledgement,
     BaseOffer,
     Decline,
+    ExchangeRoute,
     JobMasterGateway,
     Registration,
     RestoreProgress,
+    TaskManagerGateway,
 )
 
 log = logger(__name__)
@@ -50,6 +52,7 @@ class WarmProcesses:
         self._master: JobMasterGateway | None = None
         self._registered: dict[ProcessId, Registration] = {}
         self._starters: dict[ProcessId, ProcessStarter] = {}
+        self._gateways: dict[ExchangeRoute, TaskManagerGateway] = {}
         self._server = JobMasterServer(self, secret, endpoint)
         self._cluster = make_cluster(self._server.address, self)
         first = first_processes(settings, self._cluster)
@@ -72,6 +75,23 @@ class WarmProcesses:
     def wanted(self) -> int:
         """Number of processes that were started, and have not ended."""
         return len(self._waiting)
+
+    def task_managers(self) -> list[ExchangeRoute]:
+        """Routes of the TaskManagers that wait and can be called, by number."""
+        with self._lock:
+            found = [self._registered[each] for each in sorted(self._registered.keys() & self._waiting)]
+        return [
+            ExchangeRoute(each.process.number, each.process.incarnation, each.address)
+            for each in found
+            if each.process.role is Role.TASK_MANAGER
+        ]
+
+    def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
+        """Connect to a registered TaskManager, or return the connection that is there."""
+        with self._lock:
+            if route not in self._gateways:
+                self._gateways[route] = self._cluster.gateway(route)
+            return self._gateways[route]
 
     def lead(self, master: JobMasterGateway) -> Cluster:
         """Return the cluster for a JobMaster, which takes over a warm process whenever it starts one."""
@@ -154,13 +174,17 @@ class WarmProcesses:
 
 
 class _WarmCluster:
-    """A cluster that starts only the processes that are not warm; all other calls go to the cluster itself."""
+    """A cluster that starts only the processes that are not warm, and keeps the connections to those that are; all other
+    calls go to the cluster itself."""
 
     def __init__(self, cluster: Cluster, warm: WarmProcesses) -> None:
         self._cluster, self._warm = cluster, warm
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)
+
+    def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
+        return self._warm.gateway(route)
 
     def start(self, start: ProcessStarter) -> None:
         if not self._warm.adopt(start):
