@@ -5,7 +5,8 @@
     python kills_executor.py <folder> suspended      the same, while that standby stands still; then it goes on
     python kills_executor.py <folder> rescaled       in the middle of rescales
 
-`settings.json` in the folder has settings of the job, as its storage. Writes `found.json`: when the loss was noticed, its reason, and the fate of the rows.
+`settings.json` in the folder has settings of the job, as its storage. Writes `found.json`: when the loss was noticed,
+its reason, and the fate of the rows.
 """
 
 import json
@@ -58,7 +59,9 @@ def executor_of(query):
 
 def listening_at(port):
     for process in psutil.Process().children(recursive=True):
-        if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in process.net_connections("tcp")):
+        if any(
+            each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in process.net_connections("tcp")
+        ):
             return process
     raise AssertionError(f"nobody listens on port {port}")
 
@@ -87,8 +90,8 @@ def occupy(spark, folder, tasks):
 
 
 def stand_still(query):
-    """Suspend the standby that follows, kill the TaskManager that it follows, and let the standby go on once a restart has
-    begun."""
+    """Suspend the standby that follows, kill the TaskManager that it follows, and let the standby go on after a
+    restart."""
     [standby, *_] = [each for each in query.view().processes if each.follower is not None and each.follower.followed]
     process = listening_at(int(standby.address.rpartition(":")[2]))
     process.suspend()

@@ -4,7 +4,8 @@
     changes   key_by(k) → count, a row a key and batch             upserted to Delta: the last count of each key
     chain     every → key_by(n) → count                            upserted to Delta: how many keys have an nth row
 
-A job may write to several sinks, as "delta-kafka". None of these depends on where batches begin and end, or on the order between splits.
+A job may write to several sinks, as "delta-kafka". None of these depends on where batches begin and end, or on the
+order between splits.
 """
 
 import hashlib

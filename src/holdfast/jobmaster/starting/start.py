@@ -317,7 +317,7 @@ def _take_over(
     master.http = urls
     master.on_close(closing.close)
     if heartbeat is not None:
-        heartbeat.newest_record = lambda: _newest_number(master)
+        heartbeat.newest_record = lambda: master.parts.control.newest_number
         heartbeat.state_at_end = lambda: _state_at_end(master)
     return master
 
@@ -329,11 +329,6 @@ def _fence(start: Start, job: StoredJob) -> TakenOver:
     if taken is None:
         raise Overtaken(f"epoch {start.leader} is not the newest, or its leader is alive")
     return taken
-
-
-def _newest_number(master: JobMaster) -> JournalNumber | None:
-    newest = master.parts.control.newest_record
-    return None if newest is None else newest.number
 
 
 def _state_at_end(master: JobMaster) -> LeaderState:

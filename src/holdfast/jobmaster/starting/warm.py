@@ -174,7 +174,7 @@ class WarmProcesses:
 
 
 class _WarmCluster:
-    """A cluster that starts only the processes that are not warm, and keeps the connections to those that are; all other
+    """A cluster that starts only the processes that are not warm, and keeps the connections to those that are; other
     calls go to the cluster itself."""
 
     def __init__(self, cluster: Cluster, warm: WarmProcesses) -> None:

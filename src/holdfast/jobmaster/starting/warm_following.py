@@ -1,6 +1,6 @@
-"""TaskManagers of a driver in waiting follow the logs of the leader's job, so that a takeover has little left to restore.
+"""TaskManagers of a driver in waiting follow the logs of the leader's job, so that a takeover has little to restore.
 
-    the leader's newest record, by its heartbeat ─► read ─► follow(order) ─► each TaskManager, for the place of its number
+    the leader's newest record, by its heartbeat ─► read ─► follow(order) ─► each TaskManager, for its place
                                                                └ an object is gone ─► again, with the newest record
 
 The leader does not know these followers, and keeps no objects for them. The new objects of a checkpoint stay until the
@@ -36,11 +36,9 @@ this driver has more threads."""
 
 
 class WarmFollowing:
-    """Works from construction until `close`. `newest` returns the number of the leader's newest record, 0 if unknown."""
+    """Works from construction until `close`. `newest` returns the number of the leader's newest record, or 0."""
 
-    def __init__(
-        self, start: Start, job: StoredJob, warm: WarmProcesses, newest: Callable[[], JournalNumber]
-    ) -> None:
+    def __init__(self, start: Start, job: StoredJob, warm: WarmProcesses, newest: Callable[[], JournalNumber]) -> None:
         self._start, self._job, self._warm, self._newest = start, job, warm, newest
         self._asked: dict[ExchangeRoute, tuple[JournalNumber, Future[FollowAnswer]]] = {}
         """The last order of each TaskManager: its record, and its answer."""
