@@ -15,8 +15,10 @@ from holdfast import failpoints
 from holdfast.errors import HoldfastError, JobRefused, PublishFailed, SettingsError, StorageError
 from holdfast.sinks.base import PublishContext, SinkContext, StageContext
 from holdfast.sinks.kafka import transactions
-from holdfast.sinks.kafka.kafka_sink import KafkaSink, identity
+from holdfast.sinks.kafka.kafka_sink import KafkaSink, begun_before, identity
+from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import open_store
+from holdfast.testing import Fault, FaultyStore
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
@@ -166,3 +168,12 @@ def test_an_avro_schema_that_does_not_fit_the_columns_is_refused_and_rows_that_i
             job.sink(value="avro", schema={**declared, "fields": [{"name": field, "type": "string"}]})
     with pytest.raises(SettingsError, match="for value='avro' alone"):
         KafkaSink("host:9092", "topic", schema_id=1)
+
+
+def test_a_start_repeats_the_write_of_the_mark_that_it_has_begun_if_the_store_does_not_answer():
+    job = Job()
+    store, faults = job.store, [Fault.FAIL, Fault.LOST_ANSWER]
+    faulty = FaultyStore(store, lambda action, name: faults.pop() if action in ("put", "create") and faults else None)
+    job.store = RetryingStore(faulty, wait=lambda seconds: None)
+    job.sink()
+    assert not faults and begun_before(store, "out")

@@ -6,14 +6,13 @@ twice, however often drivers and brokers die.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import JobRefused, ObjectExists, ObjectNotFound, PublishFailed, SettingsError, StorageError
+from holdfast.errors import JobRefused, ObjectNotFound, PublishFailed, SettingsError, StorageError
 from holdfast.hidden import chained
 from holdfast.json_rows.writer import unwritable
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
@@ -223,13 +222,14 @@ class KafkaSink(Sink):
 
     def _check_progress(self, whose: str, context: SinkContext) -> None:
         """Note the beginning at the first start; refuse a later start if the broker has forgotten the progress."""
-        has_begun = begun_before(context.store, context.sink) and self.forgotten == "fail"
-        known = begun(whose, self.topic, self._settings, identity(context.job_id, context.sink), has_begun=has_begun)
+        has_begun = begun_before(context.store, context.sink)
+        must_know = has_begun and self.forgotten == "fail"
+        known = begun(whose, self.topic, self._settings, identity(context.job_id, context.sink), has_begun=must_know)
         if known is None:
             raise JobRefused(forgotten_message(whose, self.bootstrap_servers, context.job_id, context.sink))
         self._found = known
-        with suppress(ObjectExists):
-            context.store.create(names.sink_begun(context.sink), b"")
+        if not has_begun:  # a put, since it may be repeated when the store has not answered
+            context.store.put(names.sink_begun(context.sink), b"")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_transactions": None, "_producer": None}
