@@ -100,6 +100,7 @@ class ChangelogSettings(msgspec.Struct, frozen=True, kw_only=True):
     persist_bytes_max: int
     preempt_bytes_max: int
     object_bytes_max: int
+    adjust_object_size: bool
     in_flight_bytes_max: int
     gathered_bytes_max: int
     upload_attempts_max: int
@@ -137,7 +138,12 @@ class ChangelogConfig:
         A table's pending log of this size is uploaded without waiting for a checkpoint. Shortly before an expected
         checkpoint, a quarter of this size is enough.
     object_size_max
-        A changelog object is split at this size.
+        A changelog object is split at this size, or at a smaller size with `adjust_object_size`.
+    adjust_object_size
+        Whether the size at which objects are split follows the measured latency and rate of the store, down to a
+        quarter of `object_size_max`: where bytes take longer than answers, a large log goes out in parts side by side,
+        and a checkpoint waits for less time. Large logs then take at most four times as many requests. False: always
+        `object_size_max`.
     in_flight_max
         Most bytes that a TaskManager may be uploading; above it, batches wait.
     gathered_size_max
@@ -160,6 +166,7 @@ class ChangelogConfig:
     persist_size_threshold: Size = "10MB"
     preemptive_persist_threshold: Size = "5MB"
     object_size_max: Size = "8MB"
+    adjust_object_size: bool = True
     in_flight_max: Size = "100MB"
     gathered_size_max: Size = "64KB"
     materialized_by: str = "owner"
@@ -168,6 +175,8 @@ class ChangelogConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.enabled, bool):
             raise SettingsError(f"enabled={self.enabled!r}: allowed is True or False")
+        if not isinstance(self.adjust_object_size, bool):
+            raise SettingsError(f"adjust_object_size={self.adjust_object_size!r}: allowed is True or False")
         if self.materialized_by not in MATERIALIZED_BY or (self.by_follower and not self.enabled):
             raise SettingsError(
                 f"materialized_by={self.materialized_by!r} with enabled={self.enabled}: allowed is 'owner', or "
@@ -209,6 +218,7 @@ class ChangelogConfig:
             persist_bytes_max=size_bytes(self.persist_size_threshold, "persist_size_threshold"),
             preempt_bytes_max=size_bytes(self.preemptive_persist_threshold, "preemptive_persist_threshold"),
             object_bytes_max=size_bytes(self.object_size_max, "object_size_max"),
+            adjust_object_size=self.adjust_object_size,
             in_flight_bytes_max=size_bytes(self.in_flight_max, "in_flight_max"),
             gathered_bytes_max=size_bytes(self.gathered_size_max, "gathered_size_max"),
             upload_attempts_max=self.retries.max_attempts,

@@ -26,6 +26,7 @@ def simulated_places() -> Iterator[None]:
         mock.patch("holdfast.taskmanager.taskmanager.MANY_ROWS", 0),
         mock.patch("holdfast.cleanup.schedule.AGAIN_AFTER_S", (2.0, 3.0)),
         mock.patch("holdfast.uploads.janitor.AGAIN_S", 3.0),
+        mock.patch.multiple("holdfast.uploads.target_size", LEARNED_EVERY=2, LOOKS_MIN=1, DEAD_BAND=1.0, TOGETHER=1),
         mock.patch("holdfast.uploads.janitor.FAILED_AGAIN_S", 1.0),
     ):
         yield

@@ -143,6 +143,11 @@ class Life:
         return (64_000, 0, 1_500)[(self.rows_per_batch + len(self.events)) % 3]
 
     @property
+    def adjusts_object_size(self) -> bool:
+        """True if the size of objects follows the store. Not drawn apart, so that seeds stay the same."""
+        return bool((self.rows_per_batch + self.parallelism) % 2)
+
+    @property
     def outlasted(self) -> bool:
         """True if the store is away for longer than a query waits for it."""
         return self.is_outlasted_by(self.outages)

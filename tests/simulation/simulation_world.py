@@ -65,6 +65,7 @@ def checkpoints_of(life: Life) -> hf.CheckpointConfig:
             log_handles_max=life.log_handles_max,
             materialization_interval=life.materialization_interval_s,
             object_size_max=life.object_bytes_max,
+            adjust_object_size=life.adjusts_object_size,
             preemptive_persist_threshold=life.preempt_bytes_max,
             retries=RetryPolicy.fixed(life.upload_attempts_max, life.upload_timeout_s, "100ms"),
             gathered_size_max=life.gathered_bytes,

@@ -155,6 +155,13 @@ OF_TASK_MANAGERS = (
     KnownMetric(
         "totalAttemptsPerUpload", "histogram", "holdfast_upload_attempts", "Attempts at an object, including hedges"
     ),
+    KnownMetric(
+        "uploadTargetSize",
+        "gauge",
+        "holdfast_upload_target_size_bytes",
+        "Size at which a large log is split that a checkpoint waits for",
+        "mean",
+    ),
     KnownMetric("uploadQueueSize", "gauge", "holdfast_upload_queue_requests", "Upload requests that wait or run"),
     KnownMetric("uploadBytesInFlight", "gauge", "holdfast_upload_in_flight_bytes", "Bytes on their way to the store"),
     KnownMetric(

@@ -368,6 +368,7 @@ def uploader_of(
         persist_delay_s=settings.persist_delay_s,
         persist_bytes_max=settings.persist_bytes_max,
         object_bytes_max=settings.object_bytes_max,
+        adjust_object_size=settings.adjust_object_size,
         in_flight_bytes_max=settings.in_flight_bytes_max,
         preempt_bytes_max=settings.preempt_bytes_max,
         gathered_bytes_max=settings.gathered_bytes_max,

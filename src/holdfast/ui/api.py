@@ -34,6 +34,7 @@ PROCESS_METRICS = {
     "exchange_spilled_bytes": "exchangeSpilledBytes",
     "uploads_queued": "uploadQueueSize",
     "upload_in_flight_bytes": "uploadBytesInFlight",
+    "upload_target_size_bytes": "uploadTargetSize",
     "upload_back_pressured": "uploadBackPressured",
 }
 """The metrics of a TaskManager that are shown, by their names in the JSON."""

@@ -26,8 +26,8 @@ class Packer:
 
     Parameters
     ----------
-    object_bytes_max
-        Objects are split there; only a single key group's changes can be larger.
+    split_at
+        Tells the bytes at which the objects of a group are split; only a single key group's changes can be larger.
     upload
         Takes each object as soon as it is full, and calls `go_on` once the object was stored or has failed.
     release
@@ -38,14 +38,14 @@ class Packer:
         self,
         gathering: Gathering[LogId, PersistRequest],
         in_flight: InFlight,
-        object_bytes_max: int,
+        split_at: Callable[[Sequence[PersistRequest]], int],
         scheduler: Scheduler,
         upload: Callable[[PackedObject], None],
         release: Release,
     ) -> None:
         self._gathering = gathering
         self._in_flight = in_flight
-        self._object_bytes_max = object_bytes_max
+        self._split_at = split_at
         self._scheduler = scheduler
         self._upload = upload
         self._release = release
@@ -134,6 +134,6 @@ class Packer:
             if self._packing is None and self._groups:
                 requests = self._groups.popleft()
                 self._packing_bytes = sum(request.size_bytes for request in requests)
-                self._packing = pack(requests, self._object_bytes_max, self._release)
+                self._packing = pack(requests, self._split_at(requests), self._release)
             self._encoding = self._packing is not None and self._in_flight.room
             return self._packing if self._encoding else None

@@ -39,6 +39,7 @@ from holdfast.uploads.packing import PackedObject, PersistRequest
 from holdfast.uploads.precedence import Precedence
 from holdfast.uploads.puts import DELETES, Puts, Repeats
 from holdfast.uploads.scheduling import Scheduler, ThreadScheduler, report_failure
+from holdfast.uploads.target_size import TargetSize
 
 T = TypeVar("T")
 
@@ -79,6 +80,8 @@ class Uploader:
         Bounds, in seconds and in bytes, on the wait of requests for other requests in the same object.
     object_bytes_max
         Bound on the bytes of a changelog object; only the changes of a single key group can be larger.
+    adjust_object_size
+        True: objects that a checkpoint waits for are split at a smaller size where the store's answers say so.
     in_flight_bytes_max
         Bytes that wait to be encoded or stored, above which `available` is not done.
     preempt_bytes_max
@@ -108,6 +111,7 @@ class Uploader:
         persist_delay_s: float = DEFAULTS.persist_delay_s,
         persist_bytes_max: int = DEFAULTS.persist_bytes_max,
         object_bytes_max: int = DEFAULTS.object_bytes_max,
+        adjust_object_size: bool = False,
         in_flight_bytes_max: int = DEFAULTS.in_flight_bytes_max,
         preempt_bytes_max: int = DEFAULTS.preempt_bytes_max,
         gathered_bytes_max: int = 0,
@@ -133,9 +137,11 @@ class Uploader:
         self._precedence = Precedence(self._scheduler)
         self._lock = threading.Lock()
         self._in_flight = InFlight(in_flight_bytes_max, object_bytes_max, uploads_max, self._scheduler.monotonic)
+        self._adjusts = adjust_object_size
+        self._target = TargetSize(object_bytes_max, uploads_max)
         gathering: Gathering[LogId, PersistRequest] = Gathering(persist_delay_s, persist_bytes_max)
         self._packer = Packer(
-            gathering, self._in_flight, object_bytes_max, self._scheduler, self._upload, self._ownership.release
+            gathering, self._in_flight, self._split_at, self._scheduler, self._upload, self._ownership.release
         )
         self._closed = False
         self._counters: Counter[str] = Counter()
@@ -263,7 +269,7 @@ class Uploader:
     def metrics(self) -> dict[str, float]:
         """Counters and histograms since the start, and current gauges, by the names of `holdfast.metrics`."""
         with self._lock:
-            values: dict[str, float] = dict(self._counters)
+            values: dict[str, float] = dict(self._counters) | {"uploadTargetSize": float(self._target.size_bytes)}
         batch_sizes = self._batch_sizes.values("uploadBatchSizes")
         return values | self._in_flight.metrics() | self._puts.metrics() | batch_sizes
 
@@ -286,6 +292,16 @@ class Uploader:
         self._puts.close()
         self._scheduler.close()
 
+    def _split_at(self, requests: Sequence[PersistRequest]) -> int:
+        """Return the bytes at which the objects of these requests are split.
+
+        Parts beside each other help only a checkpoint that waits for them.
+        """
+        with self._lock:
+            if not any(request.is_of_cut for request in requests):
+                return self._target.bytes_max
+            return self._target.split_at(sum(request.size_bytes for request in requests))
+
     def _upload(self, packed: PackedObject) -> None:
         self._batch_sizes.add(len(packed.pieces))
         data = packed.take_data()
@@ -303,7 +319,16 @@ class Uploader:
             self._store.put(name, data)
             failpoints.hit("changelog.upload.after")
 
-        return self._puts.put(write, self._new_log_object, len(data), LOGS)
+        stored = self._puts.put(write, self._new_log_object, len(data), LOGS)
+        if self._adjusts:
+            stored.add_done_callback(partial(self._learn, len(data), self._scheduler.monotonic()))
+        return stored
+
+    def _learn(self, size_bytes: int, begun_s: float, stored: Future[str]) -> None:
+        """Let the target size learn from an object that was stored."""
+        if stored.exception() is None:
+            with self._lock:
+                self._target.stored(size_bytes, self._scheduler.monotonic() - begun_s)
 
     def _uploaded(self, packed: PackedObject, data: bytes, stored: Future[str]) -> None:
         error = stored.exception()
