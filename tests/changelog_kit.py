@@ -10,6 +10,7 @@ from obstore.store import MemoryStore
 
 from holdfast.changelog.writer import ChangelogWriter, NeededLog
 from holdfast.changelog_config import RetryPolicy
+from holdfast.errors import CheckpointFailed
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import LogId, read_piece
 from holdfast.state.table import merge_changes, stored_schema
@@ -22,6 +23,8 @@ from holdfast.uploads.uploader import LOGS, Uploader
 SCHEMA = stored_schema(pa.schema([("k", pa.string())]), pa.schema([("n", pa.int64())]))
 LOG = LogId("op", "state", 0, 4)
 RETRIES = RetryPolicy.fixed(3, timeout=None, next_attempt_delay=0)
+IN_FLIGHT_BYTES = 40 * 256
+"""A bound of bytes in flight past which some 20 rows of a size that is not known yet are collected ahead of a cut."""
 NEVER_SLOW = RetryPolicy.fixed(3, timeout=None, next_attempt_delay=0.5)
 
 
@@ -34,9 +37,11 @@ class Waiting:
 
     def __init__(self) -> None:
         self.rows: dict[int, pa.RecordBatch] = {}
+        self.added = (0, 0, 0)
 
     def committed(self, batch: int, rows: pa.RecordBatch) -> "Waiting":
         self.rows[batch] = rows
+        self.added = (rows.num_rows, rows.num_rows, 0)
         return self
 
     def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
@@ -169,3 +174,21 @@ def go_back_into_a_gap() -> list[list[str]]:
     log.writer.rewind(2)
     log.writer.append(6, change("again"))
     return log.keys(log.persisted(6, base_of_record))
+
+
+def cut_behind_what_was_stored_ahead() -> list[list[str] | str]:
+    """Return the changes that cuts have which lag behind commits by many batches, and by few.
+
+    Changes wait in their table, of which the older ones were just stored ahead, as a whole.
+    """
+    log, waiting, batch = ManualLog(in_flight_bytes_max=IN_FLIGHT_BYTES), Waiting(), 0
+    while not log.writer._opened:
+        log.writer.append(batch, waiting.committed(batch, change(str(batch))))
+        batch += 1
+    found: list[list[str] | str] = []
+    for cut in (5, batch - 3):
+        try:
+            found.append([key for keys in log.keys(log.persisted(cut)) for key in keys])
+        except CheckpointFailed:
+            found.append("refused")
+    return found

@@ -10,7 +10,7 @@ from unittest import mock
 import msgspec
 import numpy as np
 
-from holdfast.changelog import writer
+from holdfast.changelog import waiting, writer
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.checkpoint import events
 from holdfast.checkpoint.coordination import Coordination
@@ -396,6 +396,14 @@ def _acknowledges_parts_that_are_on_their_way() -> AbstractContextManager[Any]:
     return mock.patch.object(Uploader, "put_part", put_part)
 
 
+def _divides_what_was_stored_ahead() -> AbstractContextManager[Any]:
+    return mock.patch.object(writer, "divides", lambda batch, entry: False)
+
+
+def _stores_the_newest_ahead() -> AbstractContextManager[Any]:
+    return mock.patch.multiple(waiting, LAG_BATCHES=0, LAG_BATCHES_MIN=0)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "a part is acknowledged while it is on its way": _acknowledges_parts_that_are_on_their_way,
     "an object goes before the logs in it know where they lie": _lets_go_of_parts_that_logs_do_not_know,
@@ -443,4 +451,6 @@ MUTATIONS: dict[str, Mutation] = {
     "outages of the store add up": _adds_up_outages,
     "a query waits for its store for ever": _waits_for_ever,
     "a log forgets that a rewind may go into a gap": _joins_gaps_across_a_cut,
+    "a cut divides what was stored ahead as a whole": _divides_what_was_stored_ahead,
+    "the newest changes are stored ahead as well": _stores_the_newest_ahead,
 }

@@ -233,6 +233,18 @@ class Settings:
         """True: the right side of the join has a source of its own, whose rows are there earlier."""
         return self.joined is not None and self.skew_s is not None
 
+    @property
+    def bounds(self) -> dict[str, int]:
+        """Bounds of Holdfast's modules, by their names. In every other seed, changes that wait in tables are collected
+        ahead of a cut when they have a few hundred bytes."""
+        return {
+            "holdfast.sinks.staging.INLINE_BYTES_MAX": self.inline_bytes_max,
+            "holdfast.sinks.staging.PORTION_BYTES_MAX": self.portion_bytes_max,
+            "holdfast.checkpoint.ledger.GATHER_BYTES_MAX": self.gather_bytes_max,
+            "holdfast.storage.copying.COPIES_MAX": self.copies_max,
+            "holdfast.uploads.uploader.COLLECT_DIVISOR": (2, 200_000)[self.seed % 2],
+        }
+
 
 def draw(seed: int) -> Settings:
     """Seeds take turns with failpoints: at each a process is to crash."""

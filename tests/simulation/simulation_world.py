@@ -485,10 +485,8 @@ def simulating(settings: Settings, kind: type[World] = World) -> Iterator[World]
     runtime = Runtime(settings.seed, settings.around.preemption)
     with ExitStack() as stack:
         stack.enter_context(simulated_places())
-        stack.enter_context(mock.patch("holdfast.sinks.staging.INLINE_BYTES_MAX", settings.inline_bytes_max))
-        stack.enter_context(mock.patch("holdfast.checkpoint.ledger.GATHER_BYTES_MAX", settings.gather_bytes_max))
-        stack.enter_context(mock.patch("holdfast.sinks.staging.PORTION_BYTES_MAX", settings.portion_bytes_max))
-        stack.enter_context(mock.patch("holdfast.storage.copying.COPIES_MAX", settings.copies_max))
+        for bound, value in settings.bounds.items():
+            stack.enter_context(mock.patch(bound, value))
         stack.enter_context(mock.patch.object(ObservedRules, "handle", validated(ObservedRules.handle)))
         stack.enter_context(logged_errors(runtime))
         folder = stack.enter_context(TemporaryDirectory(prefix="holdfast-simulated-"))

@@ -13,7 +13,7 @@ from simulation_runtime import Stalled
 from simulation_settings import Settings, draw
 from simulation_windows import LATE
 
-from changelog_kit import go_back_into_a_gap
+from changelog_kit import cut_behind_what_was_stored_ahead, go_back_into_a_gap
 from holdfast.errors import HoldfastError
 from logged_kit import cut_before_a_materialization
 from parts_kit import Driver, acknowledge_before_the_news
@@ -88,6 +88,8 @@ MATTERS: dict[str, Callable[[Settings], bool]] = {
 
 SCENARIOS: dict[str, Callable[[], object]] = {
     "a log forgets that a rewind may go into a gap": go_back_into_a_gap,
+    "a cut divides what was stored ahead as a whole": cut_behind_what_was_stored_ahead,
+    "the newest changes are stored ahead as well": cut_behind_what_was_stored_ahead,
     "a checkpoint uses a materialization past its cut": cut_before_a_materialization,
     "an object goes before the logs in it know where they lie": lambda: acknowledge_before_the_news(Driver()),
 }

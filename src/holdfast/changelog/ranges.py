@@ -25,6 +25,11 @@ class DeferredChanges(Protocol):
     """An object that keeps the net changes of committed batches until the log collects them
     (`state.table.StateTable`)."""
 
+    @property
+    def added(self) -> tuple[int, int, int]:
+        """The numbers of the rows that the last committed batch left to wait (`waiting.WaitingChanges`)."""
+        ...
+
     def collect(self, up_to_batch: BatchNumber) -> Sequence[pa.RecordBatch | SortedRows]:
         """Take out the changes of all batches up to `up_to_batch`, in replay order: at least one change set, maybe
         empty.

@@ -13,6 +13,7 @@ compression, nor while a future is completed. No lock that a batch needs is held
 It follows the StateChangelogWriter of FLIP-158. It does not decide when to materialize (`materialize/`).
 """
 
+import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
@@ -20,12 +21,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from holdfast.changelog.cut_pieces import pieces_of
 from holdfast.changelog.ranges import Deferred, DeferredChanges, Entry, Range, RangePart, Skipped, divides, wanted
+from holdfast.changelog.waiting import UncollectedRows
 from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.formats.blocks import Merge
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import ChangeSet, LogId
-from holdfast.ids import BatchNumber
+from holdfast.ids import NO_BATCH, BatchNumber
 from holdfast.uploads.packing import PersistRequest
 from holdfast.uploads.uploader import Uploader
 
@@ -68,8 +71,13 @@ class ChangelogWriter:
         """Held while changes are collected, taken before `_lock`."""
         self._entries: list[Entry] = []
         self._opened: list[Range] = []
-        """Ranges that cuts have made and whose rows are not collected yet."""
+        """Ranges whose rows are not collected yet, in order."""
         self._pending_bytes = 0
+        self._waiting = UncollectedRows()
+        self._told_bytes = 0
+        """Waiting bytes of which the uploader knows."""
+        self._asked_to = NO_BATCH
+        """The batch of the latest cut."""
         self._measured: tuple[int, LogSize] | None = None
         """The SQN and the result of the last call of `size`; None after a change of the entries."""
         self._next_sqn = 0
@@ -104,8 +112,8 @@ class ChangelogWriter:
     def append(self, batch: BatchNumber, changes: pa.RecordBatch | DeferredChanges | None) -> None:
         """Append the net changes of a committed batch, or None if it has none. Called once for each batch, in order.
         This does no I/O. When more than the uploader's `preempt_bytes_max` is pending, the uploader gets the pending
-        changes, to store them ahead of a cut. Deferred changes are collected only by `persist`: they take no memory
-        here, and merging costs nothing while they wait, so they are not uploaded early.
+        changes, to store them ahead of a cut. Deferred changes are collected by `persist`, or ahead of a cut once there
+        are too many of them for a cut (`waiting`).
         """
         with self._lock:
             self._check_open()
@@ -117,6 +125,7 @@ class ChangelogWriter:
             place = self._next_sqn, self._next_sqn + 1, batch, batch + 1
             if not isinstance(changes, pa.RecordBatch):
                 self._entries.append(Deferred(*place, changes))
+                self._waiting.add(batch, changes.added)
             elif changes.num_rows:
                 self._entries.append(ChangeSet(*place, changes))
                 self._pending_bytes += changes.nbytes
@@ -129,8 +138,11 @@ class ChangelogWriter:
             ahead = []
             if self._pending_bytes > self._uploader.preempt_bytes_max:
                 ahead = self._open(lambda entry: isinstance(entry, ChangeSet), merged=False)
+            collects = self._opens_ahead()
         for each in ahead:
             self._upload(each)
+        if collects:
+            self._uploader.before_encoding(self._collect_ahead)
 
     def persist(self, up_to_batch: BatchNumber, from_sqn: int | None = None) -> Future[list[LogPiece]]:
         """Store all changes of batches up to and including `up_to_batch` that are not stored yet.
@@ -160,6 +172,9 @@ class ChangelogWriter:
                 self._opened += self._open(
                     lambda entry: entry.sqn_stop > start and entry.batch_stop <= up_to_batch + 1, merged=True
                 )
+            self._waiting.taken(up_to_batch)
+            self._tell_waiting()
+            self._asked_to = max(self._asked_to, up_to_batch)
             needed = wanted(self._ranges(), start, up_to_batch)
             for each in needed:
                 each.range.asked = True
@@ -173,7 +188,7 @@ class ChangelogWriter:
             self._upload(each)
         if not collected:
             self._uploader.persist(self._log, None)
-        return _combined(self._log, cut)
+        return pieces_of(self._log, cut)
 
     def reset(self) -> None:
         """Make change sets whose upload failed pending again, after a checkpoint failed. Stored ones stay stored."""
@@ -201,6 +216,8 @@ class ChangelogWriter:
                 if isinstance(entry, Range) and entry.batch_stop > to_batch + 1:
                     entry.narrow(to_batch)
             self._count_pending()
+            self._waiting.rewind(to_batch)
+            self._tell_waiting()
         self._release(dropped)
 
     def truncate(self, to_sqn: int) -> None:
@@ -256,6 +273,8 @@ class ChangelogWriter:
                 return
             self._closed = True
             dropped = self._drop(self._entries)
+            self._waiting.clear()
+            self._tell_waiting()
         self._uploader.unregister(self._log)
         self._release(dropped)
 
@@ -277,12 +296,22 @@ class ChangelogWriter:
                 "the changes between were dropped. The next checkpoint goes on",
                 soft=True,
             )
-        self._check_not_inside(up_to_batch, start)
+        self._check_not_inside(up_to_batch, start, self._asked_to)
         return start
 
-    def _check_not_inside(self, batch: BatchNumber, from_sqn: int = 0) -> None:
+    def _check_not_inside(self, batch: BatchNumber, from_sqn: int = 0, asked_to: int = sys.maxsize) -> None:
+        """Check that a cut or a rewind divides nothing that was stored as a whole.
+
+        Past `asked_to`, the batch of the latest cut, changes are whole only because they were collected ahead of a cut.
+        """
         for entry in self._entries:
             if entry.sqn_stop > from_sqn and divides(batch, entry):
+                if batch > asked_to:
+                    raise CheckpointFailed(
+                        f"log {self._log}: a cut at batch {batch} came too late: changes up to batch "
+                        f"{entry.batch_stop - 1} were stored ahead of it together. The next checkpoint has them",
+                        soft=True,
+                    )
                 raise ValueError(
                     f"log {self._log}: batch {batch} lies inside a range that was persisted as a whole, "
                     f"up to batch {entry.batch_stop - 1}: cuts go forward, and rewinds go to a cut"
@@ -313,8 +342,30 @@ class ChangelogWriter:
         self._count_pending()
         return opened
 
+    def _opens_ahead(self) -> bool:
+        """Open a range of the older changes that wait elsewhere, if there are too many for a cut."""
+        self._tell_waiting()
+        up_to_batch = self._waiting.due(self._uploader.preempt_bytes_max, self._uploader.collect_bytes_max)
+        if up_to_batch is None:
+            return False
+        self._tell_waiting()
+        self._opened += self._open(
+            lambda entry: isinstance(entry, Deferred) and entry.batch_stop <= up_to_batch + 1, merged=True
+        )
+        return True
+
+    def _tell_waiting(self) -> None:
+        size_bytes = self._waiting.size_bytes
+        self._uploader.wait_in_tables(size_bytes - self._told_bytes)
+        self._told_bytes = size_bytes
+
+    def _collect_ahead(self) -> None:
+        if not self._closed:
+            for each in self._collect():
+                self._upload(each)
+
     def _collect(self) -> list[Range]:
-        """Collect the rows of the ranges that cuts opened, in order: otherwise a later range would take an earlier
+        """Collect the rows of the ranges that were opened, in order: otherwise a later range would take an earlier
         one's rows.
 
         Changes that the source refused to give come with the next cut. After any other error changes may be lost: the
@@ -327,7 +378,9 @@ class ChangelogWriter:
                 opened, self._opened = self._opened, []
             for each in opened:
                 try:
-                    each.collect(self._merge)
+                    rows = [change_set.rows for change_set in each.collect(self._merge)]
+                    with self._lock:
+                        self._waiting.collected(sum(part.num_rows for part in rows), sum(part.nbytes for part in rows))
                     collected.append(each)
                 except CheckpointFailed as error:
                     failed[each] = error
@@ -338,7 +391,8 @@ class ChangelogWriter:
         return collected
 
     def _upload(self, each: Range) -> None:
-        request = PersistRequest(self._log, each.collect(self._merge), self._merge if each.merged else None)
+        merge = self._merge if each.merged else None
+        request = PersistRequest(self._log, each.collect(self._merge), merge, is_of_cut=each.asked)
         request.future.add_done_callback(lambda future: self._uploaded(each, future))
         self._uploader.persist(self._log, request)
 
@@ -408,52 +462,3 @@ def _with_gaps(entries: Sequence[Entry], skipped: Collection[int], cuts: Collect
         else:
             kept.append(gap)
     return kept
-
-
-class _Combination:
-    """Waits until all ranges of a cut are stored, and then completes `future` with their pieces, or with the first
-    error.
-
-    With that it drops its references to the ranges and the future. A finished range keeps its callbacks, including this
-    object. Otherwise ranges and checkpoints would keep each other alive in cycles until a garbage collection finds
-    them.
-    """
-
-    def __init__(self, log: LogId, needed: Sequence[RangePart], future: Future[list[LogPiece]]) -> None:
-        self._log = log
-        self._lock = threading.Lock()
-        self._open: tuple[Sequence[RangePart], Future[list[LogPiece]]] | None = (needed, future)
-        awaited = [each for each in needed if not each.stored]
-        self._missing = len(awaited)
-        for each in awaited:
-            each.range.done.add_done_callback(self._one_done)
-        if not awaited:
-            self._answer(None)
-
-    def _one_done(self, stored: Future[list[LogPiece]]) -> None:
-        error = stored.exception()
-        with self._lock:
-            self._missing -= 1
-            waits = self._missing > 0 and error is None
-        if not waits:
-            self._answer(error)
-
-    def _answer(self, error: BaseException | None) -> None:
-        with self._lock:
-            found, self._open = self._open, None
-        if found is None:
-            return
-        needed, future = found
-        if error is not None:
-            future.set_exception(error)
-        elif any(each.undone for each in needed):
-            future.set_exception(CheckpointFailed(f"log {self._log}: it was rewound to before the cut"))
-        else:
-            future.set_result([piece for each in needed for piece in each.pieces()])
-
-
-def _combined(log: LogId, needed: Sequence[RangePart]) -> Future[list[LogPiece]]:
-    """Return a future of the pieces of all ranges, in order, or of the first error."""
-    combined: Future[list[LogPiece]] = Future()
-    _Combination(log, needed, combined)
-    return combined

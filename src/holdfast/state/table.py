@@ -91,6 +91,8 @@ class StateTable:
             self._residency = Residency(self._rows, base, cache_max_entries, max_parallelism, self._slots_go)
         self._unlogged = Unlogged(self._rows, self._history)
         self._deleted = DeletedRows(self._rows, self._history, self._unlogged, self._slots_go, base is None)
+        self.added = (0, 0, 0)
+        """The numbers of the rows that the last batch left to be collected: see `Unlogged`."""
         self._captured: weakref.WeakSet[Captured] = weakref.WeakSet()
         self._may_defer = not any(column.has_objects for column in self._rows.columns)
         self._lock = threading.RLock()
@@ -163,8 +165,7 @@ class StateTable:
         """Start a transaction. There must be none."""
         self._refuse_in_batch("begin")
         with self._lock:
-            first_stamp = self._unlogged.begin(self._next_stamp())
-            self._transaction = Transaction(batch, first_stamp, self._rows.copy(_NONE))
+            self._transaction = Transaction(batch, self._unlogged.begin(self._next_stamp()), self._rows.copy(_NONE))
 
     def lookup(self, rows: pa.RecordBatch) -> Slots:
         """The slot of each row's key. Unknown keys get a blank row that is not present.
@@ -240,9 +241,8 @@ class StateTable:
 
     def collect(self, up_to_batch: BatchNumber) -> list[StoredRows]:
         """Take out the deferred changes of batches up to `up_to_batch`, in order of replay: at least one change set,
-        maybe without rows. Any thread may call it.
-
-        Raises `CheckpointFailed` if they were condensed with the changes of later batches (`unlogged`).
+        maybe without rows. Any thread may call it. Raises `CheckpointFailed` if they were condensed with the changes of
+        later batches (`unlogged`).
         """
         with self._lock:
             parts, slots_used = self._unlogged.waiting(up_to_batch), self._rows.index.slots_used
@@ -251,8 +251,7 @@ class StateTable:
             in_flight = None if self._transaction is None else self._transaction.old_rows()
             taken = self._unlogged.take(up_to_batch, in_flight, parts, touched)
         net = taken.net(self._rows) or [self._rows.with_keys(self._rows.copy(_NONE))]
-        in_order = [each.by_group(self.max_parallelism) for each in net]
-        return [StoredRows(self._stored_schema, self._rows, each) for each in in_order]
+        return [StoredRows(self._stored_schema, self._rows, each.by_group(self.max_parallelism)) for each in net]
 
     def commit(self) -> None:
         """End the transaction; its changes stay. Rows that are not present are removed."""
@@ -274,6 +273,7 @@ class StateTable:
                 self._history.add(segment)
                 if transaction.deferred:
                     self._unlogged.add(segment, transaction.unseen(), whole=changed is old)
+            self.added = self._unlogged.added
             self._settle(old.slots, present, old.present)
 
     def undo(self) -> None:

@@ -203,9 +203,13 @@ class Unlogged:
         figures."""
         self.unseen_bytes = 0
         """Memory of the lists of unseen slots."""
+        self.added = (0, 0, 0)
+        """Numbers of rows of the last committed batch that wait: all, those that no earlier waiting batch has (maybe
+        more), and those by which the table grew."""
 
     def begin(self, stamp: int) -> int:
         """Begin a batch: see `Chain.begin`."""
+        self.added = (0, 0, 0)
         return self._chain.begin(stamp)
 
     def add(self, segment: UndoSegment, unseen: Slots, *, whole: bool) -> None:
@@ -213,6 +217,8 @@ class Unlogged:
         if self._chain.add(whole):
             segment.unseen = unseen
             self.unseen_bytes += unseen.nbytes
+        rows = len(segment.slots)
+        self.added = (rows, rows if segment.unseen is None else len(unseen), segment.appeared)
         self._waiting.append(segment)
         self.memory_bytes += segment.memory_bytes
         condensed_bytes = 0 if self._condensed is None else self._condensed.memory_bytes

@@ -67,6 +67,11 @@ class Packer:
                 raise ValueError(f"log {log} is registered already: a table has a single writer")
             self._logs.add(log)
 
+    @property
+    def logs(self) -> int:
+        """The number of registered logs."""
+        return len(self._logs)
+
     def unregister(self, log: LogId) -> None:
         """Unregister a log: requests no longer wait for it."""
         with self._lock:

@@ -26,13 +26,13 @@ class PersistRequest:
     With `merge`, they are stored as a single change set, otherwise separately.
     """
 
-    def __init__(self, log: LogId, change_sets: Sequence[ChangeSet], merge: Merge | None) -> None:
+    def __init__(self, log: LogId, change_sets: Sequence[ChangeSet], merge: Merge | None, *, is_of_cut: bool) -> None:
         self.log = log
         self.future: Future[list[LogPiece]] = Future()
         self.size_bytes = sum(each.rows.nbytes for each in change_sets)
         self._change_sets = list(change_sets)
         self._merge = merge
-        self.is_of_cut = merge is not None
+        self.is_of_cut = is_of_cut
         """True if a cut waits for it, False if it is stored ahead of a cut."""
         self._lock = threading.Lock()
         self._unfinished = 1

@@ -29,8 +29,8 @@ OUTLIER = 3.0
 BELOW_CAP = 4
 """Divisor of the largest size for the smallest: at most so many times more requests."""
 TOGETHER = 2
-"""Multiple of the target up to which a log stays whole. It then shares its request with the manifest; in parts, it would
-make the manifest wait for one more answer of the store, in which as many bytes travel as are in the target."""
+"""Multiple of the target up to which a log stays whole. A whole log shares its request with the manifest; in parts, it
+would make the manifest wait for a further answer of the store, in which as many bytes travel as are in the target."""
 
 
 class TargetSize:

@@ -52,6 +52,9 @@ UPLOADS_MAX = 12
 COPIED_BYTES_MAX = 16 * 1024 * 1024
 """Greatest end of this process's logs in a gathered object at which a local copy of them is kept. A higher value writes
 more empty bytes to the disk, and reads less from the store."""
+COLLECT_DIVISOR = 2
+"""Divisor of the bound of bytes in flight for the changes that wait in tables. A higher value leaves less to a cut, and
+stores rows that many batches change more often."""
 SOON_DIVISOR = 4
 """Divisor of the bytes that a log may have pending if a checkpoint comes soon. With 10 MB a second, the checkpoint then
 has 1 or 2 MB to encode and store instead of up to 5, at the cost of 1 or 2 more requests. A higher value leaves fewer
@@ -124,6 +127,9 @@ class Uploader:
         scheduler: Scheduler | None = None,
     ) -> None:
         self._preempt_bytes_max = preempt_bytes_max
+        self._in_flight_bytes_max = in_flight_bytes_max
+        self._waiting_bytes = 0
+        """Bytes of changes that wait in the tables of all logs."""
         self._store = store
         self._new_log_object = partial(names.changelog_object, epoch, incarnation)
         self._new_shared_object = partial(names.shared_object, epoch, incarnation)
@@ -168,6 +174,27 @@ class Uploader:
         So a checkpoint has to store only the last moments, and not everything since an object was last full.
         """
         return self._preempt_bytes_max // SOON_DIVISOR if self._precedence.soon() else self._preempt_bytes_max
+
+    def wait_in_tables(self, more_bytes: int) -> None:
+        """Note that so many more bytes of changes (or fewer, below 0) wait in a log's table."""
+        with self._lock:
+            self._waiting_bytes += more_bytes
+
+    @property
+    def collect_bytes_max(self) -> int:
+        """Bytes of changes that may wait in a log's table: any, until those of all logs are too many for a cut.
+
+        Then a log that has more than its share collects its changes, so that no batch has to wait for a cut.
+        """
+        together_max = self._in_flight_bytes_max // COLLECT_DIVISOR
+        with self._lock:
+            if self._waiting_bytes <= together_max:
+                return together_max
+        return together_max // max(1, self._packer.logs)
+
+    def before_encoding(self, call: Callable[[], None]) -> None:
+        """Run a call on the thread that encodes; returns at once."""
+        self._scheduler.submit(ENCODING, call).add_done_callback(report_failure)
 
     def precede(self, checkpoint: Future[Any]) -> None:
         """Note that a checkpoint begins, whose part here ends with this future. Materialized parts and copies wait for
