@@ -347,6 +347,25 @@ def test_a_null_in_a_key_of_fixed_width_is_a_value_like_others(values: pa.Array)
     assert pa.record_batch(columns, schema=rows.schema).equals(rows.take(pa.array(order)))
 
 
+def test_keys_of_fixed_width_come_back_the_same_before_and_after_the_first_null_among_them() -> None:
+    kinds = [pa.int64(), pa.bool_(), pa.int16(), pa.decimal128(20, 3), pa.timestamp("us", "UTC"), pa.binary(3)]
+    schema = pa.schema([pa.field(f"k{place}", kind) for place, kind in enumerate(kinds)])
+    rows = [(i, i % 3 == 0, i, Decimal(i) / 8, 1_000 * i, b"%03d" % i) for i in range(100)]
+    plain = pa.record_batch(
+        [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)], schema=schema
+    )
+    index = new_index(schema)
+    slots, *_ = index.lookup(encode_keys(plain, schema.names), 1)
+    for _ in range(2):
+        assert pa.record_batch(index.columns(slots[::-1]), schema=schema).equals(
+            plain.take(pa.array(range(99, -1, -1)))
+        )
+        assert index.keys(slots).hashes.tolist() == encode_keys(plain, schema.names).hashes.tolist()
+        index.lookup(
+            encode_keys(pa.record_batch([pa.nulls(1, kind) for kind in kinds], schema=schema), schema.names), 2
+        )
+
+
 def test_an_arena_grows_where_it_lies_after_a_compaction() -> None:
     pairs = pa.record_batch([pa.array(range(900_000), pa.int64()), pa.array([1] * 900_000, pa.int16())], schema=PAIR)
     index = new_index(PAIR)

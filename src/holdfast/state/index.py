@@ -30,7 +30,7 @@ from holdfast.state.keys import (
     is_integer_kind,
     key_groups,
 )
-from holdfast.state.physical import Bytes, Integers, Slots
+from holdfast.state.physical import Bytes, Integers, Slots, fixed_bytes_array
 
 ARENA_LEAST = 1024
 _NO_CELLS = np.empty((0, CELL_WORDS), np.int64)
@@ -97,8 +97,16 @@ class FixedIndex(BytesIndex):
     def __init__(self, key_schema: pa.Schema) -> None:
         super().__init__(key_schema)
         self._widths = np.array(fixed_widths(key_schema), np.int64)
-        self._stride = int(self._widths.sum()) + len(self._widths) * (len(self._widths) > 1)
+        self._flag_bytes = int(len(self._widths) > 1)
+        """Bytes before each value of a key: a flag tells whether it is there, if there are several values."""
+        self._stride = int(self._widths.sum()) + len(self._widths) * self._flag_bytes
+        self._has_nulls = False
+        """True if a key with nulls was ever looked up."""
         enlarge(self, "_arena", len(self._tags) * self._stride)
+
+    def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
+        self._has_nulls |= bool(keys.byte_offsets[-1] - keys.byte_offsets[0] < len(keys) * self._stride)
+        return super().lookup(keys, stamp, first)
 
     def _strings_of(self, keys: Keys) -> Any:
         return keys.byte_offsets, keys.bytes, _NO_CELLS, self._arena, self._stride
@@ -115,11 +123,21 @@ class FixedIndex(BytesIndex):
         self._arena = kept
 
     def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes]:
-        if len(self._widths) == 1:
-            offsets = np.arange(len(slots) + 1, dtype=np.int64) * self._stride
-        else:
+        if self._has_nulls:
             offsets = index_kernels.gather_fixed_lengths(self._arena, self._stride, self._widths, slots)
+        else:
+            offsets = np.arange(len(slots) + 1, dtype=np.int64) * self._stride
         return offsets, index_kernels.gather_bytes(self._arena, slots.astype(np.int64) * self._stride, offsets)
+
+    def _columns(self, slots: Slots, tags: Integers) -> list[object]:
+        if self._has_nulls:
+            return super()._columns(slots, tags)
+        ends = np.cumsum(self._widths + self._flag_bytes).tolist()
+        columns = []
+        for field, width, end in zip(self.key_schema, self._widths.tolist(), ends, strict=True):
+            values = index_kernels.gather_field(self._arena, self._stride, end - width, width, slots)
+            columns.append(fixed_bytes_array(values, None, field.type))
+        return columns
 
 
 class VariableIndex(BytesIndex):

@@ -427,6 +427,22 @@ def gather_fixed_lengths(arena: Any, stride: int, widths: Integers, slots: Slots
 
 
 @kernel
+def gather_field(arena: Any, stride: int, begin: int, width: int, slots: Slots) -> Any:
+    """Return the bytes `[begin, begin + width)` of the keys of `slots`, laid end to end."""
+    out = np.empty(len(slots) * width, np.uint8)
+    source, target = arena.ctypes.data + np.uint64(begin), out.ctypes.data
+    size, step = np.uint64(width), np.uint64(stride)
+    for i in range(len(slots)):
+        prefetch(source + np.uint64(slots[min(i + _AHEAD, len(slots) - 1)]) * step)
+        if size == _8:
+            store_u64(target, load_u64(source + np.uint64(slots[np.uint64(i)]) * step))
+        else:
+            copy_bytes(source + np.uint64(slots[np.uint64(i)]) * step, target, size)
+        target += size
+    return out
+
+
+@kernel
 def gather_bytes(arena: Any, begins: Integers, offsets: Integers) -> Any:
     """The keys that begin at these places of the arena, laid end to end at these offsets."""
     out = np.empty(offsets[-1], np.uint8)
