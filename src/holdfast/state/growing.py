@@ -20,8 +20,8 @@ COPIED_BYTES = 8 << 20
 GIVEN_BACK_BYTES = 2 << 20
 """The unit in which memory is given back: a huge page."""
 COLLAPSED_BYTES_MAX = 64 << 20
-"""Size up to which an array that grew gets its pages made huge at once, in up to some 10 ms. A higher value makes longer
-pauses; larger arrays have huge pages mostly, as the allocator moves them as they are."""
+"""Size up to which an array that grew gets its pages made huge at once, in up to some 10 ms. A higher value makes
+longer pauses; of larger arrays, the added part gets huge pages as it is written."""
 MADV_COLLAPSE = 25
 """The advice, since Linux 6.1, to make pages huge at once."""
 _madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
@@ -35,7 +35,7 @@ def enlarge(owner: Any, name: str, length: int) -> None:
         longer = np.zeros(shape, held.dtype)
         longer[:before] = held
         setattr(owner, name, longer)
-    elif _madvise is not None:
+    else:
         _ask_for_huge_pages(getattr(owner, name))
     if getattr(owner, name).dtype.hasobject:
         getattr(owner, name)[before:] = None
@@ -50,7 +50,9 @@ def _resized(owner: Any, name: str, shape: tuple[int, ...]) -> bool:
 
 
 def _ask_for_huge_pages(array: npt.NDArray[Any]) -> None:
-    """Ask for huge pages, as NumPy does for new arrays: memory that moved may be in small ones. The system may refuse."""
+    """Ask for huge pages, as NumPy does for new arrays: memory that moved may be in small ones. It may be refused."""
+    if _madvise is None:
+        return
     first, last = whole_pages(array, 0, array.nbytes)
     start, length = ctypes.c_void_p(array.ctypes.data + first), ctypes.c_size_t(last - first)
     _madvise(start, length, mmap.MADV_HUGEPAGE)

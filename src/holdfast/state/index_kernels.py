@@ -430,7 +430,7 @@ def gather_fixed_lengths(arena: Any, stride: int, widths: Integers, slots: Slots
 def gather_field(arena: Any, stride: int, begin: int, width: int, slots: Slots) -> Any:
     """Return the bytes `[begin, begin + width)` of the keys of `slots`, laid end to end."""
     out = np.empty(len(slots) * width, np.uint8)
-    source, target = arena.ctypes.data + np.uint64(begin), out.ctypes.data
+    source, target = np.uint64(arena.ctypes.data) + np.uint64(begin), np.uint64(out.ctypes.data)
     size, step = np.uint64(width), np.uint64(stride)
     for i in range(len(slots)):
         prefetch(source + np.uint64(slots[min(i + _AHEAD, len(slots) - 1)]) * step)
