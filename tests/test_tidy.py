@@ -22,7 +22,7 @@ references schema store_prices value_fits watermarks
 MAY_IMPORT: dict[str, str] = {
     # Objects that a user builds and holds; the first call of `start()` reaches down to Spark.
     "__init__": "",
-    "api": "autoscale calls functions job keyed_streams query settings sinks sources stored_state streams",
+    "api": "autoscale calls functions job keyed_streams query settings sinks sources spark stored_state streams",
     "testing": "__init__ exchange formats functions graph job job_settings jobmaster journal protocol query schema "
     "settings sinks sources standby_query start_options storage taskmanager uploads",
     "job": "autoscale functions graph job_checks keyed_streams schema settings sinks sources spark sql start_options "
@@ -32,9 +32,11 @@ MAY_IMPORT: dict[str, str] = {
     "start_options": "settings stored_state",
     "streams": "calls functions graph keyed_streams schema sinks sources sql ui",
     "keyed_streams": "functions graph schema",
-    "spark": "__init__ calls checkpoint exchange graph job_settings jobmaster journal protocol query settings sources "
-    "standby_query storage stored_state taskmanager",
+    "spark": "__init__ calls checkpoint exchange formats graph job_settings jobmaster journal leadership protocol "
+    "query query_calls remote_query settings sinks sources standby_query storage stored_state taskmanager",
     "query": "jobmaster observe settings ui",
+    "query_calls": "checkpoint formats jobmaster observe query",
+    "remote_query": "formats jobmaster observe query query_calls settings ui",
     "standby_query": "jobmaster journal leadership query start_options",
     "job_settings": "checkpoint jobmaster settings ui",
     # Control: the JobMaster executes the decisions of the pure rules, and the journal remembers.
@@ -155,6 +157,7 @@ UNPICKLERS = {
     "spark/tasks.py": "the program and its steps, sent by Spark with the task",
     "spark/probe.py": "the program, sent by Spark with the probe",
     "spark/epoch_forwarding.py": "a step that stores rows, sent by Spark with the task",
+    "spark/cluster_driver.py": "the job, sent by Spark Connect with a function, and calls in the session that hosts it",
     "kernels/cache.py": "compiled kernels: of this user's or root's files, or of the JobMaster by the job's secret",
     "sources/pyspark_reader.py": "a partition, planned by the JobMaster and sent with the task",
     "functions/windows/process.py": "the same, of a function behind a window",

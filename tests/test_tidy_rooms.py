@@ -35,7 +35,9 @@ CIRCLES = {
     "functions.process.of_subtask.function_operator": OPERATORS,
     "functions.windows.aggregate functions.windows.window_operator": OPERATORS,
     "functions.windows.session functions.windows.session_operator": OPERATORS,
-    "job job_settings keyed_streams spark.start streams": "a job starts itself, and the start reads the job",
+    "job job_settings keyed_streams spark.cluster_driver spark.cluster_start spark.start streams": (
+        "a job starts itself, and the start reads the job"
+    ),
     "storage.hdfs_store storage.links storage.obstore_store storage.store": "a store loads its library as it opens",
 }
 """Modules that know each other, some of them for type checks or late alone, and the reason. No others may."""

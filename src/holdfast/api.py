@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from holdfast.sources.pyspark_reader import DataSourceReaderSource
     from holdfast.sources.sequence import SequenceSource
     from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
+    from holdfast.spark.attaching import attach
     from holdfast.standby_query import StandbyQuery
     from holdfast.start_options import StartOptions
     from holdfast.store_prices import StorePrices
@@ -142,6 +143,7 @@ MODULES: dict[str, str] = {
     "holdfast.streams": "Stream",
     "holdfast.sources.base": "BadRow Enumerator EnumeratorContext Source SourceBatch SourcePlan SplitRead",
     "holdfast.sinks.base": "Sink",
+    "holdfast.spark.attaching": "attach",
     "holdfast.standby_query": "StandbyQuery",
     "holdfast.start_options": "StartOptions",
     "holdfast.store_prices": "StorePrices",
@@ -228,6 +230,7 @@ __all__ = [
     "UserFunctionError",
     "ValueState",
     "approx_count_distinct",
+    "attach",
     "available_now",
     "collect_list",
     "collect_set",

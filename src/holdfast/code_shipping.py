@@ -7,6 +7,7 @@ stores them.
 
 import io
 from collections import ChainMap
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
 
@@ -24,8 +25,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = ChainMap({CodeType: _reduced}, cloudpickle.Pickler.dispatch_table)
 
 
-def pickled(value: Any) -> bytes:
-    """Return the value as bytes for `cloudpickle.loads`."""
+def pickled(value: Any, replaced: Mapping[type, Callable[[Any], Any]] = {}) -> bytes:
+    """Return the value as bytes for `cloudpickle.loads`. `replaced`: how to pickle objects of these classes, as the
+    functions of a `dispatch_table` of Python's `pickle` do."""
+
+    class Replacing(_Pickler):
+        dispatch_table = ChainMap(dict(replaced), _Pickler.dispatch_table)
+
     with io.BytesIO() as file:
-        _Pickler(file).dump(value)
+        (Replacing if replaced else _Pickler)(file).dump(value)
         return file.getvalue()

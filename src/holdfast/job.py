@@ -21,7 +21,7 @@ from holdfast.graph.nodes import ReadNode
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained
 from holdfast.hidden import hide_url
-from holdfast.job_checks import check_types
+from holdfast.job_checks import check_driver, check_types, checked_on_loss
 from holdfast.keyed_streams import EmitMode
 from holdfast.ports import PortRange, check_port_range
 from holdfast.quantities import duration_us
@@ -145,6 +145,9 @@ class Job:
         characters: that token. False: nothing can be changed from outside.
     prices
         `StorePrices()`: the prices by which displays of a running query say what its requests to the storage cost.
+    driver
+        Place of the JobMaster. `"client"`: in this program. `"cluster"`, on Spark Connect: beside Spark's driver, so
+        that the job goes on when the program ends, and executors need not reach the program; `hf.attach` finds it.
     start_options
         Options of `start()` that apply to every start of this job unless the start gives its own.
 
@@ -187,9 +190,10 @@ class Job:
         port_range: PortRange = (0, 0),
         ui_control: bool | str = False,
         prices: StorePrices | None = None,
+        driver: str = "client",
         **start_options: Unpack[StartKeywords],
     ) -> None:
-        _check_session(spark)
+        _check_session(spark, driver)
         check_types(checkpoint, task_manager, failover, storage_options, autoscale, prices)
         self.spark = spark
         self.name = name
@@ -208,7 +212,7 @@ class Job:
         self.failover = failover or FailoverConfig()
         self.regions = regions
         self.autoscale = autoscale
-        self.on_loss = _on_loss(on_loss)
+        self.on_loss = checked_on_loss(on_loss)
         if autoscale is not None and autoscale.apply and self.on_loss is OnLoss.DROP:
             raise SettingsError("Autoscale(apply=True) with on_loss='drop' is not allowed: it needs query.rescale")
         self.max_rows_per_batch = max_rows_per_batch
@@ -222,7 +226,7 @@ class Job:
         self.ship_modules = tuple(ship_modules)
         self.metrics_port = metrics_port
         self.ui_host, self.ui_control = ui_host, ui_control
-        self.prices = prices or StorePrices()
+        self.prices, self.driver = prices or StorePrices(), driver
         self.start_options = StartOptions().given(start_options)
         self.starting = self.start_options
         """The options of the last start."""
@@ -301,6 +305,13 @@ class Job:
                 f"unit_timeout={regions.unit_timeout!r} is not allowed: below process_timeout="
                 f"{self.failover.process_timeout!r}, after which the whole batch fails"
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the job without objects of this process: it travels to a JobMaster in the cluster."""
+        return {name: value for name, value in vars(self).items() if name != "known_schemas"} | {
+            "spark": None,
+            "query": None,
+        }
 
     @cached_property
     def known_schemas(self) -> "KnownSchemas":
@@ -464,18 +475,12 @@ def _dead_letter_sink(
     return None if dead_letters is None else DeadLetterSink(dead_letters, storage_options=dict(storage_options))
 
 
-def _on_loss(value: object) -> OnLoss:
-    try:
-        return OnLoss(value)
-    except ValueError:
-        raise SettingsError(f'on_loss={value!r} is not allowed: "rewind", "drop" or "restart"') from None
-
-
-def _check_session(spark: "SparkSession | None") -> None:
+def _check_session(spark: "SparkSession | None", driver: str) -> None:
+    check_driver(driver, spark is not None)
     if spark is not None:
         from holdfast.spark.session import check_session
 
-        check_session(spark)
+        check_session(spark, driver)
 
 
 def _with_deletes(stream: Stream, table: str) -> Stream:

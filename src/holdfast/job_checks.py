@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from holdfast.autoscale.settings import Autoscale
 from holdfast.errors import SettingsError
-from holdfast.settings import CheckpointConfig, FailoverConfig, TaskManagerConfig
+from holdfast.settings import CheckpointConfig, FailoverConfig, OnLoss, TaskManagerConfig
 from holdfast.store_prices import StorePrices
 
 
@@ -28,3 +28,18 @@ def check_types(
         if value is not None and not isinstance(value, kind):
             shown = f"a {type(value).__name__}" if field == "storage_options" else repr(value)
             raise SettingsError(f"{field}={shown} is not allowed: for example {field}={example}")
+
+
+def checked_on_loss(value: object) -> OnLoss:
+    try:
+        return OnLoss(value)
+    except ValueError:
+        raise SettingsError(f'on_loss={value!r} is not allowed: "rewind", "drop" or "restart"') from None
+
+
+def check_driver(driver: object, has_session: bool) -> None:
+    """Raise `SettingsError` if a job cannot have its driver there."""
+    if driver not in ("client", "cluster"):
+        raise SettingsError(f"driver={driver!r} is not allowed: 'client' or 'cluster'")
+    if driver == "cluster" and not has_session:
+        raise SettingsError("driver='cluster' needs a session of Spark Connect; this job was made without a session")

@@ -20,11 +20,17 @@ from holdfast.storage import names
 GOLDEN = Path(__file__).parent / "golden"
 JOB = "0123456789abcdef" * 2
 BEAT = StoredBeat(JOB, 17, 4, LeaderState.STOPPED, "10.0.0.7:4711", 18)
+IN_CLUSTER = StoredBeat(JOB, 17, 4, LeaderState.LEADS, "", 18, "6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 WAITING = StoredWaiting(JOB, "fedcba9876543210" * 2, 3, 2.5)
 
 
 @pytest.mark.parametrize(
-    ("name", "data"), [("beat-1.bin", encode_beat(BEAT)), ("waiting-1.bin", encode_waiting(WAITING))]
+    ("name", "data"),
+    [
+        ("beat-1.bin", encode_beat(BEAT)),
+        ("beat-2.bin", encode_beat(IN_CLUSTER)),
+        ("waiting-1.bin", encode_waiting(WAITING)),
+    ],
 )
 def test_the_golden_objects_have_not_changed(name, data):
     if os.environ.get("REWRITE_GOLDEN"):
@@ -33,7 +39,8 @@ def test_the_golden_objects_have_not_changed(name, data):
 
 
 def test_heartbeats_and_words_come_back_as_they_were():
-    assert decode_beat(names.leader(17), encode_beat(BEAT)) == BEAT
+    for beat in (BEAT, IN_CLUSTER):
+        assert decode_beat(names.leader(17), encode_beat(beat)) == beat
     assert decode_waiting(names.standby(), encode_waiting(WAITING)) == WAITING
 
 

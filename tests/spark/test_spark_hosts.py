@@ -160,6 +160,18 @@ def test_a_whole_job_on_spark_connect_gives_the_same_answer_at_two_parallelisms(
     assert found["stored"] == found["totals"]
 
 
+def test_a_job_led_in_the_cluster_is_stopped_by_another_handle_and_its_output_is_exact(server, tmp_path):
+    run("cluster_driver_script.py", server, tmp_path)
+    found = json.loads((tmp_path / "cluster_driver.json").read_text())
+    assert "a MemorySink keeps rows in the process of the JobMaster" in found["memory"]
+    assert "a streaming DataFrame cannot be read with driver='cluster'" in found["streaming"]
+    assert "there is no such folder" in found["not yet"]
+    assert found["same"] == "Processing" and found["ended"] == 2_000
+    assert "has no operator 'none'" in found["no operator"]
+    assert "its last start has ended (stopped)" in found["afterwards"]
+    assert found["sums"] == {str(k): 500 * (k + 1) for k in range(4)} and found["state"] == 1
+
+
 def test_transforms_are_judged_on_spark_connect_by_their_plans_texts(server, tmp_path):
     run("connect_script.py", server, tmp_path)
     found = json.loads((tmp_path / "refused.json").read_text())

@@ -117,6 +117,17 @@ def test_storage_that_executors_do_not_share_is_refused(spark, tmp_path):
         job.start()
 
 
+def test_a_driver_in_the_cluster_needs_a_session_of_spark_connect(spark):
+    with pytest.raises(hf.JobRefused, match="With a classic session, Spark's driver is in this program"):
+        hf.Job(spark, name="x", storage="memory://no-connect", driver="cluster")
+    with pytest.raises(hf.SettingsError, match="this job was made without a session"):
+        hf.Job(None, name="x", storage="memory://no-connect", driver="cluster")
+    with pytest.raises(hf.SettingsError, match="driver='executor' is not allowed: 'client' or 'cluster'"):
+        hf.Job(None, name="x", storage="memory://no-connect", driver="executor")
+    with pytest.raises(hf.HoldfastError, match="this session is classic"):
+        hf.attach("memory://no-connect", spark=spark)
+
+
 def test_an_object_that_is_no_session_is_refused():
     with pytest.raises(hf.JobRefused, match="takes a SparkSession, found int"):
         hf.Job(5, name="test", storage="memory://x")

@@ -15,7 +15,7 @@ from holdfast.storage.framing import frame, unframe
 from holdfast.storage.names import LeaderName, check_same, leader, parse
 from holdfast.storage.reading import decode
 
-BEAT_MAGIC, BEAT_VERSION = b"HFLB", 1
+BEAT_MAGIC, BEAT_VERSION, BEAT_VERSION_MIN = b"HFLB", 2, 1
 WAITING_MAGIC, WAITING_VERSION = b"HFSW", 1
 
 
@@ -31,9 +31,11 @@ class LeaderState(StrEnum):
     """Ended with an error, or found another leader."""
 
 
-class StoredBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoredBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A heartbeat. `address`: the host and port of the leader's link; empty if it has none. `record`: the number of its
-    newest checkpoint record, shown to people; 0 if there is none yet."""
+    newest checkpoint record, shown to people; 0 if there is none yet. `session`: the id of the Spark Connect session
+    through which programs reach a leader in the cluster; empty for a leader in a program. Version 1 has no session, and
+    is still written without one, so that older drivers in waiting read it."""
 
     job: JobId
     epoch: Epoch
@@ -41,6 +43,7 @@ class StoredBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: LeaderState
     address: str
     record: JournalNumber
+    session: str = ""
 
 
 class StoredWaiting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,12 +62,13 @@ _UNFIT = "the payload does not fit its format version"
 
 
 def encode_beat(beat: StoredBeat) -> bytes:
-    return frame(BEAT_MAGIC, BEAT_VERSION, msgspec.msgpack.encode(beat, order="deterministic"))
+    version = BEAT_VERSION if beat.session else BEAT_VERSION_MIN
+    return frame(BEAT_MAGIC, version, msgspec.msgpack.encode(beat, order="deterministic"))
 
 
 def decode_beat(name: str, data: bytes) -> StoredBeat:
     """Raises `CorruptObject`."""
-    beat = decode(name, unframe(name, data, BEAT_MAGIC, BEAT_VERSION), _BEAT, _UNFIT)
+    beat = decode(name, unframe(name, data, BEAT_MAGIC, BEAT_VERSION, BEAT_VERSION_MIN), _BEAT, _UNFIT)
     if isinstance(parse(name), LeaderName):
         check_same(name, leader, beat.epoch)
     return beat

@@ -6,5 +6,5 @@
 A wrong guess that the leader is dead is harmless, since only the journal's fence decides who leads. The heartbeat
 bounds the delay until a dead leader is noticed.
 
-Files in reading order: `rules` (pure), `link`, `heartbeat`, `watcher`.
+Files in reading order: `rules` (pure), `link`, `heartbeat`, `watcher`, `newest`.
 """

@@ -55,12 +55,14 @@ class KnownStandbys:
 
 class Heartbeat:
     """The heartbeat of an epoch, from construction until `close`. `state_at_end` returns how the start ended, and
-    `newest_record` its newest record."""
+    `newest_record` its newest record. `session`: see `StoredBeat`."""
 
-    def __init__(self, store: ObjectStore, job: JobId, epoch: Epoch, endpoint: Endpoint | None) -> None:
+    def __init__(
+        self, store: ObjectStore, job: JobId, epoch: Epoch, endpoint: Endpoint | None, session: str = ""
+    ) -> None:
         self.state_at_end: Callable[[], LeaderState] = lambda: LeaderState.FAILED
         self.newest_record: Callable[[], JournalNumber | None] = lambda: None
-        self._store, self._job, self._epoch = store, job, epoch
+        self._store, self._job, self._epoch, self._session = store, job, epoch, session
         self._link = None if endpoint is None else LinkServer(endpoint)
         self._count = 0
         self._standbys = KnownStandbys()
@@ -100,7 +102,8 @@ class Heartbeat:
     def _beat(self, state: LeaderState) -> None:
         self._count += 1
         address = "" if self._link is None else self._link.address
-        beat = StoredBeat(self._job, self._epoch, self._count, state, address, self.newest_record() or JournalNumber(0))
+        record = self.newest_record() or JournalNumber(0)
+        beat = StoredBeat(self._job, self._epoch, self._count, state, address, record, self._session)
         try:
             self._store.put(names.leader(self._epoch), encode_beat(beat))
         except StorageError as error:

@@ -53,10 +53,12 @@ RESULT = StructType([StructField("result", BinaryType())])
 class ConnectHost:
     """Implements `host.SparkHost`."""
 
-    def __init__(self, spark: Any, ports: PortRange = ANY) -> None:
+    def __init__(self, spark: Any, ports: PortRange = ANY, beside_driver: bool = False) -> None:
         from pyspark.sql.connect.client.retries import DefaultPolicy  # needs the extra `connect`
 
         self.session = spark
+        self._beside_driver = beside_driver
+        """True if this process runs beside Spark's driver, on its machine."""
         self._own = _cloned(spark)
         """The session in which everything runs. DataFrames are declared in the user's session, since Connect cannot
         join DataFrames of different sessions."""
@@ -93,14 +95,16 @@ class ConnectHost:
         return self._known[name]
 
     def address(self) -> str:
-        """Return the address of this machine in the network of the server."""
+        """Return the address of this machine in the network of the server; beside Spark's driver, the driver's own."""
+        if self._beside_driver and (known := self.setting("spark.driver.host")):
+            return known
         family, _, _, _, server = socket.getaddrinfo(self._own.client.host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(server)
             return str(probe.getsockname()[0])
 
     def bind_address(self) -> str:
-        return ""
+        return (self.setting("spark.driver.bindAddress") or "") if self._beside_driver else ""
 
     def has_ended(self) -> bool:
         return self._lost.is_set() or bool(self.session.is_stopped) or bool(self._own.is_stopped)

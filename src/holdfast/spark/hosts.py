@@ -8,8 +8,9 @@ from holdfast.spark.classic_host import ClassicHost
 from holdfast.spark.host import SparkHost
 
 
-def open_host(spark: Any, ports: PortRange = ANY) -> SparkHost:
-    """Make a session for the job beside the user's session. The program may listen at `ports`.
+def open_host(spark: Any, ports: PortRange = ANY, beside_driver: bool = False) -> SparkHost:
+    """Make a session for the job beside the user's session. The program may listen at `ports`. `beside_driver`: a
+    Connect client that runs beside Spark's driver.
 
     Raises `JobRefused`.
     """
@@ -17,7 +18,7 @@ def open_host(spark: Any, ports: PortRange = ANY) -> SparkHost:
         return ClassicHost(spark)
     from holdfast.spark.connect_host import ConnectHost
 
-    return ConnectHost(spark, ports)
+    return ConnectHost(spark, ports, beside_driver)
 
 
 def has_ended(spark: Any) -> bool:

@@ -25,6 +25,11 @@ from holdfast.spark.host import SparkJob
 log = logger(__name__)
 
 TASKS_LOOKED_AT_MAX = 10
+CLASSIC = (
+    "driver='cluster' needs a session of Spark Connect. With a classic session, Spark's driver is in this program, and "
+    "the job is led here; to have both in the cluster, submit the program there, for instance by spark-submit "
+    "--deploy-mode cluster, and leave driver out"
+)
 DAEMON_MODULE, DAEMON = "spark.python.daemon.module", "holdfast.spark.daemon"
 DAEMON_HINT = f'make the session with .config("{DAEMON_MODULE}", "{DAEMON}") if executors have Holdfast installed'
 _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
@@ -35,10 +40,12 @@ def is_connect(spark: Any) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
-def check_session(spark: Any) -> None:
-    """Refuse objects that are not a Spark session."""
+def check_session(spark: Any, driver: str) -> None:
+    """Refuse objects that are not a Spark session, and a classic session if the driver shall be in the cluster."""
     if not is_connect(spark) and not isinstance(spark, SparkSession):
         raise JobRefused(f"Job(spark, ...) takes a SparkSession, found {type(spark).__name__}")
+    if driver == "cluster" and not is_connect(spark):
+        raise JobRefused(CLASSIC)
 
 
 def new_thread(run: Callable[[], None], name: str) -> threading.Thread:

@@ -53,6 +53,7 @@ from holdfast.storage.store import open_store
 
 if TYPE_CHECKING:
     from holdfast.job import Job
+    from holdfast.spark.cluster_driver import InCluster
 
 log = logger(__name__)
 
@@ -67,14 +68,23 @@ Say = Callable[[str], None]
 """A function that tells a person at which step a start is."""
 
 
-def start_on_spark(job: "Job", trigger: QueryTrigger, say: Say = lambda step: None) -> Query:
-    """Start a job on its Spark session. Raises `JobRefused` and the other errors of `Job.start`."""
+def start_on_spark(
+    job: "Job", trigger: QueryTrigger, say: Say = lambda step: None, hosted: "InCluster | None" = None
+) -> Query:
+    """Start a job on its Spark session. `hosted`: this process is beside Spark's driver, which hosts it.
+
+    Raises `JobRefused` and the other errors of `Job.start`.
+    """
     if job.spark is None:
         raise JobRefused("this job was made without a Spark session; pass a session to Job(spark, ...)")
     if has_ended(job.spark):
         raise JobRefused(f"job {job.name!r}: its Spark session was stopped before the start. {MAKE_ANOTHER}")
     try:
-        return _start(job, job.spark, trigger, say)
+        if job.driver == "cluster" and hosted is None:
+            from holdfast.spark.cluster_start import start_in_cluster  # needs the extra `connect`
+
+            return start_in_cluster(job, trigger, say)
+        return _start(job, job.spark, trigger, say, hosted)
     except KeyboardInterrupt:
         log.warning("%s: %s", job.name, INTERRUPTED)
         raise
@@ -84,16 +94,16 @@ def start_on_spark(job: "Job", trigger: QueryTrigger, say: Say = lambda step: No
         raise JobRefused(f"job {job.name!r}: its Spark session was stopped while it started. {MAKE_ANOTHER}") from error
 
 
-def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger, say: Say) -> Query:
-    host = open_host(spark, job.port_range)
+def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger, say: Say, hosted: "InCluster | None") -> Query:
+    host = open_host(spark, job.port_range, beside_driver=hosted is not None)
     try:
-        return _start_on(host, job, trigger, say)
+        return _start_on(host, job, trigger, say, hosted)
     except BaseException:
         host.close()
         raise
 
 
-def _start_on(host: SparkHost, job: "Job", trigger: QueryTrigger, say: Say) -> Query:
+def _start_on(host: SparkHost, job: "Job", trigger: QueryTrigger, say: Say, hosted: "InCluster | None") -> Query:
     is_here = job.storage.startswith(LOCAL)
     reaching = Beside(None if is_here else partial(check_reachable, job.storage, job.storage_options))
     say("analysing the job")
@@ -110,7 +120,8 @@ def _start_on(host: SparkHost, job: "Job", trigger: QueryTrigger, say: Say) -> Q
     )
     layout, claim, available = _layout(job, program, host, claims, recorded)
     try:
-        return _start_claimed(job, host, program, layout, trigger, _Slots(claims, claim, available), say)
+        found = _Slots(claims, claim, available)
+        return _start_claimed(job, host, program, layout, trigger, found, say, hosted)
     except BaseException:
         claims.release(claim)
         raise
@@ -131,7 +142,14 @@ class _Slots(NamedTuple):
 
 
 def _start_claimed(
-    job: "Job", host: SparkHost, program: Program, layout: Layout, trigger: QueryTrigger, found: _Slots, say: Say
+    job: "Job",
+    host: SparkHost,
+    program: Program,
+    layout: Layout,
+    trigger: QueryTrigger,
+    found: _Slots,
+    say: Say,
+    hosted: "InCluster | None",
 ) -> Query:
     check_memory(host, job.task_manager, layout.task_managers)
     shipped, facts = _ship(job, program)
@@ -167,6 +185,8 @@ def _start_claimed(
         partial(copy_on_executors, host, str(job.starting.start_from), job.storage, job.storage_options),
         probing.result,
         beats=True,
+        leader=hosted.leader if hosted is not None else None,
+        session=hosted.session_id if hosted is not None else "",
     )
     if job.starting.standby:
         say("waiting for the end of the leader")

@@ -149,6 +149,8 @@ class Start:
     """True if drivers may wait for the end of this start: it then has a heartbeat."""
     leader: Epoch | None = None
     """The epoch that a driver in waiting takes over from. None: take over from any leader."""
+    session: str = ""
+    """The Spark Connect session through which programs reach this start, if it is hosted in the cluster."""
     warm: WarmProcesses | None = None
     """Processes that a driver in waiting has started beforehand."""
 
@@ -284,7 +286,7 @@ def _take_over(
     """Take over the storage, and make the JobMaster."""
     settings = start.settings
     taken = with_older(start.store, _fence(start, job))
-    heartbeat = Heartbeat(start.store, job.job_id, taken.epoch, start.endpoint) if start.beats else None
+    heartbeat = Heartbeat(start.store, job.job_id, taken.epoch, start.endpoint, start.session) if start.beats else None
     if heartbeat is not None:
         closing.callback(heartbeat.close)
     for record in (taken.base, *(older for _, older in taken.older)):

@@ -1,0 +1,198 @@
+"""The link of a program to a JobMaster in the cluster: its calls, and the watch over its end."""
+
+import atexit
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+from weakref import WeakSet
+
+import cloudpickle
+import msgspec
+
+from holdfast.errors import HoldfastError, RestartsExhausted, SessionStopped
+from holdfast.printable import logger
+from holdfast.query_calls import READS, CallAnswer, LastWord, QueryCall, StartedQuery, error_of, failure_of
+from holdfast.spark.session_mail import ENDED, SAID, STARTED, SessionMail
+
+log = logger(__name__)
+
+LOOK_S = 1.0
+"""Seconds between two looks at the JobMaster. A higher value notices its end later."""
+LEAVE_S_MAX = 5.0
+"""Bound in seconds on the wait for a look under way when the program ends."""
+
+
+class DriverChannel:
+    """A JobMaster in the cluster, as its hosting session shows it. `gone` is set once it answers no more."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.gone = threading.Event()
+        self._mail = SessionMail(session)
+
+    @cached_property
+    def started(self) -> StartedQuery:
+        found = self._mail.get(STARTED)
+        assert found is not None, "asked for after has_started"
+        return msgspec.msgpack.decode(found, type=StartedQuery)
+
+    def has_started(self) -> bool:
+        return self._mail.get(STARTED) is not None
+
+    def said(self) -> str | None:
+        """Return the step at which the start is."""
+        found = self._mail.get(SAID)
+        return None if found is None else found.decode()
+
+    def last_word(self) -> LastWord | None:
+        found = self._mail.get(ENDED)
+        return None if found is None else msgspec.msgpack.decode(found, type=LastWord)
+
+    def is_alive(self) -> bool:
+        """True while the streaming query runs that hosts the JobMaster."""
+        return bool(self.session.streams.active)
+
+    def ask(self, call: QueryCall) -> bytes | None:
+        """Return the value of a call; None if the JobMaster is gone. Raises the errors of the call."""
+        try:
+            answer = self._mail.ask(cloudpickle.dumps(tuple(call)), self.gone)
+        except Exception:
+            if not self.gone.is_set():
+                raise
+            answer = None  # its connection was closed meanwhile
+        if answer is None:
+            return None
+        found = msgspec.msgpack.decode(answer, type=CallAnswer)
+        if found.failure is not None:
+            raise error_of(found.failure)
+        return found.value
+
+    def close(self, release: bool = False) -> None:
+        """Close the connection. `release`: also end the hosting session, with everything that runs in it."""
+        self.gone.set()
+        try:
+            if release:
+                self.session.client.release_session()
+            self.session.client.close()
+        except Exception as error:
+            log.debug("the hosting session was not released: %s", error)
+
+
+class ClusterLink:
+    """Implements `remote_query.DriverLink`. `successor` returns the channel to a new JobMaster after the end of one."""
+
+    def __init__(
+        self,
+        channel: DriverChannel,
+        successor: Callable[[DriverChannel], DriverChannel],
+        losses_max: int,
+        losses_window_s: float,
+    ) -> None:
+        self.started = channel.started
+        self.last_word: LastWord | None = None
+        self.trouble = ""
+        self._successor, self._losses_max, self._losses_window_s = successor, losses_max, losses_window_s
+        self._lost_s: deque[float] = deque(maxlen=losses_max + 1)
+        self._changed = threading.Condition()
+        self._channel = channel
+        self._stops = False
+        self._leaves = threading.Event()
+        """Set once this program ends, or the query has."""
+        self._thread = threading.Thread(target=self._watch, name="holdfast-cluster-driver", daemon=True)
+        self._thread.start()
+        _links.add(self)
+
+    def ask(self, call: QueryCall) -> bytes | None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._channel.gone.is_set() or self.last_word is not None)
+                channel = self._channel
+            if self.last_word is not None:
+                return None
+            self._stops = self._stops or call.name == "stop"
+            try:
+                answer = channel.ask(call)
+            except BaseException:
+                self._stops = False  # a refused stop has changed nothing
+                raise
+            if answer is not None:
+                return answer
+            if call.name not in READS and not self._stops:
+                raise HoldfastError(
+                    f"the JobMaster in the cluster was lost while it carried out {call.name}; whether it did is not "
+                    "known: look at query.status, and call again"
+                )
+
+    def wait(self, timeout_s: float | None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.last_word is not None, timeout_s)
+
+    def _watch(self) -> None:
+        while not self._leaves.wait(LOOK_S):
+            try:
+                is_alive = self._channel.is_alive()  # before the last word, so that it is not missed
+                word = self._channel.last_word()
+            except Exception as error:
+                lost = SessionStopped(f"the Spark Connect server does not answer, or the session has ended: {error}")
+                self._end(LastWord(failure_of(lost)))
+                return
+            if word is not None:
+                self._end(word)
+            elif not is_alive:
+                self._replace()
+
+    def _end(self, word: LastWord) -> None:
+        with self._changed:
+            self.last_word, self.trouble = word, ""
+            self._channel.gone.set()
+            self._changed.notify_all()
+        self._leaves.set()
+        self._channel.close()
+
+    def _replace(self) -> None:
+        """Find a successor of the JobMaster that was lost."""
+        lost, name = self._channel, self.started.name
+        lost.gone.set()
+        if self._stops:
+            self._end(LastWord())
+            return
+        self.trouble = "the JobMaster in the cluster was lost; waiting for its successor"
+        log.warning("%s: %s", name, self.trouble)
+        self._lost_s.append(time.monotonic())
+        try:
+            self._check_losses()
+            channel = self._successor(lost)
+        except Exception as error:
+            self._end(LastWord(failure_of(error)))
+            return
+        with self._changed:
+            self._channel, self.started, self.trouble = channel, channel.started, ""
+            self._changed.notify_all()
+        lost.close(release=True)
+
+    def _check_losses(self) -> None:
+        if len(self._lost_s) > self._losses_max and self._lost_s[-1] - self._lost_s[0] < self._losses_window_s:
+            raise RestartsExhausted(
+                f"the JobMaster in the cluster was lost {len(self._lost_s)} times within {self._losses_window_s:g} s, "
+                "more often than FailoverConfig(losses_max=…) allows; look at the log of Spark's driver"
+            )
+
+    def leave(self) -> None:
+        """Close the connection of a program that ends. gRPC may otherwise wait for ever as Python shuts down."""
+        self._leaves.set()
+        self._thread.join(LEAVE_S_MAX)
+        self._channel.close()
+
+
+_links: "WeakSet[ClusterLink]" = WeakSet()
+
+
+def _leave_all() -> None:
+    for each in list(_links):
+        each.leave()
+
+
+atexit.register(_leave_all)

@@ -1,0 +1,215 @@
+"""The mailbox in a session's settings, and the link to a JobMaster that answers there; with a session of the test."""
+
+import threading
+
+import cloudpickle
+import msgspec
+import pytest
+
+import holdfast as hf
+from holdfast.query_calls import CallAnswer, LastWord, QueryCall, StartedQuery, encoded, failure_of
+from holdfast.spark import cluster_link, session_mail
+from holdfast.spark.cluster_link import ClusterLink, DriverChannel
+from holdfast.spark.session_mail import ANSWER, ASK, ENDED, PREFIX, STARTED, MailServer, SessionMail
+from waiting import until
+
+WINDOW_S = 600.0
+
+
+class Settings:
+    """The settings of a session, as Spark Connect has them."""
+
+    def __init__(self):
+        self.held = {"spark.app.id": "app"}
+
+    @property
+    def getAll(self):
+        return dict(self.held)
+
+    def get(self, key, default):
+        return self.held.get(key, default)
+
+    def set(self, key, value):
+        self.held[key] = value
+
+    def unset(self, key):
+        self.held.pop(key, None)
+
+
+class Session:
+    """A hosting session: its settings, its streaming queries, and the release of it."""
+
+    def __init__(self):
+        self.conf, self.streams, self.client = Settings(), self, self
+        self.active, self.is_released = ["the query that hosts"], False
+
+    def release_session(self):
+        self.is_released = True
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr(session_mail, "IDLE_S", 0.01)
+    monkeypatch.setattr(session_mail, "AWAKE_S", 0.01)
+    monkeypatch.setattr(session_mail, "POLL_S_MIN", 0.01)
+    monkeypatch.setattr(session_mail, "POLL_S_MAX", 0.01)
+    monkeypatch.setattr(cluster_link, "LOOK_S", 0.01)
+
+
+def mail_in(session):
+    return {name for name in session.conf.held if name.startswith(PREFIX)}
+
+
+def test_each_request_gets_its_own_answer_and_nothing_stays_in_the_mailbox():
+    session, gone = Session(), threading.Event()
+    server = MailServer(SessionMail(session), lambda request: request.upper())
+    answers = {}
+    asked = [
+        threading.Thread(target=lambda word=word: answers.update({word: SessionMail(session).ask(word, gone)}))
+        for word in (b"one", b"two", b"three")
+    ]
+    for each in asked:
+        each.start()
+    for each in asked:
+        each.join()
+    assert answers == {b"one": b"ONE", b"two": b"TWO", b"three": b"THREE"}
+    until(lambda: not mail_in(session))
+    server.close(5)
+
+
+def test_an_answer_that_nobody_takes_is_thrown_away(monkeypatch):
+    monkeypatch.setattr(session_mail, "KEPT_S_MAX", 0.0)
+    session = Session()
+    server = MailServer(SessionMail(session), lambda request: b"an answer")
+    SessionMail(session).put(f"{ASK}left", b"")
+    until(lambda: f"{ANSWER}left" not in mail_in(session) and f"{ASK}left" not in mail_in(session))
+    server.close(5)
+
+
+def test_no_more_requests_run_at_a_time_than_the_bound(monkeypatch):
+    monkeypatch.setattr(session_mail, "RUNNING_MAX", 2)
+    session, running, proceed = Session(), [], threading.Event()
+
+    def answer(request):
+        running.append(request)
+        proceed.wait(30)
+        return b""
+
+    mail = SessionMail(session)
+    for number in range(5):
+        mail.put(f"{ASK}{number}", b"")
+    looks = []
+    monkeypatch.setattr(Settings, "getAll", property(lambda self: looks.append(1) or dict(self.held)))
+    server = MailServer(mail, answer)
+    until(lambda: len(looks) > 5)
+    assert len(running) == 2
+    proceed.set()
+    until(lambda: len(running) == 5)
+    server.close(5)
+
+
+def test_a_session_that_does_not_answer_for_a_while_is_asked_again(monkeypatch):
+    session, fails = Session(), [True]
+
+    def found(self):
+        if fails[0]:
+            raise OSError("the server is away")
+        return dict(self.held)
+
+    monkeypatch.setattr(Settings, "getAll", property(found))
+    server = MailServer(SessionMail(session), lambda request: b"yes")
+    SessionMail(session).put(f"{ASK}1", b"")
+    fails[0] = False
+    until(lambda: f"{ANSWER}1" in mail_in(session))
+    server.close(5)
+
+
+def started(epoch=3):
+    """A channel to a JobMaster that has started its job."""
+    session = Session()
+    SessionMail(session).put(STARTED, msgspec.msgpack.encode(StartedQuery("id", "job", f"run-{epoch}", epoch)))
+    return DriverChannel(session)
+
+
+def answering(channel, value):
+    def answer(request):
+        return msgspec.msgpack.encode(CallAnswer(encoded(value(QueryCall(*cloudpickle.loads(request))))))
+
+    return MailServer(SessionMail(channel.session), answer)
+
+
+def refused(lost):
+    raise hf.HoldfastError("nobody leads")
+
+
+def test_a_successor_answers_calls_once_the_jobmaster_is_lost():
+    first, second = started(3), started(5)
+    server = answering(second, lambda call: call.name)
+    lost = []
+    link = ClusterLink(first, lambda channel: lost.append(channel) or second, 10, WINDOW_S)
+    first.session.active = []
+    assert msgspec.msgpack.decode(link.ask(QueryCall("restarts"))) == "restarts"
+    assert lost == [first] and link.started.run_id == "run-5" and not link.trouble
+    until(lambda: first.session.is_released)
+    assert link.last_word is None and link.wait(0.01) is False
+    link._end(LastWord())
+    server.close(5)
+
+
+def test_a_call_that_changes_something_is_not_repeated_at_a_successor():
+    first, second, is_asked = started(3), started(5), threading.Event()
+    link = ClusterLink(first, lambda _: second, 10, WINDOW_S)
+    failed = []
+
+    def ask():
+        try:
+            link.ask(QueryCall("trigger_checkpoint"))
+        except hf.HoldfastError as error:
+            failed.append(str(error))
+        is_asked.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    until(lambda: any(name.startswith(ASK) for name in mail_in(first.session)))
+    first.session.active = []
+    assert is_asked.wait(30)
+    assert "was lost while it carried out trigger_checkpoint" in failed[0]
+    assert not any(name.startswith(ASK) for name in mail_in(second.session))
+    link._end(LastWord())
+
+
+def test_the_last_word_of_a_jobmaster_ends_the_link():
+    channel = started()
+    link = ClusterLink(channel, refused, 10, WINDOW_S)
+    SessionMail(channel.session).put(ENDED, msgspec.msgpack.encode(LastWord(failure_of(hf.Fenced("by another")))))
+    channel.session.active = []
+    assert link.wait(30) and link.last_word.failure.kind == "Fenced"
+    assert link.ask(QueryCall("status")) is None
+
+
+def test_a_jobmaster_without_a_successor_ends_the_link_with_the_reason():
+    channel = started()
+    link = ClusterLink(channel, refused, 10, WINDOW_S)
+    channel.session.active = []
+    assert link.wait(30) and link.last_word.failure.message == "nobody leads"
+
+
+def test_a_jobmaster_that_is_lost_too_often_is_not_started_again():
+    def successor(_):
+        channel = started(5)
+        channel.session.active = []
+        return channel
+
+    first = successor(None)
+    link = ClusterLink(first, successor, 3, WINDOW_S)
+    assert link.wait(30) and link.last_word.failure.kind == "RestartsExhausted"
+    assert "was lost 4 times within 600 s" in link.last_word.failure.message
+
+
+def test_a_server_that_is_gone_ends_the_link_by_name():
+    channel = started()
+    link = ClusterLink(channel, refused, 10, WINDOW_S)
+    del channel.session.streams
+    assert link.wait(30) and link.last_word.failure.kind == "SessionStopped"
