@@ -71,7 +71,8 @@ simulate: setup  ## One seed of the simulation again, with its whole trace: make
 
 seeds: setup  ## Look anew for the seeds in which each broken rule and each failpoint shows, and write them down
 	HOLDFAST_PIN_SEEDS=1 $(RUN) python -m pytest -q -p no:xdist --timeout 3600 -m "long or not long" \
-		-k "broken_rule or test_jobs_balance_whatever or (rows_said_to_be_lost and not many_lives)" tests/simulation
+		-k "broken_rule or test_jobs_balance_whatever or (rows_said_to_be_lost and not many_lives)" \
+		tests/simulation tests/execution
 
 check: setup  ## Style, types, import direction, sizes
 	$(RUN) ruff check --no-cache $(CODE)

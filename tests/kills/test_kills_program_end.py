@@ -48,22 +48,18 @@ def run_to_the_end(folder: Path, program: str = PROGRAM, code: int = 0) -> tuple
     return json.loads(done.stdout), done.stderr
 
 
-def test_a_program_that_ends_says_which_query_still_ran_and_the_next_start_goes_on(tmp_path: Path) -> None:
+def test_a_program_that_ends_says_which_query_still_ran_and_the_next_start_goes_on_until_ctrl_c(tmp_path: Path) -> None:
+    """Ctrl-C stops the query in order, and the program says how to go on."""
     _, said = run_to_the_end(tmp_path)
     assert said.count("endless: the program ends while the query still runs") == 1, said
     assert "query.awaitTermination()" in said and "Traceback" not in said and "cannot schedule" not in said
     store = open_store((tmp_path / "storage").as_uri())
     newest = read_record(store, max(journal_numbers(store)))
     assert isinstance(newest, CheckpointRecord)
-    position, _ = run_to_the_end(tmp_path)
+    position, said = run_to_the_end(tmp_path, PROGRAM + CTRL_C, code=-signal.SIGINT)
     assert position >= newest.offsets["ticks"]["0"] > 0
-
-
-def test_ctrl_c_stops_the_query_in_order_and_says_how_to_go_on(tmp_path: Path) -> None:
-    _, said = run_to_the_end(tmp_path, PROGRAM + CTRL_C, code=-signal.SIGINT)
     assert said.count("endless: interrupted by Ctrl-C: the query is stopped in order") == 1, said
     assert "Start the program again on the same storage" in said and "awaitTermination() to wait" not in said
-    store = open_store((tmp_path / "storage").as_uri())
     assert isinstance(read_record(store, max(journal_numbers(store))), CheckpointRecord)
 
 

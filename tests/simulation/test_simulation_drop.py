@@ -12,12 +12,12 @@ from unittest import mock
 
 import pytest
 from simulation_invariants import Broken
-from simulation_pinned import PinnedSeeds
 from simulation_run import simulate_dropping
 from simulation_runtime import Stalled
 
 from holdfast.checkpoint.missing import RecordedParts
 from holdfast.jobmaster.batches.losses import CommittedRows, LossLedger
+from pinned_seeds import PinnedSeeds
 
 SEEDS_MAX = 40
 """Seeds among which some job loses a TaskManager, as most do, and completes a checkpoint before it is replaced."""

@@ -10,9 +10,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from simulation_pinned import PinnedSeeds
 from simulation_run import failing, simulate
 from simulation_settings import STRUCK, keeping
+
+from pinned_seeds import PinnedSeeds
 
 SEEDS_MORE = 2_000
 SEEDS_LONG = 20_000

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from simulation_invariants import Broken
 from simulation_mutations import MUTATIONS
-from simulation_pinned import PinnedSeeds
 from simulation_run import simulate
 from simulation_runtime import Stalled
 from simulation_settings import Settings, draw
@@ -17,6 +16,7 @@ from changelog_kit import cut_behind_what_was_stored_ahead, go_back_into_a_gap
 from holdfast.errors import HoldfastError
 from logged_kit import cut_before_a_materialization
 from parts_kit import Driver, acknowledge_before_the_news
+from pinned_seeds import PinnedSeeds
 
 SEEDS = 500
 PINNED = PinnedSeeds("broken rules")

@@ -1,14 +1,14 @@
 """Seeds in which something showed when it was last looked for: each search begins there.
 
-The seeds lie in `pinned_seeds.json`. Each change of what a seed draws moves them: then the searches take longer, and
-find the same. `make seeds` runs all searches, and writes the cheapest of the first seeds that each of them found.
+The seeds lie in `simulation/pinned_seeds.json`. Each change of what a seed draws moves them: then the searches take
+longer, and find the same. `make seeds` runs all searches, and writes the cheapest of the first seeds that each found.
 """
 
 import json
 import os
 from pathlib import Path
 
-FILE = Path(__file__).with_name("pinned_seeds.json")
+FILE = Path(__file__).parent / "simulation" / "pinned_seeds.json"
 WRITES = "HOLDFAST_PIN_SEEDS"
 """The environment variable with which a search writes the seed that it found. Only `make seeds` sets it."""
 
