@@ -418,6 +418,7 @@ NAMED_FOR_ONE_THING = {
     "docs_pages",
     "execution_units_history",
     "journal_exploration",
+    "pinned_seeds",
     "quick_jvm",
     "sampling",
     "small_disk",
