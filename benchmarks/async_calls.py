@@ -116,10 +116,13 @@ def measured(fn: hf.AsyncFunction, capacity: int, seconds: float) -> tuple[float
             while query.totals.batches < 3:
                 time.sleep(0.1)
             first, begun_s, memory = query.totals.rows, time.monotonic(), [resident_mb()]
-            while time.monotonic() < begun_s + seconds:
-                time.sleep(seconds / 10)
+            rows, ended_s = first, begun_s  # when the last batch ended: a batch may take as long as the run
+            while time.monotonic() < begun_s + seconds or rows == first:
+                time.sleep(0.1)
                 memory.append(resident_mb())
-            rate = (query.totals.rows - first) / (time.monotonic() - begun_s)
+                if query.totals.rows != rows:
+                    rows, ended_s = query.totals.rows, time.monotonic()
+            rate = (rows - first) / (ended_s - begun_s)
         finally:
             query.stop()
             spark.stop()
