@@ -69,6 +69,20 @@ def test_slots_that_do_not_come_are_not_counted(monkeypatch):
     assert (slots.number(), host.waiting) == (2, 3)
 
 
+def test_a_process_that_starts_while_slots_are_asked_for_counts_with_them():
+    _, slots = on_demand(slots_max=2)
+    with slots.asking(2):
+        until(lambda: slots.number() == 2)
+    with slots._staying.stays("tm"):
+        slots.ask_beside(4)
+        assert slots.number() >= 2, "slots that were found do not go while others are asked for"
+        until(lambda: slots.number() == 3)
+        with slots._staying.stays("sender"):
+            until(lambda: slots.number() == 4)
+            until(lambda: not slots._lock.locked())
+            assert slots.number() == 4
+
+
 def test_a_program_that_executors_on_demand_do_not_reach_is_refused():
     _, slots = on_demand(slots_max=2, reached=False)
     with (

@@ -111,7 +111,7 @@ class CountedSlots:
         asked = self._asked
         if asked is not None:
             asked.check()
-            return processes + asked.count
+            return max(processes + asked.count, self._found or 0)
         if waits:
             return registered
         if self._on_demand:
@@ -130,13 +130,13 @@ class CountedSlots:
         `number()` counts those that have a slot.
         """
         with self._lock:
-            processes, _, _ = self._staying.counts()
+            tasks = max(1, slots - self._staying.counts()[0])
             try:
-                with _given_to(self._host, self._ports, max(1, slots - processes)) as self._asked, self._asked.taking():
+                with _given_to(self._host, self._ports, tasks) as self._asked, self._asked.taking():
                     yield
+                    # Processes may have started meanwhile: they are counted with the tasks that run beside them.
+                    self._found, self._found_s = self._running(), time.monotonic()
             finally:
-                if self._asked is not None:
-                    self._found, self._found_s = processes + self._asked.count, time.monotonic()
                 self._asked = None
 
     def ask_beside(self, slots: int) -> None:
@@ -148,10 +148,16 @@ class CountedSlots:
         begun_s = time.monotonic()
         try:
             with self.asking(slots):
-                while self.number() < slots and time.monotonic() - begun_s < ASKED_S_MAX and not self._host.has_ended():
+                while self._running() < slots and time.monotonic() - begun_s < ASKED_S_MAX:
+                    if self._host.has_ended():
+                        return
                     time.sleep(LOOK_S)
         except Exception as error:
             log.info("executors were not asked for: %s", error)
+
+    def _running(self) -> int:
+        """Return the number of processes, and of tasks that wait in slots of their own."""
+        return self._staying.counts()[0] + (self._asked.count if self._asked is not None else 0)
 
     def _is_old(self, age_s_max: float) -> bool:
         return self._found is None or time.monotonic() - self._found_s > age_s_max
