@@ -27,7 +27,7 @@ import holdfast as hf
 from waiting import until
 
 ROWS, KEYS, SPLITS = 40_000, 8, 2
-WAIT_S = 240.0
+WAIT_S = 480.0
 STORAGE = "storage"
 
 
