@@ -6,6 +6,7 @@ A file of `--rows` rows is moved into the source's folder; `p50_ms` and `p99_ms`
 read it was committed (state changed, output staged), `published_p50_ms` until a checkpoint had completed and the
 upsert was visible in the Delta table. Checkpoints are taken every `--interval`. With `--s3-latency-ms` the job's
 storage lies in a stand-in for S3 whose requests take so much longer; with `--table-on-s3` the Delta table does too.
+`--in-folder logs`: logs lie in a folder instead; `--in-folder storage`: all but the materialized tables does.
 """
 
 import argparse
@@ -59,6 +60,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--source", choices=["files", "stream"], default="files", help="stream: by Spark")
     parser.add_argument("--s3-latency-ms", type=float, help="storage in a stand-in for S3 with that latency")
     parser.add_argument("--table-on-s3", action="store_true", help="the Delta table as well")
+    parser.add_argument("--in-folder", choices=["logs", "storage"], help="objects that are not in the stand-in")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     return parser.parse_args(argv)
 
@@ -105,8 +107,7 @@ def measure(spark: Any, folder: Path, s3: Mapping[str, str] | None, options: arg
     job = hf.Job(
         spark,
         name="latency",
-        storage=f"file://{folder}/storage" if s3 is None else "s3://bucket/storage",
-        storage_options=None if s3 is None else dict(s3),
+        **storages(folder, s3, options.in_folder),
         parallelism=2,
         senders=options.senders,
         checkpoint=hf.CheckpointConfig(trigger=hf.every(options.interval)),
@@ -121,11 +122,24 @@ def measure(spark: Any, folder: Path, s3: Mapping[str, str] | None, options: arg
         "files": options.files,
         "rows": options.rows,
         "s3_latency_ms": options.s3_latency_ms,
+        "in_folder": options.in_folder,
         "p50_ms": percentile(committed_ms, 50),
         "p99_ms": percentile(committed_ms, 99),
         "published_p50_ms": percentile(published_ms, 50),
         "published_p99_ms": percentile(published_ms, 99),
     }
+
+
+def storages(folder: Path, s3: Mapping[str, str] | None, in_folder: str | None) -> dict[str, Any]:
+    """Where the job's objects lie."""
+    quick = f"file://{folder}/storage"
+    if s3 is None:
+        return {"storage": quick}
+    if in_folder == "storage":
+        options = {f"shared.{name}": value for name, value in s3.items()}
+        return {"storage": quick, "shared_storages": ["s3://bucket/tables"], "storage_options": options}
+    logs = {"changelog_storage": quick} if in_folder == "logs" else {}
+    return {"storage": "s3://bucket/storage", "storage_options": dict(s3), **logs}
 
 
 def source(spark: Any, folder: Path, options: argparse.Namespace) -> hf.FileSource | hf.StreamingDataFrameSource:

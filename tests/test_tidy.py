@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, str] = {
     "query_calls": "checkpoint formats jobmaster observe query",
     "remote_query": "formats jobmaster observe query query_calls settings ui",
     "standby_query": "jobmaster journal leadership query start_options",
-    "job_settings": "checkpoint jobmaster settings ui",
+    "job_settings": "checkpoint jobmaster settings storage ui",
     # Control: the JobMaster executes the decisions of the pure rules, and the journal remembers.
     "jobmaster": "autoscale checkpoint cleanup exchange execution formats functions graph journal observe protocol "
     "leadership recovery settings sinks sources state storage stored_state taskmanager ui uploads",

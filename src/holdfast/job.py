@@ -21,7 +21,7 @@ from holdfast.graph.nodes import ReadNode
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained
 from holdfast.hidden import hide_url
-from holdfast.job_checks import check_driver, check_types, checked_on_loss
+from holdfast.job_checks import check_control, check_driver, check_types, checked_on_loss, checked_storages
 from holdfast.keyed_streams import EmitMode
 from holdfast.ports import PortRange, check_port_range
 from holdfast.quantities import duration_us
@@ -56,9 +56,6 @@ if TYPE_CHECKING:
     from holdfast.graph.known import KnownSchemas
     from holdfast.query import Query
 
-TOKEN_CHARACTERS_MIN = 32
-"""Least number of characters of a token that a user chooses."""
-
 
 class Job:
     """A pipeline with a name and a storage URL.
@@ -73,7 +70,12 @@ class Job:
     storage
         URL of the job's own folder: `file:///…`, `s3://…`, `gs://…`, `az://…`; reachable from all executors.
     storage_options
-        Options for obstore (credentials, endpoints); never stored or logged.
+        Options for obstore (credentials, endpoints); never stored or logged. Those that begin with `changelog.` or
+        `shared.` are only for `changelog_storage` or `shared_storages`.
+    changelog_storage
+        URL of a folder for logs, which each checkpoint waits for: a storage that answers sooner. Default: in `storage`.
+    shared_storages
+        URLs of folders over which materialized tables are spread. Default: in `storage`.
     parallelism
         Subtasks of each keyed operator. Default: the number of Spark's slots that TaskManagers leave free.
     max_parallelism
@@ -163,6 +165,8 @@ class Job:
         name: str,
         storage: str,
         storage_options: Mapping[str, str] | None = None,
+        changelog_storage: str | None = None,
+        shared_storages: Sequence[str] = (),
         parallelism: int | None = None,
         max_parallelism: int | None = None,
         task_managers: int = 1,
@@ -199,6 +203,7 @@ class Job:
         self.name = name
         self.storage = storage
         self.storage_options = dict(storage_options or {})
+        self.changelog_storage, self.shared_storages = checked_storages(changelog_storage, shared_storages)
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
         self.task_managers = task_managers
@@ -272,7 +277,7 @@ class Job:
                 raise SettingsError(f"{field}={getattr(self, field)!r} is not allowed: a string")
         check_port("metrics_port", self.metrics_port)
         check_port_range(self.port_range)
-        self._check_control()
+        check_control(self.ui_control)
         for module in self.ship_modules:
             if not isinstance(module, ModuleType):
                 raise SettingsError(f"ship_modules=[{module!r}] is not allowed: give imported modules")
@@ -283,16 +288,6 @@ class Job:
             raise SettingsError(
                 f"task_managers={self.task_managers} is above parallelism={self.parallelism}: some would hold no state"
             )
-
-    def _check_control(self) -> None:
-        control = self.ui_control
-        if isinstance(control, str) and (len(control) < TOKEN_CHARACTERS_MIN or not control.isascii()):
-            raise SettingsError(
-                f"ui_control is a token of {len(control)} characters; allowed: {TOKEN_CHARACTERS_MIN} ASCII characters "
-                "or more, or True for a token that the start makes"
-            )
-        if not isinstance(control, bool | str):
-            raise SettingsError(f"ui_control={control!r} is not allowed: True, False, or a token")
 
     def _check_regions(self) -> None:
         regions, whole_s = self.regions, self.failover.limit_s("process_timeout")

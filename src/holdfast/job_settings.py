@@ -7,10 +7,16 @@ from holdfast.jobmaster.batches.deployer import MasterSettings
 from holdfast.jobmaster.batches.deployment import Layout
 from holdfast.jobmaster.batches.planner import BatchLimits
 from holdfast.settings import QueryTrigger
+from holdfast.storage.routing import OtherStorages
 from holdfast.ui.site import HttpSettings
 
 if TYPE_CHECKING:
     from holdfast.job import Job
+
+
+def other_storages(job: "Job") -> OtherStorages:
+    """The storages besides the job's own in which the objects of a start lie."""
+    return OtherStorages(job.changelog_storage or "", job.shared_storages)
 
 
 def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSettings:

@@ -41,6 +41,7 @@ from holdfast.state.table import StateTable
 from holdfast.storage import checksum, names
 from holdfast.storage.copying import CopiedObject
 from holdfast.storage.framing import HEADER_BYTES, frame
+from holdfast.storage.routing import OtherStorages
 
 GROWTH_BYTES_MAX = 400 << 20
 """Growth of the process that an object of some kilobytes may not cause."""
@@ -354,8 +355,10 @@ KINDS = {
         framed(b"HFJR", codec.RECORD_VERSION, RECORD), lambda data: codec.decode_record(names.journal(18), data)
     ),
     "takeover": Kind(
-        framed(b"HFJR", 9, Takeover(17, "x", JOB)), lambda data: codec.decode_record(names.journal(17), data)
+        framed(b"HFJR", codec.RECORD_VERSION, Takeover(17, "x", JOB, OtherStorages("s3://q", ("s3://a",)))),
+        lambda data: codec.decode_record(names.journal(17), data),
     ),
+    "owner": Kind(framed(b"HFOW", 1, codec.StoredOwner(JOB, "s3://b/x")), lambda data: codec.decode_owner("o", data)),
     "begun": Kind(framed(b"HFJM", 1, codec.StoredBegun(2)), lambda data: codec.decode_begun("journal/begun", data)),
     "committables": Kind(
         framed(b"HFCM", codec.COMMITTABLES_VERSION, codec.StoredCommittables("s", [b"x"], b"y", 3, JOB, 1, 2)),

@@ -17,11 +17,15 @@ from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentit
 from holdfast.storage import names
 from holdfast.storage.copying import CopiedObject
 from holdfast.storage.framing import frame
+from holdfast.storage.routing import OtherStorages
 from holdfast.watermarks import SourceTime, SplitTime
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = "0123456789abcdef" * 2
 TAKEOVER = Takeover(epoch=17, nonce="00112233445566778899aabbccddeeff", job=JOB)
+ELSEWHERE = OtherStorages("s3://quick/logs", ("s3://a/tables", "s3://b/tables"))
+WITH_STORAGES = msgspec.structs.replace(TAKEOVER, storages=ELSEWHERE)
+OWNER = codec.StoredOwner(JOB, "s3://bucket/job")
 CHECKPOINT = CheckpointRecord(
     epoch=17,
     nonce="ffeeddccbbaa99887766554433221100",
@@ -91,8 +95,9 @@ SAVEPOINT = codec.StoredSavepoint(
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
     "begun-1.bin": (codec.encode_begun(codec.StoredBegun(2)), codec.decode_begun),
-    "takeover-12.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
-    "checkpoint-12.bin": (codec.encode_record(WITH_OWN), codec.decode_record),
+    "takeover-13.bin": (codec.encode_record(WITH_STORAGES), codec.decode_record),
+    "checkpoint-13.bin": (codec.encode_record(WITH_OWN), codec.decode_record),
+    "owner-1.bin": (codec.encode_owner(OWNER), codec.decode_owner),
     "committables-3.bin": (
         codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how", 5, JOB, 17, 3),
         codec.decode_committables,
@@ -102,8 +107,9 @@ STORED = {
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
     "begun-1.bin": codec.StoredBegun(2),
-    "takeover-12.bin": TAKEOVER,
-    "checkpoint-12.bin": WITH_OWN,
+    "takeover-13.bin": WITH_STORAGES,
+    "checkpoint-13.bin": WITH_OWN,
+    "owner-1.bin": OWNER,
     "committables-3.bin": COMMITTABLES,
     "savepoint-7.bin": SAVEPOINT,
 }
@@ -116,11 +122,13 @@ OLDER = {
     "takeover-9.bin": (TAKEOVER, codec.decode_record),
     "takeover-10.bin": (TAKEOVER, codec.decode_record),
     "takeover-11.bin": (TAKEOVER, codec.decode_record),
+    "takeover-12.bin": (TAKEOVER, codec.decode_record),
     "checkpoint-7.bin": (PLAIN, codec.decode_record),
     "checkpoint-8.bin": (WITH_PARTS, codec.decode_record),
     "checkpoint-9.bin": (WITH_CLOCK, codec.decode_record),
     "checkpoint-10.bin": (CHECKPOINT, codec.decode_record),
     "checkpoint-11.bin": (WITH_GATHERED, codec.decode_record),
+    "checkpoint-12.bin": (WITH_OWN, codec.decode_record),
     "committables-2.bin": (
         codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
         codec.decode_committables,

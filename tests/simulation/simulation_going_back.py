@@ -14,7 +14,7 @@ from simulation_invariants import Broken, require, require_equal
 from simulation_rescaling import SUBTASKS_MAX
 from simulation_runtime import Runtime
 from simulation_settings import Life
-from simulation_store import FrozenStore
+from simulation_store import FrozenStore, opened
 
 import holdfast as hf
 from holdfast import errors
@@ -132,7 +132,7 @@ class Carrying:
 
     def clean(self) -> None:
         try:
-            collect_garbage(RetryingStore(self._world.store))
+            collect_garbage(RetryingStore(opened(self._world.store, self._world.settings)))
         except errors.HoldfastError as error:
             self._world.runtime.note("no clean-up", str(error))
 

@@ -42,12 +42,24 @@ from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.replica import Replica
 from holdfast.sinks.base import PublishContext
 from holdfast.state.table import StateTable
+from holdfast.storage.routing import RoutingStore
 from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.ownership import Ownership
 from holdfast.uploads.uploader import LOGS, Uploader
 from holdfast.watermarks import Watermarks
 
 Mutation = Callable[[], AbstractContextManager[Any]]
+
+
+def _routes_by_the_newest_start() -> AbstractContextManager[Any]:
+    before = RoutingStore._storages
+
+    def storages(self: RoutingStore, epoch: Any) -> Any:
+        found = before(self, epoch)
+        told = [number for number, each in self._known.items() if each is not None]
+        return self._known[max(told)] if told else found
+
+    return mock.patch.object(RoutingStore, "_storages", storages)
 
 
 def _deletes_on_abort() -> AbstractContextManager[Any]:
@@ -453,4 +465,5 @@ MUTATIONS: dict[str, Mutation] = {
     "a log forgets that a rewind may go into a gap": _joins_gaps_across_a_cut,
     "a cut divides what was stored ahead as a whole": _divides_what_was_stored_ahead,
     "the newest changes are stored ahead as well": _stores_the_newest_ahead,
+    "objects are looked for where the newest start keeps its own": _routes_by_the_newest_start,
 }

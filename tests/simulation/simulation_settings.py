@@ -52,6 +52,9 @@ OUTAGES_APART_S = 15.0
 OUTAGE_S_LONG = 5 * OUTAGE_TIMEOUT_S
 SLOWER = 100.0
 """Factor by which a slow request takes longer."""
+ELSEWHERE_RATIO = 0.2
+"""Share of the seeds with logs or tables in other storages."""
+TABLES = ("simulated://tables-1", "simulated://tables-2")
 ROWS_OVER_S_LONG = 60.0
 """Rows come for that long where there are several outages, so that each of them meets something to do."""
 
@@ -128,6 +131,10 @@ class Life:
     retained: int = 1
     goes_back: str | None = None
     """Back to a retained checkpoint ("retained") or to a savepoint of the same storage ("claim"), if there is one."""
+    logs_at: str | None = None
+    """Storage for logs; None: the job's own."""
+    tables_at: tuple[str, ...] = ()
+    """Storages for materialized tables; empty: the job's own."""
     saves_at_start: bool = False
     """True: a savepoint is asked for at once, before the start has a checkpoint of its own."""
 
@@ -229,6 +236,11 @@ class Settings:
     """Objects of a savepoint that a process copies side by side."""
 
     @property
+    def elsewhere(self) -> bool:
+        """True: objects of some life lie in other storages than the job's own."""
+        return any(life.logs_at or life.tables_at for life in self.lives)
+
+    @property
     def apart(self) -> bool:
         """True: the right side of the join has a source of its own, whose rows are there earlier."""
         return self.joined is not None and self.skew_s is not None
@@ -306,6 +318,7 @@ def draw(seed: int) -> Settings:
         refusals=refusals.choice([0, 0, 0, 1, 4]),
     )
     settings = _some_followed(settings, random.Random(f"followers of {seed}"))
+    settings = _some_elsewhere(settings, random.Random(f"storages of {seed}"))
     several = any(len(life.outages) > 1 for life in settings.lives)
     return replace(settings, rows_over_s=ROWS_OVER_S_LONG) if several else settings
 
@@ -361,6 +374,15 @@ def _some_by_follower(settings: Settings) -> Settings:
     """The same lives, of which some have followers that materialize."""
     rng = random.Random(f"materialized by followers of {settings.seed}")
     return replace(settings, lives=tuple(replace(each, by_follower=rng.random() < 0.7) for each in settings.lives))
+
+
+def _some_elsewhere(settings: Settings, rng: random.Random) -> Settings:
+    """The same lives, of which some have logs and tables in other storages, each life in others than the one before."""
+    if rng.random() >= ELSEWHERE_RATIO:
+        return settings
+    logs, tables = (None, "simulated://quick", "simulated://quicker"), ((), (TABLES[0],), TABLES)
+    lives = [replace(each, logs_at=rng.choice(logs), tables_at=rng.choice(tables)) for each in settings.lives]
+    return replace(settings, lives=tuple(lives))
 
 
 def _of_task_managers(rng: random.Random) -> str:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from simulation_runtime import Runtime
-from simulation_settings import SLOWER, Outage
+from simulation_settings import SLOWER, Outage, Settings
 
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
-from holdfast.storage.store import ObjectInfo
+from holdfast.journal.other_storages import routed
+from holdfast.storage import names
+from holdfast.storage.store import ObjectInfo, ObjectStore
 from holdfast.testing import Fault
 
 URL = "simulated://store"
@@ -97,9 +99,19 @@ class SimulatedStore(FrozenStore):
         self.lag_s = random.Random(f"lag {seed}").choice(LAGS_S)
         self._created_s: dict[str, float] = {}
         self._watch = watch
+        self._sites: dict[str, SimulatedSite] = {}
 
     def frozen(self) -> FrozenStore:
-        return FrozenStore(self.objects)
+        """All objects of the job, wherever they lie."""
+        lying = [site.objects for site in self._sites.values()]
+        elsewhere = {name: data for each in lying for name, data in each.items() if names.epoch_of(name) is not None}
+        return FrozenStore(self.objects | elsewhere)
+
+    def site(self, url: str) -> "SimulatedSite":
+        """Another storage, which the same faults meet."""
+        if url not in self._sites:
+            self._sites[url] = SimulatedSite(self, url)
+        return self._sites[url]
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
         content = bytes(data)
@@ -216,3 +228,24 @@ class SimulatedStore(FrozenStore):
             return 0.0
         times = SLOWER if weather.slow and self._rng.random() < weather.slow else 1.0
         return self._rng.expovariate(2.0 / weather.delay_s) * times
+
+
+class SimulatedSite(SimulatedStore):
+    """A storage beside a job's own: its objects are apart, and its requests meet the weather of the other store."""
+
+    def __init__(self, main: SimulatedStore, url: str) -> None:
+        FrozenStore.__init__(self, {})
+        self.url = url
+        self.lag_s = main.lag_s
+        self._runtime, self._watch, self._created_s = main._runtime, main._watch, {}
+        self._main = main
+
+    def _request(self, operation: str, name: str, do: Callable[[], Any]) -> Any:
+        return self._main._request(operation, name, do)
+
+
+def opened(store: SimulatedStore, settings: Settings) -> ObjectStore:
+    """Open the job's storage as a process does."""
+    if not settings.elsewhere:
+        return store
+    return routed(store, open_site=lambda site, make: store.site(site.url))

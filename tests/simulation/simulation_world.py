@@ -26,7 +26,7 @@ from simulation_logs import logged_errors
 from simulation_places import simulated_places
 from simulation_runtime import Process, Runtime, Stalled
 from simulation_settings import Event, Life, Outage, Settings
-from simulation_store import URL, SimulatedStore, Weather
+from simulation_store import URL, SimulatedStore, Weather, opened
 from simulation_threads import running
 from simulation_windows import TimedSource, check_panes, write_windows
 
@@ -129,8 +129,7 @@ class World:
         self.struck: set[str] = set()
         self.starts: list[Started] = []
         self.rescales: list[Rescale] = []
-        self.notices = 0
-        self.records = self.restored = 0
+        self.notices = self.records = self.restored = 0
         self._newest, self._retained = 0, frozenset[int]()
         self._takeovers: list[int] = []
         self._needed: dict[int, set[str]] = {}
@@ -161,6 +160,8 @@ class World:
             None,
             name="simulated",
             storage=URL,
+            changelog_storage=life.logs_at,
+            shared_storages=life.tables_at,
             parallelism=life.parallelism,
             max_parallelism=MAX_PARALLELISM,
             task_managers=life.task_managers,
@@ -273,7 +274,7 @@ class World:
             return started.cluster
 
         try:
-            started.query = start_on(job, trigger, self.store, clock, cluster)
+            started.query = start_on(job, trigger, opened(self.store, self.settings), clock, cluster)
             if started.unwanted:
                 started.query.stop()
             if started.life.saves_at_start:
@@ -355,7 +356,7 @@ class World:
         """Take over once more, and clean up after all epochs."""
 
         def clean() -> None:
-            store = RetryingStore(self.store)
+            store = RetryingStore(opened(self.store, self.settings))
             take_over(store)
             collect_garbage(store)
 

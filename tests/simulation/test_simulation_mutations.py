@@ -49,6 +49,7 @@ QUICK = {
     "the view of broadcast state does not follow its table back",
     "broadcast rows come behind the other rows of their batch",
     "lists are not opened again after a rewind",
+    "objects are looked for where the newest start keeps its own",
 }
 """Mutations that show within a few seeds."""
 
@@ -61,6 +62,11 @@ def _late_groups(drawn: Settings) -> bool:
 def _changing_layouts(drawn: Settings) -> bool:
     """Groups may wait in a start for another start with other folders."""
     return drawn.sinks["counts"] == "parquet" and len({life.partitioned for life in drawn.lives}) > 1
+
+
+def _changing_storages(drawn: Settings) -> bool:
+    """A start reads objects that an earlier one stored elsewhere."""
+    return len({(life.logs_at, life.tables_at) for life in drawn.lives}) > 1
 
 
 MATTERS: dict[str, Callable[[Settings], bool]] = {
@@ -79,6 +85,7 @@ MATTERS: dict[str, Callable[[Settings], bool]] = {
     "a group is published under a later number": _late_groups,
     "records drop what is not published yet": _late_groups,
     "a group is published by the settings of today": _changing_layouts,
+    "objects are looked for where the newest start keeps its own": _changing_storages,
     "a query ends at the first failure of its store": lambda drawn: any(life.outages for life in drawn.lives),
     "outages of the store add up": lambda drawn: any(len(life.outages) > 1 for life in drawn.lives),
     "a query waits for its store for ever": lambda drawn: any(life.outlasted for life in drawn.lives),

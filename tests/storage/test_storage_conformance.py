@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
+from holdfast.journal.other_storages import routed
 from holdfast.storage import obstore_store
 from holdfast.storage.counted import CountedStore
 from holdfast.storage.obstore_store import ObstoreStore
@@ -19,6 +20,7 @@ DECORATIONS: dict[str, Callable[[ObjectStore], ObjectStore]] = {
     "bare": lambda store: store,
     "retrying": lambda store: RetryingStore(store, wait=lambda _: None),
     "counted": CountedStore,
+    "routing": routed,
     "faulty, without faults": lambda store: FaultyStore(store, lambda operation, name: None),
     "slow, without delay": lambda store: SlowStore(store, 0.0, wait=lambda _: None),
 }

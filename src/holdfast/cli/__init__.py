@@ -49,6 +49,8 @@ from holdfast.errors import HoldfastError
 from holdfast.formats.history import CheckpointStats, SavepointStats, read_stored
 from holdfast.formats.store_use import LaneRates, StoreUse, rates
 from holdfast.ids import Epoch
+from holdfast.journal.job import read_job
+from holdfast.journal.other_storages import check_owners, other_urls
 from holdfast.maintenance.report import Report
 from holdfast.maintenance.verify import verify as verify_storage
 from holdfast.store_prices import StorePrices
@@ -106,11 +108,13 @@ def checkpoints(storage: Storage, option: Options = None, prices: Prices = "", j
     running job updates the list every 10 s."""
     with told():
         by = _prices(prices)
-        found = read_stored(open_storage_of(storage, option))
+        store = open_storage_of(storage, option)
+        found, others = read_stored(store), other_urls(store)
     lanes = [] if found.use is None else list(rates(found.use, by))
     if json:
         use = None if found.use is None else {**asdict(found.use), "lanes": [each._asdict() for each in lanes]}
         document = {"checkpoints": found.checkpoints, "savepoints": found.savepoints, "store_use": use}
+        document["other_storages"] = others
         print_json(msgspec.to_builtins(document))
     else:
         _print_history(found.checkpoints)
@@ -118,6 +122,8 @@ def checkpoints(storage: Storage, option: Options = None, prices: Prices = "", j
             _print_use(found.use, lanes, by)
         if found.savepoints:
             _print_savepoints(found.savepoints)
+        if others:
+            say(f"objects of this job lie, or lay, in other storages too: {', '.join(others)}")
 
 
 @app.command()
@@ -157,6 +163,7 @@ def gc(
             observed = observe(store)
             if observed is None:
                 raise HoldfastError(f"{store.url}: the job has no journal yet, so there is nothing to clean up")
+            check_owners(store, read_job(store).job_id)
             plan = plan_cleaning(store, observed)
             bar.update(task, description="deleting")
             deleted = 0

@@ -7,6 +7,7 @@
     HFCM   part of gathered/…, or the object
            manifests/<epoch>/<checkpoint>/sink-… StoredCommittables
     HFSP   savepoint                             StoredSavepoint
+    HFOW   owner                                 StoredOwner
 
 A reader refuses an unknown version, an unknown field, a damaged object, and an object whose content does not fit its
 name, with a `CorruptObject` that names the object. Stored data is never unpickled.
@@ -26,10 +27,11 @@ from holdfast.storage.framing import frame, unframe
 from holdfast.storage.reading import decode
 
 JOB_MAGIC, JOB_VERSION = b"HFJB", 1
-RECORD_MAGIC, RECORD_VERSION, RECORD_VERSION_MIN = b"HFJR", 12, 7
+RECORD_MAGIC, RECORD_VERSION, RECORD_VERSION_MIN = b"HFJR", 13, 7
 BEGUN_MAGIC, BEGUN_VERSION = b"HFJM", 1
 COMMITTABLES_MAGIC, COMMITTABLES_VERSION, COMMITTABLES_VERSION_MIN = b"HFCM", 3, 2
 SAVEPOINT_MAGIC, SAVEPOINT_VERSION, SAVEPOINT_VERSION_MIN = b"HFSP", 7, 2
+OWNER_MAGIC, OWNER_VERSION = b"HFOW", 1
 
 T = TypeVar("T")
 
@@ -52,6 +54,13 @@ class StoredBegun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     record: int
+
+
+class StoredOwner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The mark that a storage holds objects of a job whose own storage lies elsewhere, at the URL `storage`."""
+
+    job: JobId
+    storage: str
 
 
 class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -117,6 +126,14 @@ def decode_begun(name: str, data: bytes) -> StoredBegun:
     return _decode(name, unframe(name, data, BEGUN_MAGIC, BEGUN_VERSION), _BEGUN)
 
 
+def encode_owner(owner: StoredOwner) -> bytes:
+    return frame(OWNER_MAGIC, OWNER_VERSION, msgspec.msgpack.encode(owner, order="deterministic"))
+
+
+def decode_owner(name: str, data: bytes) -> StoredOwner:
+    return _decode(name, unframe(name, data, OWNER_MAGIC, OWNER_VERSION), _OWNER)
+
+
 def encode_committables(
     sink: str,
     committables: list[bytes],
@@ -162,6 +179,7 @@ def decode_savepoint(name: str, data: bytes) -> StoredSavepoint:
 _RECORD: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _BEGUN = msgspec.msgpack.Decoder(StoredBegun)
 _JOB = msgspec.msgpack.Decoder(StoredJob)
+_OWNER = msgspec.msgpack.Decoder(StoredOwner)
 _COMMITTABLES = msgspec.msgpack.Decoder(StoredCommittables)
 _SAVEPOINT = msgspec.msgpack.Decoder(StoredSavepoint)
 

@@ -26,6 +26,7 @@ from holdfast.journal.codec import StoredBegun, decode_record, encode_begun, enc
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
 from holdfast.journal.records import CheckpointRecord, Record, Takeover
 from holdfast.storage import names
+from holdfast.storage.routing import OtherStorages
 from holdfast.storage.store import ObjectStore
 
 LOST_SEEN = 7
@@ -48,9 +49,14 @@ class TakenOver(NamedTuple):
 
 
 def take_over(
-    store: ObjectStore, *, job: JobId | None = None, attempts_max: int = ATTEMPTS_MAX, wait: rules.Wait = back_off
+    store: ObjectStore,
+    *,
+    job: JobId | None = None,
+    storages: OtherStorages | None = None,
+    attempts_max: int = ATTEMPTS_MAX,
+    wait: rules.Wait = back_off,
 ) -> TakenOver:
-    """Fence every earlier JobMaster.
+    """Fence every earlier JobMaster. `storages`: where the objects of the new epoch will lie.
 
     The whole journal is read before anything is written, so that a journal which this version cannot read stays
     unchanged.
@@ -66,7 +72,7 @@ def take_over(
     patience = Patience(attempts_max, wait)
     while True:
         try:
-            taken = _attempt(store, job, patience)
+            taken = _attempt(store, Takeover(Epoch(0), "", job, storages), patience)
         except ObjectNotFound as error:
             patience.spend(f"{store.url}: the journal kept changing while it was read", error)
             continue
@@ -76,7 +82,12 @@ def take_over(
 
 
 def take_over_from(
-    store: ObjectStore, leader: Epoch, *, job: JobId | None = None, attempts_max: int = ATTEMPTS_MAX
+    store: ObjectStore,
+    leader: Epoch,
+    *,
+    job: JobId | None = None,
+    storages: OtherStorages | None = None,
+    attempts_max: int = ATTEMPTS_MAX,
 ) -> TakenOver | None:
     """Fence the JobMaster of the epoch `leader` (0: there was none) in a single attempt.
 
@@ -84,7 +95,7 @@ def take_over_from(
     the leader again. Raises the errors of `take_over`.
     """
     try:
-        return _attempt(store, job, Patience(attempts_max, back_off), leader)
+        return _attempt(store, Takeover(Epoch(0), "", job, storages), Patience(attempts_max, back_off), leader)
     except ObjectNotFound:
         return None
 
@@ -263,9 +274,8 @@ def _read_back(store: ObjectStore, number: JournalNumber, own: Record) -> rules.
         return rules.PutOutcome.TAKEN
 
 
-def _attempt(
-    store: ObjectStore, job: JobId | None, patience: Patience, leader: Epoch | None = None
-) -> TakenOver | None:
+def _attempt(store: ObjectStore, wanted: Takeover, patience: Patience, leader: Epoch | None = None) -> TakenOver | None:
+    """Put the wanted takeover with a number and a nonce of its own; None if it does not count."""
     listed, base_number, base = find_base(
         lambda: _listed(store, patience), lambda each: _read_patiently(store, each, patience), store.url, patience.wait
     )
@@ -274,7 +284,8 @@ def _attempt(
     if leader is not None and leader != newest:
         return None
     hit("journal.takeover.listed")
-    if settle(store, number, Takeover(Epoch(number), uuid4().hex, job), patience) is rules.PutOutcome.TAKEN:
+    own = msgspec.structs.replace(wanted, epoch=Epoch(number), nonce=uuid4().hex)
+    if settle(store, number, own, patience) is rules.PutOutcome.TAKEN:
         return None
     hit("journal.takeover.put")
     after = _listed(store, patience)

@@ -6,6 +6,7 @@ from holdfast.errors import CorruptObject, JobRefused, ObjectNotFound, StorageEr
 from holdfast.ids import JobId
 from holdfast.journal.codec import StoredJob, decode_job, encode_job
 from holdfast.journal.fence import journal_numbers
+from holdfast.journal.other_storages import refuse_other_storage
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
 from holdfast.journal.records import CheckpointRecord
 from holdfast.journal.rules import Wait
@@ -34,8 +35,9 @@ def open_job(
     Raises
     ------
     JobRefused
-        The storage contains something else, an unknown layout, a journal without a job, another job, or another
-        max_parallelism; or the store ignores the condition of put-if-absent.
+        The storage contains something else, objects of a job whose own storage lies elsewhere, an unknown layout, a
+        journal without a job, another job, or another max_parallelism; or the store ignores the condition of
+        put-if-absent.
     StorageError
         The store did not answer `attempts_max` times.
     """
@@ -82,6 +84,7 @@ def _read_or_create(store: ObjectStore, wanted: StoredJob) -> StoredJob:
                 f"{store.url}: there is a journal, but the object 'job' is missing: restore it from a copy, "
                 "or use an empty folder"
             ) from None
+        refuse_other_storage(store)
     store.create(names.job(), encode_job(wanted))
     return wanted
 

@@ -6,6 +6,7 @@ from holdfast.behind import Behind
 from holdfast.formats.history import LostRows
 from holdfast.ids import BatchNumber, CheckpointId, ClockReading, Epoch, JobId, JournalNumber, RunNumber
 from holdfast.references import object_of
+from holdfast.storage.routing import OtherStorages
 from holdfast.watermarks import SourceTime
 
 
@@ -16,6 +17,9 @@ class Takeover(msgspec.Struct, frozen=True, tag="takeover", tag_field="kind", fo
     epoch: Epoch
     nonce: str
     job: JobId | None = None
+    storages: OtherStorages | None = None
+    """Where the objects of the epoch lie. None: in the job's own storage; written before records had it, or by no
+    start."""
 
 
 class GroupRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

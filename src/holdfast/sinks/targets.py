@@ -1,4 +1,4 @@
-"""Check that no two sinks, and no sink and the job's storage, share a folder.
+"""Check that no two sinks and storages of a job share a folder.
 
 The clean-up of a job deletes unneeded objects in its storage, and a reader of a folder reads every file below it as
 rows. So a folder inside another is refused like the same folder, however the two URLs are spelled. Pure, except that
@@ -8,16 +8,15 @@ symbolic links are followed.
 import os
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import PurePath
 
 from holdfast.errors import JobRefused
 from holdfast.sinks.base import Sink
-from holdfast.storage.urls import path_of, split_url
+from holdfast.storage.urls import PROVIDERS, path_of, split_url
 
-_PROVIDERS = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az", "hdfs": "hdfs"}
 _PREFIX = re.compile("^(aws|azure|google)_(storage_)?")
 _PLACES = ("endpoint", "endpoint_url", "account_name")
 """Options, without the provider's prefix, that tell apart buckets of the same name."""
@@ -52,7 +51,7 @@ def place_of(url: str, storage_options: Mapping[str, str]) -> TargetFolder | Non
         return TargetFolder("memory", parts.netloc, (parts.path,), {})
     if parts.scheme == "file":
         return TargetFolder("file", "", PurePath(os.path.realpath(path_of(parts))).parts, {})
-    provider = _PROVIDERS.get(parts.scheme)
+    provider = PROVIDERS.get(parts.scheme)
     if provider is None:
         return None
     whose = {}
@@ -64,9 +63,18 @@ def place_of(url: str, storage_options: Mapping[str, str]) -> TargetFolder | Non
     return TargetFolder(provider, parts.netloc.partition("@")[0], tuple(filter(None, path.split("/"))), whose)
 
 
-def refuse_shared_targets(storage: str, storage_options: Mapping[str, str], sinks: Mapping[str, Sink]) -> None:
-    """Raise `JobRefused` if two sinks, or a sink and the job's storage, share a folder; both are named."""
+def refuse_shared_targets(
+    storage: str,
+    storage_options: Mapping[str, str],
+    sinks: Mapping[str, Sink],
+    others: Iterable[tuple[str, str, Mapping[str, str]]] = (),
+) -> None:
+    """Raise `JobRefused` if two sinks or storages of the job share a folder; both are named.
+
+    `others`: the job's other storages, each with a name for messages, its URL and its options.
+    """
     used = [("the job's storage", storage, place_of(storage, storage_options))]
+    used += [(whose, url, place_of(url, options)) for whose, url, options in others]
     for name, sink in sinks.items():
         if sink.target is not None:
             url, options = sink.target

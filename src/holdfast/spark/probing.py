@@ -11,7 +11,7 @@ import pickletools
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -142,16 +142,20 @@ def begin_probe(
     store: ObjectStore,
     storage: tuple[str, dict[str, str]],
     tasks: Callable[[], int],
+    others: Sequence[tuple[ObjectStore, tuple[str, dict[str, str]]]] = (),
 ) -> Beside:
-    """Probe the executors, unless all facts about them are known."""
+    """Probe the executors, unless all facts about them are known. `others`: the other storages of the job."""
     is_local = host.master.partition("[")[0] == "local"
     probed, executors = probed_in(host.application), host.executors()
-    known = None if facts is None or executors is None else facts | {storage_fact(*storage, is_local)}
+    storages = [(store, storage), *others]
+    reads = {storage_fact(*each, is_local) for _, each in storages}
+    known = None if facts is None or executors is None else facts | reads
     if executors is not None and known is not None and probed.knows(executors, known):
         return Beside(None)
 
     def probe() -> None:
-        _probe(host, program, storage, store, 1 if is_local else tasks())
+        for opened, each in storages:
+            _probe(host, program, each, opened, 1 if is_local else tasks())
         if executors is not None and known is not None:
             probed.note(executors, known)
 

@@ -15,6 +15,7 @@ import msgspec
 from holdfast import errors
 from holdfast.errors import HoldfastError
 from holdfast.jobmaster.starting.from_savepoint import OpenedSavepoint
+from holdfast.journal.other_storages import open_job_store
 from holdfast.printable import logger
 from holdfast.spark.host import SparkHost, SparkJob
 from holdfast.storage.copying import CopiedObject, copy_objects
@@ -51,7 +52,7 @@ class CopyPortions:
         expected = {each.name: each for each in msgspec.msgpack.decode(portion, type=CopyPortion)}
         try:
             source = RetryingStore(open_store(self._source, self._storage_options, make=False))
-            target = RetryingStore(open_store(self._target, self._storage_options))
+            target = RetryingStore(open_job_store(self._target, self._storage_options))
             copy_objects(source, target, list(expected), expected=expected)
         except HoldfastError as error:
             yield msgspec.msgpack.encode(CopyFailure(type(error).__name__, str(error)))

@@ -14,7 +14,7 @@ from holdfast.errors import JobRefused
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.graph.regions import explained
-from holdfast.job_settings import settings_of
+from holdfast.job_settings import other_storages, settings_of
 from holdfast.jobmaster.batches.deployment import Layout
 from holdfast.jobmaster.program_end import end_with_program, stop_with_program
 from holdfast.jobmaster.starting.from_savepoint import savepoint_of
@@ -26,6 +26,7 @@ from holdfast.jobmaster.starting.start import (
     start_job,
     task_manager_settings,
 )
+from holdfast.journal.other_storages import check_all_reachable, open_job_store, opened_with_options
 from holdfast.ports import Endpoint
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import JobMasterGateway
@@ -47,9 +48,8 @@ from holdfast.spark.tasks import Shipment
 from holdfast.spark.transforms import analyse_transform
 from holdfast.standby_query import wait_to_lead
 from holdfast.storage import names
-from holdfast.storage.reach import LOCAL, check_reachable
+from holdfast.storage.reach import LOCAL
 from holdfast.storage.retrying import RetryingStore
-from holdfast.storage.store import open_store
 
 if TYPE_CHECKING:
     from holdfast.job import Job
@@ -104,8 +104,10 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger, say: Say, hos
 
 
 def _start_on(host: SparkHost, job: "Job", trigger: QueryTrigger, say: Say, hosted: "InCluster | None") -> Query:
-    is_here = job.storage.startswith(LOCAL)
-    reaching = Beside(None if is_here else partial(check_reachable, job.storage, job.storage_options))
+    storages = other_storages(job)
+    is_here = all(url.startswith(LOCAL) for url in (job.storage, *(site.url for site in storages.sites())))
+    check = partial(check_all_reachable, job.storage, job.storage_options, storages)
+    reaching = Beside(None if is_here else check)
     say("analysing the job")
     program = _program(job, host)
     if reaching.running:
@@ -114,7 +116,7 @@ def _start_on(host: SparkHost, job: "Job", trigger: QueryTrigger, say: Say, host
     claims = claims_of(host.application)
     say("waiting for executors")
     recorded = recorded_layout(
-        RetryingStore(open_store(job.storage, job.storage_options)),
+        RetryingStore(open_job_store(job.storage, job.storage_options)),
         DeclaredLayout(job.task_managers, job.parallelism, job.senders),
         job.starting.forget_updates,
     )
@@ -153,10 +155,11 @@ def _start_claimed(
 ) -> Query:
     check_memory(host, job.task_manager, layout.task_managers)
     shipped, facts = _ship(job, program)
-    store = RetryingStore(open_store(job.storage, job.storage_options))
-    storage, tasks = (job.storage, dict(job.storage_options)), partial(_slots_for_probes, job, host, found)
+    store = RetryingStore(open_job_store(job.storage, job.storage_options))
+    storages = opened_with_options(store, job.storage_options, other_storages(job))
+    tasks = partial(_slots_for_probes, job, host, found)
     tasks()  # also where nothing has to be probed: the executors may have been lost meanwhile
-    probing = begin_probe(host, shipped, facts, store, storage, tasks)
+    probing = begin_probe(host, shipped, facts, store, (job.storage, job.storage_options), tasks, storages)
     if probing.running:
         say("starting Python on the executors, and probing them")
     if not is_there(store, names.job()):
@@ -187,6 +190,7 @@ def _start_claimed(
         beats=True,
         leader=hosted.leader if hosted is not None else None,
         session=hosted.session_id if hosted is not None else "",
+        storages=other_storages(job),
     )
     if job.starting.standby:
         say("waiting for the end of the leader")

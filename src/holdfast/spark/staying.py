@@ -40,6 +40,7 @@ class StayingProcess:
 
         from holdfast.exchange.main import run_sender
         from holdfast.ids import Role
+        from holdfast.journal.other_storages import open_job_store
         from holdfast.spark.tasks import worker_for
         from holdfast.taskmanager.main import run_task_manager
         from holdfast.taskmanager.settings import TaskManagerSettings
@@ -47,7 +48,9 @@ class StayingProcess:
         settings = _own_address(msgspec.msgpack.decode(encoded, type=TaskManagerSettings))
         worker = worker_for(self._shipment)
         if settings.process.role is Role.TASK_MANAGER:
-            run_task_manager(settings, program=worker.program)
+            run_task_manager(
+                settings, open_job_store(settings.storage_url, settings.storage_options), program=worker.program
+            )
         else:
             run_sender(settings, worker.program, worker.store)
 

@@ -29,12 +29,13 @@ from holdfast.graph.plan import Unit
 from holdfast.graph.program import MapBatches, Program
 from holdfast.ids import of_partition
 from holdfast.jobmaster.processes.cluster import LevelRun
+from holdfast.journal.other_storages import open_job_store
 from holdfast.sources.bad_reasons import counted_reasons
 from holdfast.sources.base import BadRow
 from holdfast.spark.host import Shipped
 from holdfast.storage import names
 from holdfast.storage.retrying import RetryingStore
-from holdfast.storage.store import ObjectStore, open_store
+from holdfast.storage.store import ObjectStore
 
 TASKS_THAT_LOAD_MAX = 8
 """Number of tasks after which a worker has imported and compiled everything that tasks need."""
@@ -60,7 +61,7 @@ class _Worker:
         self.shipment = shipment
         self.tasks = 0
         self.program: Program = cloudpickle.loads(shipment.program)
-        self.store: ObjectStore = RetryingStore(open_store(shipment.storage_url, shipment.storage_options))
+        self.store: ObjectStore = RetryingStore(open_job_store(shipment.storage_url, shipment.storage_options))
 
     def begin_task(self) -> None:
         """Count a task, and in the first tasks exclude all existing objects from garbage collection.

@@ -20,6 +20,7 @@
     savepoints/…                                     never touched by clean-up
     spark/<source>/…                                 Spark's own checkpoint of a streaming DataFrame; as savepoints
     savepoint                                        in the folder of a savepoint, written last
+    owner                                            in each further storage of a job: created once, names the job
 
 Numbers are padded to `DIGITS`, so that names sort in the order of the numbers. Names that users chose (sinks) are
 escaped: every byte outside `A-Z a-z 0-9 - _ .` becomes `=xx`. `parse` is strict: it returns None for an unknown name,
@@ -51,6 +52,8 @@ PROBES = "probes/"
 HISTORY = "history/"
 LEADER = "leader/"
 SINKS = "sinks/"
+ROUTED_FOLDERS = (GATHERED, CHANGELOG, SHARED)
+"""Folders that may lie in other storages than the job's own (`storage.routing`)."""
 EPOCH_FOLDERS = (GATHERED, MANIFESTS, CHANGELOG, SHARED, SOURCES, STAGING, PROBES)
 """Folders of objects that belong to an epoch."""
 
@@ -176,6 +179,8 @@ class ProbeName(NamedTuple):
     uuid: str
 
 
+RoutedName = GatheredName | ChangelogName | SharedName
+"""Names of the objects in `ROUTED_FOLDERS`."""
 EpochName = (
     GatheredName
     | ManifestName
@@ -196,6 +201,10 @@ def job() -> str:
 
 def savepoint() -> str:
     return "savepoint"
+
+
+def owner() -> str:
+    return "owner"
 
 
 def journal(number: JournalNumber) -> str:
@@ -321,6 +330,22 @@ def sources_folder(epoch: Epoch) -> str:
 def checkpoint_folders(epoch: Epoch) -> tuple[str, str]:
     """Return the folders of an epoch's checkpoints, for `list`."""
     return f"{GATHERED}{_number(epoch)}/", f"{MANIFESTS}{_number(epoch)}/"
+
+
+def folder_of(name: RoutedName) -> str:
+    """Return the top folder of an object, for example `shared/`."""
+    return {GatheredName: GATHERED, ChangelogName: CHANGELOG, SharedName: SHARED}[type(name)]
+
+
+def top_folder(folder: str) -> str:
+    """Return the top folder of a folder of `list`, for example `shared/`; `""` for the complete storage."""
+    return f"{folder.partition('/')[0]}/" if folder else ""
+
+
+def epoch_of_folder(folder: str) -> Epoch | None:
+    """Return the epoch of all objects in a folder of `list`; None if the folder has objects of several epochs."""
+    epoch = folder.split("/")[1:2]
+    return Epoch(int(epoch[0])) if epoch and re.fullmatch(_N, epoch[0]) else None
 
 
 def longest(sources: Iterable[str], sinks: Iterable[str]) -> str:

@@ -19,6 +19,9 @@ from holdfast.storage.urls import path_of, refuse_long, split_url
 PRIVATE, UMASK = "private", "umask"
 """Values of the storage option `file_permissions`: the permissions of files and folders made below a `file://` URL."""
 
+CHANGELOG_OPTIONS, SHARED_OPTIONS = "changelog.", "shared."
+"""Prefixes of storage options that are only for a job's storage for logs, or for its shared storages."""
+
 SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
 
 
@@ -83,11 +86,12 @@ def open_store(
     """Open `file:///…`, `memory://…`, `s3://…`, `gs://…`, `az://…` or `hdfs://…`.
 
     A `memory://` URL names a store shared within the process. `storage_options` are obstore's (`aws_access_key_id`,
-    `aws_endpoint`, `allow_http`, `timeout`, …), never stored or logged. Does no I/O except creating the folder of a
-    `file://` URL; without `make` a missing folder is an error. `public`: others read the folder as a table; a process
-    that dies in a put leaves no file that they would read as rows. `private`: folders and files that the store makes on
-    a disk are for this user alone, unless `storage_options` say `file_permissions="umask"`; a folder that is there
-    keeps its own rights. `whose`: the setting that holds the URL, for messages.
+    `aws_endpoint`, `allow_http`, `timeout`, …), never stored or logged; those for other storages are passed over. Does
+    no I/O except creating the folder of a `file://` URL; without `make` a missing folder is an error. `public`: others
+    read the folder as a table; a process that dies in a put leaves no file that they would read as rows. `private`:
+    folders and files that the store makes on a disk are for this user alone, unless `storage_options` say
+    `file_permissions="umask"`; a folder that is there keeps its own rights. `whose`: the setting that holds the URL,
+    for messages.
 
     Raises
     ------
@@ -98,6 +102,7 @@ def open_store(
     """
     from holdfast.storage.obstore_store import cloud_store, file_store, memory_store
 
+    storage_options = own_options(storage_options or {})
     parts = split_url(url, whose)
     place = urlsplit(hide(url))
     is_url = "://" in url or parts.scheme in SCHEMES
@@ -117,15 +122,21 @@ def open_store(
         if parts.netloc or not parts.path.startswith("/"):
             relative = _folder_url(parts.netloc + path_of(parts))
             raise SettingsError(f"{whose} {shown!r}: expected an absolute path, for example {hide(relative)!r}")
-        private = private and _permissions(f"{whose} {shown!r}", storage_options or {}) == PRIVATE
+        private = private and _permissions(f"{whose} {shown!r}", storage_options) == PRIVATE
         return file_store(url, path_of(parts), make=make, public=public, private=private)
     if parts.scheme == "hdfs":
         from holdfast.storage.hdfs_store import hdfs_store
 
-        return hdfs_store(url, parts, storage_options or {})
+        return hdfs_store(url, parts, storage_options)
     if not parts.netloc:
         raise SettingsError(f"{whose} {shown!r}: expected a bucket or account: {parts.scheme}://name/folder")
-    return cloud_store(url, dict(storage_options or {}))
+    return cloud_store(url, storage_options)
+
+
+def own_options(storage_options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options without those that are only for other storages of a job."""
+    others = (CHANGELOG_OPTIONS, SHARED_OPTIONS)
+    return {key: value for key, value in storage_options.items() if not key.startswith(others)}
 
 
 def _folder_url(path: str) -> str:

@@ -1,5 +1,6 @@
 """Parsing of the URLs of stores and targets, and the lengths that stores allow."""
 
+import posixpath
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.errors import SettingsError
@@ -12,6 +13,8 @@ COMPONENT_BYTES_MAX = 255
 """Bytes of a path, and of each of its parts, that file systems in use take."""
 PATHS = ("file", "hdfs")
 """Schemes of file systems, whose names are paths."""
+PROVIDERS = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az", "hdfs": "hdfs"}
+"""Providers by their schemes: two schemes of a provider name the same buckets."""
 UNFINISHED_BYTES = 40
 """Bytes by which the name of a file is longer until it is complete."""
 
@@ -41,6 +44,18 @@ def path_of(parts: SplitResult) -> str:
     path = unquote(parts.path, errors="strict")
     path.encode()
     return path
+
+
+def provider_of(url: str) -> str:
+    """Return the provider of a URL, or its scheme if it has no provider."""
+    scheme = split_url(url).scheme
+    return PROVIDERS.get(scheme, scheme)
+
+
+def plain_url(url: str) -> str:
+    """Return a URL in the spelling in which stored objects name it, so that two spellings of a folder are equal."""
+    parts = split_url(url)
+    return f"{provider_of(url)}://{parts.netloc}{posixpath.normpath('/' + path_of(parts).lstrip('/'))}"
 
 
 def refuse_long(url: str, longest: str, whose: str) -> None:

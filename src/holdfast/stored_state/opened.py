@@ -16,12 +16,13 @@ from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
 from holdfast.journal.fence import list_journal, read_record
 from holdfast.journal.job import is_job
+from holdfast.journal.other_storages import open_job_store, refuse_other_storage
 from holdfast.journal.records import CheckpointRecord
 from holdfast.journal.savepoints import find_savepoint
 from holdfast.storage.lost import lost
 from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
-from holdfast.storage.store import ObjectStore, open_store
+from holdfast.storage.store import ObjectStore
 
 LATEST = "latest"
 
@@ -42,8 +43,9 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> ObjectSt
     """Open a job's storage for reading. Raises `StorageError`, or `HoldfastError` where there is no job."""
     given = dict(options or {})
     check_reachable(url, given)
-    store = RetryingStore(open_store(url, given, make=False))
+    store = RetryingStore(open_job_store(url, given, make=False))
     if not is_job(store) and find_savepoint(store) is None:
+        refuse_other_storage(store)
         raise HoldfastError(
             f"{store.url}: this is not the storage of a job, nor a savepoint: it has neither an object `job` nor a "
             "journal, nor an object `savepoint`. Name the folder that was given as Job(storage=…)"

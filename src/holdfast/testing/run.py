@@ -8,17 +8,17 @@ from holdfast.code_shipping import pickled
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.program import Program
 from holdfast.job import Job
-from holdfast.job_settings import settings_of
+from holdfast.job_settings import other_storages, settings_of
 from holdfast.jobmaster.batches.deployment import Layout
 from holdfast.jobmaster.processes.cluster import Cluster
 from holdfast.jobmaster.starting.from_savepoint import savepoint_of
 from holdfast.jobmaster.starting.start import ClusterContext, Start, open_stored_job, start_job
+from holdfast.journal.other_storages import check_all_reachable, routed
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger, available_now
 from holdfast.standby_query import wait_to_lead
 from holdfast.start_options import StartKeywords
-from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing.local import LocalCluster
@@ -59,7 +59,7 @@ def start(
     """
     used = clock or SystemClock()
     if store is None:
-        check_reachable(job.storage, job.storage_options)
+        check_all_reachable(job.storage, job.storage_options, other_storages(job))
 
     def local(program: Program, plain: ObjectStore, place: ClusterContext, gateway: JobMasterGateway) -> LocalCluster:
         made = LocalCluster(program, plain, place, gateway, used, job.task_manager)
@@ -67,7 +67,8 @@ def start(
             on_cluster(made)
         return made
 
-    return start_on(job, trigger, store or open_store(job.storage, job.storage_options), used, local, options)
+    plain = routed(store or open_store(job.storage, job.storage_options), job.storage_options)
+    return start_on(job, trigger, plain, used, local, options)
 
 
 def start_on(
@@ -107,6 +108,7 @@ def start_on(
         job.starting.state_by_name(),
         savepoint,
         beats=job.starting.standby,
+        storages=other_storages(job),
     )
     if job.starting.standby:
         job.query = wait_to_lead(start, stored, job.starting, lambda master: None)

@@ -33,6 +33,7 @@ from holdfast.jobmaster.checkpoints.found import objects_of
 from holdfast.jobmaster.savepoints.copying import Copiers, SpreadCopy
 from holdfast.jobmaster.savepoints.progress import SavepointProgress
 from holdfast.journal.codec import StoredSavepoint, encode_savepoint
+from holdfast.journal.other_storages import refuse_other_storage
 from holdfast.journal.records import CheckpointRecord
 from holdfast.journal.savepoints import find_savepoint
 from holdfast.printable import logger
@@ -87,6 +88,7 @@ def open_target(url: str, storage_options: Mapping[str, str]) -> SavepointTarget
         raise HoldfastError(
             f"savepoint {store.url}: this is the storage of a job; name a folder of the savepoint's own"
         )
+    refuse_other_storage(store)
     return SavepointTarget(store, url, storage_options)
 
 

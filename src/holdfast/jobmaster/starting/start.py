@@ -58,6 +58,7 @@ from holdfast.journal.fence import (
     take_over_from,
 )
 from holdfast.journal.job import check_job, open_job
+from holdfast.journal.other_storages import claim, setting_of
 from holdfast.journal.patience import back_off
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.leadership.heartbeat import Heartbeat
@@ -69,6 +70,7 @@ from holdfast.sinks.base import Sink, SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sinks.targets import refuse_shared_targets
 from holdfast.storage.counted import counted
+from holdfast.storage.routing import NO_OTHERS, OtherStorages, options_of
 from holdfast.storage.store import ObjectStore
 from holdfast.stored_state.initial import InitialRows, initial_tables, store_initial
 from holdfast.taskmanager.security import new_secret
@@ -147,6 +149,8 @@ class Start:
     """Function that waits for checks of the cluster, which run beside those of the storage. It raises `JobRefused`."""
     beats: bool = False
     """True if drivers may wait for the end of this start: it then has a heartbeat."""
+    storages: OtherStorages = NO_OTHERS
+    """The storages besides the job's own in which the objects of this start lie."""
     leader: Epoch | None = None
     """The epoch that a driver in waiting takes over from. None: take over from any leader."""
     session: str = ""
@@ -195,7 +199,7 @@ def check_start(start: Start, job: StoredJob) -> Checked:
     check_names(start.program, start.store.url)
     check_keys(start.program)
     _check_regions(start)
-    refuse_shared_targets(start.store.url, start.storage_options, start.program.all_sinks)
+    _check_folders(start)
     number, newest = _newest_checkpoint(start.store)
     check_job(start.store.url, job, newest)
     base = _chosen(start, number, newest)
@@ -205,9 +209,19 @@ def check_start(start: Start, job: StoredJob) -> Checked:
     _live_settings(start, base)
     warn_unnamed(settings.name, start.program)
     initial = _initial_rows(start, job, base)
+    claim(start.store, job.job_id, start.storages)
+    for site in start.storages.sites():
+        log.info("%s: %s is %s", settings.name, setting_of(site), site.url)
     passed_over = _compared_with_targets(start, _prepare_sinks(start, job), number)
     start.check_cluster()
     return Checked(newest is None, initial, passed_over)
+
+
+def _check_folders(start: Start) -> None:
+    """Check that no two storages and sinks of the job share a folder. Raises `JobRefused`."""
+    url, options = start.store.url, start.storage_options
+    others = [(setting_of(site), site.url, options_of(site, url, options)) for site in start.storages.sites()]
+    refuse_shared_targets(url, options, start.program.all_sinks, others)
 
 
 def warm_processes(start: Start, job: StoredJob) -> WarmProcesses | None:
@@ -326,8 +340,8 @@ def _take_over(
 
 def _fence(start: Start, job: StoredJob) -> TakenOver:
     if start.leader is None:
-        return take_over(start.store, job=job.job_id)
-    taken = take_over_from(start.store, start.leader, job=job.job_id)
+        return take_over(start.store, job=job.job_id, storages=start.storages)
+    taken = take_over_from(start.store, start.leader, job=job.job_id, storages=start.storages)
     if taken is None:
         raise Overtaken(f"epoch {start.leader} is not the newest, or its leader is alive")
     return taken
