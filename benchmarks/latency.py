@@ -131,7 +131,7 @@ def measure(spark: Any, folder: Path, s3: Mapping[str, str] | None, options: arg
 
 
 def storages(folder: Path, s3: Mapping[str, str] | None, in_folder: str | None) -> dict[str, Any]:
-    """Where the job's objects lie."""
+    """Return the storages of the job's objects."""
     quick = f"file://{folder}/storage"
     if s3 is None:
         return {"storage": quick}

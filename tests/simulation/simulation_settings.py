@@ -317,8 +317,7 @@ def draw(seed: int) -> Settings:
         listed=seed % LISTED_EVERY == LISTED_EVERY - 1,
         refusals=refusals.choice([0, 0, 0, 1, 4]),
     )
-    settings = _some_followed(settings, random.Random(f"followers of {seed}"))
-    settings = _some_elsewhere(settings, random.Random(f"storages of {seed}"))
+    settings = _some_elsewhere(_some_followed(settings, random.Random(f"followers of {seed}")))
     several = any(len(life.outages) > 1 for life in settings.lives)
     return replace(settings, rows_over_s=ROWS_OVER_S_LONG) if several else settings
 
@@ -376,8 +375,9 @@ def _some_by_follower(settings: Settings) -> Settings:
     return replace(settings, lives=tuple(replace(each, by_follower=rng.random() < 0.7) for each in settings.lives))
 
 
-def _some_elsewhere(settings: Settings, rng: random.Random) -> Settings:
+def _some_elsewhere(settings: Settings) -> Settings:
     """The same lives, of which some have logs and tables in other storages, each life in others than the one before."""
+    rng = random.Random(f"storages of {settings.seed}")
     if rng.random() >= ELSEWHERE_RATIO:
         return settings
     logs, tables = (None, "simulated://quick", "simulated://quicker"), ((), (TABLES[0],), TABLES)

@@ -49,7 +49,6 @@ QUICK = {
     "the view of broadcast state does not follow its table back",
     "broadcast rows come behind the other rows of their batch",
     "lists are not opened again after a rewind",
-    "objects are looked for where the newest start keeps its own",
 }
 """Mutations that show within a few seeds."""
 

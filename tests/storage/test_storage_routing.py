@@ -89,7 +89,7 @@ def test_objects_are_found_after_the_settings_have_changed() -> None:
 
 
 def test_objects_of_epochs_without_a_takeover_lie_in_the_main_storage() -> None:
-    """They were copied there from a savepoint."""
+    """Copies from a savepoint are such objects."""
     routed = Routed({9: OtherStorages(QUICK, (A,))})
     copied = table(4)
     routed.store.put(copied, b"x")

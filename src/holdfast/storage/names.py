@@ -332,16 +332,6 @@ def checkpoint_folders(epoch: Epoch) -> tuple[str, str]:
     return f"{GATHERED}{_number(epoch)}/", f"{MANIFESTS}{_number(epoch)}/"
 
 
-def folder_of(name: RoutedName) -> str:
-    """Return the top folder of an object, for example `shared/`."""
-    return {GatheredName: GATHERED, ChangelogName: CHANGELOG, SharedName: SHARED}[type(name)]
-
-
-def top_folder(folder: str) -> str:
-    """Return the top folder of a folder of `list`, for example `shared/`; `""` for the complete storage."""
-    return f"{folder.partition('/')[0]}/" if folder else ""
-
-
 def epoch_of_folder(folder: str) -> Epoch | None:
     """Return the epoch of all objects in a folder of `list`; None if the folder has objects of several epochs."""
     epoch = folder.split("/")[1:2]
@@ -384,12 +374,8 @@ def unescape(escaped: str) -> str | None:
 
 def parse(name: str) -> Name | None:
     """Parse a name. Returns None if this module cannot have built it."""
-    if name == "job":
-        return JobName()
-    if name == begun():
-        return BegunName()
-    if name == standby():
-        return StandbyName()
+    if name in _SINGLE:
+        return _SINGLE[name]
     area, _, rest = name.partition("/")
     parser = _PARSERS.get(area + "/")
     match = parser.fullmatch(rest) if parser else None
@@ -450,6 +436,7 @@ def epoch_of(name: str) -> int | None:
 
 
 _N = rf"\d{{{DIGITS}}}"
+_SINGLE: dict[str, Name] = {job(): JobName(), begun(): BegunName(), standby(): StandbyName()}
 _HEX = re.compile(r"[0-9a-f]{32}")
 _DOTS = {"", ".", ".."}
 """Segments that no name contains, since file systems read them as other folders."""
@@ -484,10 +471,8 @@ def _build(area: str, found: dict[str, str]) -> Name | None:
         name = unescape(found["sink"])
         return None if name is None else SinkBegunName(name)
     epoch = Epoch(int(found["epoch"]))
-    if area == HISTORY:
-        return HistoryName(epoch)
-    if area == LEADER:
-        return LeaderName(epoch)
+    if area in (HISTORY, LEADER):
+        return (HistoryName if area == HISTORY else LeaderName)(epoch)
     if area == GATHERED:
         return GatheredName(epoch, int(found["checkpoint"]), found["uuid"])
     if area == MANIFESTS:
@@ -503,10 +488,8 @@ def _build(area: str, found: dict[str, str]) -> Name | None:
         source = unescape(found["source"])
         number, part = int(found["number"]), found["part"][1:]
         return None if source is None else SegmentName(epoch, source, number, found["uuid"], part)
-    if area == SOURCES:
-        return SourceName(epoch, found["uuid"])
-    if area == PROBES:
-        return ProbeName(epoch, found["uuid"])
+    if area in (SOURCES, PROBES):
+        return (SourceName if area == SOURCES else ProbeName)(epoch, found["uuid"])
     kind = ChangelogName if area == CHANGELOG else SharedName
     return kind(epoch, Incarnation(int(found["incarnation"])), found["uuid"])
 

@@ -49,7 +49,7 @@ class OtherStorages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def site_of(self, name: names.RoutedName) -> Site:
         """Return the storage in which an object lies."""
-        found = self.sites_of(names.folder_of(name))
+        found = self.sites_of(names.SHARED if isinstance(name, names.SharedName) else names.CHANGELOG)
         return found[int(name.uuid, 16) % len(found)]
 
     def sites_of(self, folder: str) -> list[Site]:
@@ -88,7 +88,7 @@ class RoutingStore:
         self._open_site = open_site
         self._stores: dict[Site, ObjectStore] = {MAIN: main}
         self._known: dict[int, OtherStorages | None] = {}
-        """What records say, by number; bounded by the starts of the job and the records in listings."""
+        """The answers of records, by number; bounded by the starts of the job and the records in listings."""
 
     def at(self, site: Site, *, make: bool = False) -> ObjectStore:
         """Open a storage, and keep it open. Raises `SettingsError`, `StorageError`."""
@@ -114,7 +114,7 @@ class RoutingStore:
 
     def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
         sites: Sequence[Site]
-        top, epoch = names.top_folder(prefix), names.epoch_of_folder(prefix)
+        top, epoch = f"{prefix.partition('/')[0]}/" if prefix else "", names.epoch_of_folder(prefix)
         if top and top not in names.ROUTED_FOLDERS:
             return self.at(MAIN).list(prefix, after=after)
         if epoch is not None and (storages := self._storages(epoch)) is not None:
