@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from holdfast.errors import JobRefused
+from holdfast.errors import JobRefused, ObjectNotFound
 from holdfast.ids import Epoch, Incarnation, JobId
 from holdfast.journal.fence import take_over
 from holdfast.journal.job import open_job
@@ -76,6 +76,22 @@ def test_a_storage_whose_job_was_copied_to_another_folder_is_refused_by_starts_a
     check_owners(RetryingStore(main), JOB)
     open_store(storages.changelog).delete([names.owner()])
     claim(RetryingStore(copy), JOB, storages)
+
+
+def test_a_forged_takeover_leads_no_deletion_into_the_storage_of_another_job(main: RoutingStore) -> None:
+    open_job(RetryingStore(main), 8)
+    other = open_store(url("other"))
+    theirs = names.changelog_object(Epoch(1), Incarnation(1))
+    open_job(RetryingStore(other), 8)
+    other.put(theirs, b"log")
+    take_over(main, storages=OtherStorages(other.url))
+    with pytest.raises(ObjectNotFound, match="owner"):
+        main.delete([theirs])
+    claim(RetryingStore(open_job_store(url("third"))), OTHER, OtherStorages(used := url("used")))
+    take_over(main, storages=OtherStorages(used))
+    with pytest.raises(JobRefused, match="belongs to job id"):
+        main.delete([names.changelog_object(Epoch(2), Incarnation(1))])
+    assert other.get(theirs) == b"log"
 
 
 @pytest.mark.parametrize("name", ["job", "savepoint"])

@@ -23,11 +23,13 @@ class Routed:
         self.damaged: set[int] = set()
         self.away: set[str] = set()
         self._run = uuid.uuid4().hex
+        self.foreign: set[str] = set()
         self.main = self.at("memory://main")
         self.store = self.again()
 
     def again(self) -> RoutingStore:
-        return RoutingStore(self.main, self._read, lambda main: list(self.takeovers), lambda site, _: self._open(site))
+        numbers, opened = lambda main: list(self.takeovers), lambda site, _: self._open(site)
+        return RoutingStore(self.main, self._read, numbers, self._check, opened)
 
     def at(self, url: str) -> ObjectStore:
         return open_store(f"{url}-{self._run}")
@@ -39,6 +41,10 @@ class Routed:
         if site.url in self.away:
             raise StorageError(f"{site.url}: there is no such bucket")
         return self.at(site.url)
+
+    def _check(self, main: ObjectStore, site: Site, other: ObjectStore) -> None:
+        if site.url in self.foreign:
+            raise StorageError(f"{site.url} belongs to another job")
 
     def _read(self, main: ObjectStore, epoch: Epoch) -> OtherStorages | None:
         self.asked.append(epoch)
@@ -145,6 +151,18 @@ def test_a_storage_of_earlier_starts_that_is_gone_is_passed_over_and_the_newest_
     routed.away = {A}
     with pytest.raises(StorageError, match="no such bucket"):
         routed.again().list(names.CHANGELOG)
+
+
+def test_nothing_is_deleted_in_a_storage_of_others_whatever_a_takeover_says() -> None:
+    routed = Routed({1: OtherStorages(QUICK, (A,)), 2: OtherStorages(B)})
+    theirs, own = log(1), table(1)
+    for name in (theirs, own):
+        routed.store.put(name, b"")
+    routed.foreign = {QUICK}
+    with pytest.raises(StorageError, match="belongs to another job"):
+        routed.again().delete([names.job(), theirs])
+    routed.again().delete([own])
+    assert routed.lying(QUICK) == [theirs] and routed.lying(A) == []
 
 
 def test_options_with_a_prefix_are_for_one_kind_of_storage_and_the_others_for_the_same_provider() -> None:

@@ -9,6 +9,7 @@ from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.ports import Endpoint
 from holdfast.protocol.taskmanager import ExchangeRoute
+from holdfast.storage.store import open_store
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.main import run_task_manager
 from taskmanager_kit import SECRET, NotingJobMaster, OneTaskManager
@@ -31,7 +32,7 @@ class Running:
         self.thread.start()
 
     def _run(self) -> None:
-        self.reasons.append(run_task_manager(self.settings, clock=self.clock))
+        self.reasons.append(run_task_manager(self.settings, open_store(self.settings.storage_url), clock=self.clock))
 
     def reason(self) -> str:
         self.thread.join(60)

@@ -5,7 +5,7 @@
 
 A job's folder that was copied or moved has the old URLs of the other storages in its takeovers. Two folders with one id
 would then delete each other's objects there, so a start and `holdfast gc` refuse a storage whose `owner` names another
-job or another folder.
+job or another folder, and nobody deletes in a storage without reading its `owner` first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from holdfast.errors import JobRefused, ObjectNotFound, StorageError
 from holdfast.ids import Epoch, JobId, JournalNumber
-from holdfast.journal.codec import StoredOwner, decode_owner, encode_owner
+from holdfast.journal.codec import StoredOwner, decode_job, decode_owner, encode_owner
 from holdfast.journal.fence import exists, journal_numbers, read_record
 from holdfast.journal.records import Takeover
 from holdfast.storage import names
@@ -41,7 +41,7 @@ def routed(
     def opened(site: Site, make: bool) -> ObjectStore:
         return open_store(site.url, options_of(site, main.url, options), make=make, whose=setting_of(site))
 
-    return RoutingStore(main, _read_takeover, journal_numbers, open_site or opened)
+    return RoutingStore(main, _read_takeover, journal_numbers, _check_before_deletion, open_site or opened)
 
 
 def setting_of(site: Site) -> str:
@@ -138,6 +138,13 @@ def _check_owner(site: Site, other: ObjectStore, own: StoredOwner) -> None:
             "from a savepoint instead, job.start(start_from=<url>); or, if the other copy is gone for good, delete the "
             f"object {names.owner()!r} in {site.url}, and start again"
         )
+
+
+def _check_before_deletion(main: ObjectStore, site: Site, other: ObjectStore) -> None:
+    """Check the owner of a storage whose URL comes from a takeover. Raises `StorageError` if there is none, and
+    `JobRefused`."""
+    job = decode_job(names.job(), main.get(names.job())).job_id
+    _check_owner(site, other, StoredOwner(job, plain_url(main.url)))
 
 
 def _read_takeover(main: ObjectStore, epoch: Epoch) -> OtherStorages | None:

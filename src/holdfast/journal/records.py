@@ -18,7 +18,7 @@ class Takeover(msgspec.Struct, frozen=True, tag="takeover", tag_field="kind", fo
     nonce: str
     job: JobId | None = None
     storages: OtherStorages | None = None
-    """The storages of the epoch's objects. None: the job's own storage; written before records had it, or by no start."""
+    """The storages of the epoch's objects. None: the job's own; written before records had it, or by no start."""
 
 
 class GroupRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

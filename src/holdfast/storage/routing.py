@@ -72,6 +72,9 @@ say. Raises `ObjectNotFound` if there is no such record."""
 ListNumbers = Callable[[ObjectStore], Iterable[int]]
 """A function that lists the numbers of the journal's records in the main storage."""
 
+CheckOwner = Callable[[ObjectStore, Site, ObjectStore], None]
+"""A function that raises an error unless another storage belongs to the job whose main storage is given."""
+
 OpenSite = Callable[[Site, bool], ObjectStore]
 """A function that opens a storage; with True it makes the folder of a `file://` URL."""
 
@@ -80,13 +83,21 @@ class RoutingStore:
     """An `ObjectStore` that has a main store, and others which it opens when an object in them is wanted."""
 
     def __init__(
-        self, main: ObjectStore, read_takeover: ReadTakeover, list_numbers: ListNumbers, open_site: OpenSite
+        self,
+        main: ObjectStore,
+        read_takeover: ReadTakeover,
+        list_numbers: ListNumbers,
+        check_owner: CheckOwner,
+        open_site: OpenSite,
     ) -> None:
         self.url = main.url
         self._read_takeover = read_takeover
         self._list_numbers = list_numbers
+        self._check_owner = check_owner
         self._open_site = open_site
         self._stores: dict[Site, ObjectStore] = {MAIN: main}
+        self._owned = {MAIN}
+        """Storages in which this process may delete."""
         self._known: dict[int, OtherStorages | None] = {}
         """The answers of records, by number; bounded by the starts of the job and the records in listings."""
 
@@ -129,12 +140,18 @@ class RoutingStore:
         return sorted(found.values())
 
     def delete(self, names_: Sequence[str]) -> None:
-        """Delete objects: those in the main storage first, since the records among them name the others."""
+        """Delete objects: those in the main storage first, since the records among them name the others.
+
+        Nothing is deleted in a storage that is not known to be the job's own, whatever a takeover says.
+        """
         by_site: dict[Site, list[str]] = {MAIN: []}
         for name in names_:
             for site in self._sites_for_deletion(name):
                 by_site.setdefault(site, []).append(name)
         for site, found in by_site.items():
+            if site not in self._owned:
+                self._check_owner(self.at(MAIN), site, self.at(site))
+                self._owned.add(site)
             self.at(site).delete(found)
 
     def sites(self) -> Sequence[Site]:

@@ -7,7 +7,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.graph.program import Program
 from holdfast.kernels.shelf import SHELF
 from holdfast.printable import logger
-from holdfast.storage.store import ObjectStore, open_store
+from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
 from holdfast.taskmanager.membership import Membership
 from holdfast.taskmanager.process_memory import GarbageCollection, keep_freed_memory
@@ -22,24 +22,23 @@ _log = logger(__name__)
 
 def run_task_manager(
     settings: TaskManagerSettings,
-    store: ObjectStore | None = None,
+    store: ObjectStore,
     clock: Clock | None = None,
     program: Program | None = None,
 ) -> str:
     """Run a TaskManager in this process until its end; returns the reason.
 
-    `store` stands in for the store that the settings name. With a `program`, the process is warm when it registers.
+    `store` is the job's storage, without retries. With a `program`, the process is warm when it registers.
 
     Raises
     ------
     HoldfastError
-        If no port is free, or the storage cannot be opened.
+        If no port is free.
     """
     keep_freed_memory(settings.memory_bytes)
     clock = clock or SystemClock()
     job_master = JobMasterClient(settings.job_master, settings.secret)
     SHELF.ask(job_master)
-    store = store or open_store(settings.storage_url, settings.storage_options)
     if program is not None:
         warm(program, store)
     task_manager = TaskManager(settings, store, job_master, clock)
