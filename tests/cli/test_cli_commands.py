@@ -54,7 +54,7 @@ def test_a_storage_without_checkpoints_has_an_empty_history(tmp_path: Path) -> N
     open_store((tmp_path / "storage").as_uri()).put("job", b"x")
     result = CliRunner().invoke(app, ["checkpoints", str(tmp_path / "storage"), "--json"])
     assert result.exit_code == 0
-    assert json.loads(result.stdout) == {"checkpoints": [], "savepoints": [], "store_use": None}
+    assert json.loads(result.stdout) == {"checkpoints": [], "savepoints": [], "store_use": None, "other_storages": []}
 
 
 @pytest.mark.parametrize("prices", ["1,2", "a,b,c", "1,2,-3"])
