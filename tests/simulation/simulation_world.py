@@ -126,9 +126,8 @@ class World:
         self.other_feed = Feed(runtime, settings.rows // 2, settings.rows_over_s / 3)
         self.sinks = {name: self._sink(name, kind) for name, kind in settings.sinks.items()}
         self.program = self._program()
-        self.struck: set[str] = set()
-        self.starts: list[Started] = []
-        self.rescales: list[Rescale] = []
+        self.struck = set[str]()
+        self.starts, self.rescales = list[Started](), list[Rescale]()
         self.notices = self.records = self.restored = 0
         self._newest, self._retained = 0, frozenset[int]()
         self._takeovers: list[int] = []
