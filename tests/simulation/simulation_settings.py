@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulation_joins import KINDS as JOINS
+from simulation_storages import storages
 from simulation_windows import LATE
 
 from holdfast import failpoints
@@ -52,9 +53,6 @@ OUTAGES_APART_S = 15.0
 OUTAGE_S_LONG = 5 * OUTAGE_TIMEOUT_S
 SLOWER = 100.0
 """Factor by which a slow request takes longer."""
-ELSEWHERE_RATIO = 0.2
-"""Share of the seeds with logs or tables in other storages."""
-TABLES = ("simulated://tables-1", "simulated://tables-2")
 ROWS_OVER_S_LONG = 60.0
 """Rows come for that long where there are several outages, so that each of them meets something to do."""
 
@@ -317,7 +315,7 @@ def draw(seed: int) -> Settings:
         listed=seed % LISTED_EVERY == LISTED_EVERY - 1,
         refusals=refusals.choice([0, 0, 0, 1, 4]),
     )
-    settings = _some_elsewhere(_some_followed(settings, random.Random(f"followers of {seed}")))
+    settings = _some_followed(settings, random.Random(f"followers of {seed}"))
     several = any(len(life.outages) > 1 for life in settings.lives)
     return replace(settings, rows_over_s=ROWS_OVER_S_LONG) if several else settings
 
@@ -364,8 +362,9 @@ def remote_apply(seed: int) -> Settings:
 
 
 def _some_followed(settings: Settings, rng: random.Random) -> Settings:
-    """The same lives, of which some have standbys that follow."""
-    lives = tuple(replace(each, standby_state=rng.random() < 0.6) for each in settings.lives)
+    """The same lives, of which some have standbys that follow, or objects in other storages than the job's own."""
+    lying = zip(settings.lives, storages(settings.seed, len(settings.lives)), strict=True)
+    lives = tuple(replace(life, standby_state=rng.random() < 0.6, **each) for life, each in lying)
     return _some_by_follower(replace(settings, lives=lives))
 
 
@@ -373,16 +372,6 @@ def _some_by_follower(settings: Settings) -> Settings:
     """The same lives, of which some have followers that materialize."""
     rng = random.Random(f"materialized by followers of {settings.seed}")
     return replace(settings, lives=tuple(replace(each, by_follower=rng.random() < 0.7) for each in settings.lives))
-
-
-def _some_elsewhere(settings: Settings) -> Settings:
-    """The same lives, of which some have logs and tables in other storages, each life in others than the one before."""
-    rng = random.Random(f"storages of {settings.seed}")
-    if rng.random() >= ELSEWHERE_RATIO:
-        return settings
-    logs, tables = (None, "simulated://quick", "simulated://quicker"), ((), (TABLES[0],), TABLES)
-    lives = [replace(each, logs_at=rng.choice(logs), tables_at=rng.choice(tables)) for each in settings.lives]
-    return replace(settings, lives=tuple(lives))
 
 
 def _of_task_managers(rng: random.Random) -> str:
