@@ -63,6 +63,7 @@ def test_a_running_query_says_what_pyspark_says(fed):
         "autoscale": None,
         "rescale": None,
         "exactlyOnce": True,
+        "materializedBy": None,
     }
 
 
