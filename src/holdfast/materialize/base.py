@@ -67,7 +67,7 @@ class Bases:
         return max((each for each in self._all() if each.batch <= batch), key=lambda each: each.batch)
 
     def add(self, base: Base) -> None:
-        """Add a provisional base, newer than all others."""
+        """Add a provisional base. No other base is of a later batch."""
         self._provisional.append(base)
 
     def adopt(self, base: Base) -> list[Base]:
@@ -75,7 +75,7 @@ class Bases:
         if base is self.current:
             return []
         older = [self.current, *(each for each in self._provisional if each.batch < base.batch)]
-        self._provisional = [each for each in self._provisional if each.batch > base.batch]
+        self._provisional = [each for each in self._provisional if each.batch >= base.batch and each is not base]
         self.current = base
         return older
 

@@ -272,10 +272,10 @@ class KeyedState(ABC):
         self.sizes.materialized((self._clock.monotonic() - began_s) * 1000.0)
         with self._lock:
             self._materialization_ended(made, began_s, None)
-            wanted = not self._closed and not made.cancelled.is_set()
-            if wanted and base.batch > self._bases.current.batch:
+            unwanted = self._closed or made.cancelled.is_set() or base.batch < self._bases.newest.batch
+            if not unwanted:
                 self._bases.add(base)
-            unused = self._drop_superseded() if wanted else [base]
+            unused = [base] if unwanted else self._drop_superseded()
         self._release(unused)
         self._uploader.count(completedMaterialization=1)
 
