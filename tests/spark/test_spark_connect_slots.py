@@ -1,14 +1,15 @@
 """Slots that are counted by waiting tasks, without Spark: executors that come because tasks wait for them."""
 
+import socket
 import threading
 from contextlib import nullcontext
 
 import pytest
 
 from holdfast.errors import JobRefused
-from holdfast.ports import ANY
+from holdfast.ports import ANY, Endpoint
 from holdfast.spark import connect_slots
-from holdfast.spark.connect_slots import CountedSlots, Staying
+from holdfast.spark.connect_slots import CountedSlots, Staying, WaitingTasks
 from waiting import until
 
 
@@ -16,18 +17,21 @@ class OnDemand:
     """Starts an executor for each task that waits, up to a bound."""
 
     def __init__(self, slots_max, reached=True):
-        self.waiting = 0
+        self.waiting, self.is_ended = 0, False
         self._slots_max = slots_max
         self._reached = reached
 
     def address(self):
         return "127.0.0.1"
 
+    def bind_address(self):
+        return ""
+
     def described(self, job):
         return nullcontext()
 
     def has_ended(self):
-        return False
+        return self.is_ended
 
     def cancel(self, group):
         raise AssertionError("no task that runs is interrupted")
@@ -90,3 +94,31 @@ def test_a_program_that_executors_on_demand_do_not_reach_is_refused():
         slots.asking(2),
     ):
         until(lambda: slots.number() < 0)
+
+
+def test_tasks_that_do_not_reach_the_program_end_no_query_beside_which_they_were_asked_for():
+    host, slots = on_demand(slots_max=2, reached=False)
+    with slots._staying.stays("tm"):
+        slots.ask_beside(3)
+        until(lambda: slots._asked is not None and slots._asked.answers.done())
+        assert slots.number() == 1
+        host.is_ended = True
+        until(lambda: not slots._asked_beside)
+
+
+def test_a_larger_request_beside_a_query_takes_the_place_of_a_smaller_one():
+    host, slots = on_demand(slots_max=5)
+    with slots.asking(1):
+        until(lambda: slots.number() == 1)
+        slots.ask_beside(2)
+        slots.ask_beside(4)
+    until(lambda: slots.number() == 4 and not slots._asked_beside)
+    assert host.waiting == 4
+
+
+def test_tasks_are_counted_at_the_address_that_others_see_while_the_program_listens_at_its_own():
+    with WaitingTasks(Endpoint("[2001:db8::1]", "127.0.0.1")) as given:
+        assert given.address[0] == "2001:db8::1"
+        with socket.create_connection(("127.0.0.1", given.address[1])) as task:
+            task.sendall(given.word)
+            assert given.take(5) and given.count == 1

@@ -22,6 +22,7 @@ from holdfast.graph.plan import Unit
 from holdfast.graph.program import BATCH_TIME, Leg, Program, SourceOrigin, Transform
 from holdfast.ids import ProcessId, RunNumber
 from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
+from holdfast.printable import logger
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.spark.claims import SHARED, Claim, SlotClaims
@@ -35,6 +36,8 @@ from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment
 from holdfast.spark.transforms import declared_rows, spark_schema
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.settings import TaskManagerSettings
+
+log = logger(__name__)
 
 ASK_EVERY_S = 30.0
 """Seconds between two requests for executors while senders have no slots. A lower value repeats requests that Spark has
@@ -92,7 +95,8 @@ class SparkCluster:
     def residents_that_fit(self) -> int:
         shared = min(SHARED, self._beside_at_start)  # a user may give all slots to senders
         others = self._claims.held() - self.residents + shared
-        return max(0, min(self.residents, self._host.slots() - others))
+        slots = self._slots_now()
+        return self.residents if slots is None else max(0, min(self.residents, slots - others))
 
     def resize(self, processes: int, senders: int | None = None) -> None:
         wanted = self._claim.senders if senders is None else senders
@@ -112,12 +116,22 @@ class SparkCluster:
 
     def _look_for_slots(self) -> None:
         """Hold slots that have come since the start for senders that had none, and ask for those that are missing."""
-        slots = self._host.slots()
+        slots = self._slots_now()
+        if slots is None:
+            return
         self._claims.grow(slots)
         missing, now_s = self._claim.missing, time.monotonic()
         if missing > 0 and dynamic(self._host) and now_s - self._asked_s >= ASK_EVERY_S:
             self._asked_s = now_s
             self._host.ask_for(slots + missing)
+
+    def _slots_now(self) -> int | None:
+        """Return the number of slots; None if it cannot be found now, which ends no query that runs."""
+        try:
+            return self._host.slots()
+        except Exception as error:
+            log.warning("%s: slots were not counted: %s", self._name, str(error)[:500])
+            return None
 
     def start(self, start: ProcessStarter) -> None:
         settings = msgspec.structs.replace(self._task_manager, process=start.process)

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from holdfast.errors import JobRefused
-from holdfast.ports import ANY, PortRange, listen
+from holdfast.ports import Endpoint, PortRange, bare, listen
 from holdfast.printable import logger
 from holdfast.spark.host import SparkHost, SparkJob, TaskBody
 
@@ -98,6 +98,9 @@ class CountedSlots:
         self._found: int | None = None
         self._found_s = 0.0
         self._asked: WaitingTasks | None = None
+        self._asks = threading.Lock()
+        self._asked_beside = 0
+        """The slots that are asked for beside a query; 0: none."""
 
     def number(self) -> int:
         """Return the number of slots.
@@ -105,12 +108,13 @@ class CountedSlots:
         Raises
         ------
         JobRefused
-            Tasks run, and do not reach the program.
+            Tasks run, and do not reach the program. Beside a query such tasks only bring no slots.
         """
         processes, registered, waits = self._staying.counts()
         asked = self._asked
         if asked is not None:
-            asked.check()
+            if not self._asked_beside:
+                asked.check()
             return max(processes + asked.count, self._found or 0)
         if waits:
             return registered
@@ -141,19 +145,33 @@ class CountedSlots:
 
     def ask_beside(self, slots: int) -> None:
         """Ask for executors in the background, until there are so many slots, or for `ASKED_S_MAX` seconds."""
-        if not self._lock.locked():
-            threading.Thread(target=self._ask, args=(slots,), name="holdfast-ask", daemon=True).start()
+        with self._asks:
+            is_first = not self._asked_beside
+            self._asked_beside = max(self._asked_beside, slots)
+        if is_first:
+            threading.Thread(target=self._ask, name="holdfast-ask", daemon=True).start()
 
-    def _ask(self, slots: int) -> None:
-        begun_s = time.monotonic()
-        try:
-            with self.asking(slots):
-                while self._running() < slots and time.monotonic() - begun_s < ASKED_S_MAX:
-                    if self._host.has_ended():
-                        return
-                    time.sleep(LOOK_S)
-        except Exception as error:
-            log.info("executors were not asked for: %s", error)
+    def _ask(self) -> None:
+        slots = 0
+        while slots := self._larger_request(slots):
+            try:
+                self._ask_once(slots)
+            except Exception as error:
+                log.info("executors were not asked for: %s", error)
+
+    def _larger_request(self, slots: int) -> int:
+        with self._asks:
+            if self._asked_beside <= slots:
+                self._asked_beside = 0
+            return self._asked_beside
+
+    def _ask_once(self, slots: int) -> None:
+        with self.asking(slots):
+            begun_s = time.monotonic()
+            while self._running() < slots == self._asked_beside and time.monotonic() - begun_s < ASKED_S_MAX:
+                if self._host.has_ended():
+                    return
+                time.sleep(LOOK_S)
 
     def _running(self) -> int:
         """Return the number of processes, and of tasks that wait in slots of their own."""
@@ -196,7 +214,7 @@ def _at_once(host: SparkHost, ports: PortRange, tasks: int) -> int:
 @contextmanager
 def _given_to(host: SparkHost, ports: PortRange, tasks: int) -> "Iterator[WaitingTasks]":
     """Give Spark so many waiting tasks, which end with the context. Raises `JobRefused` if none reaches the program."""
-    with WaitingTasks(host.address(), ports) as given:
+    with WaitingTasks(Endpoint(host.address(), host.bind_address(), ports)) as given:
         job = SparkJob(f"holdfast-slots-{given.word.hex()[:8]}", f"holdfast: counts up to {tasks} slots")
         given.answers = _run_beside(host, job, tasks, waiting(given.address, given.word))
         yield given
@@ -247,14 +265,16 @@ def waiting(address: tuple[str, int], word: bytes) -> TaskBody:
 class WaitingTasks:
     """Holds the connections of tasks that sent the word, until it is closed."""
 
-    def __init__(self, host: str, ports: PortRange = ANY) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
+        host = bare(endpoint.listens_on)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
         def make(port: int) -> socket.socket:
             return socket.create_server((host, port), family=family, backlog=TASKS_MAX)
 
-        self._server = listen(make, ports, host, "the count of slots")
-        self.address: tuple[str, int] = self._server.getsockname()[:2]
+        self._server = listen(make, endpoint.port_range, host, "the count of slots")
+        self.address: tuple[str, int] = (bare(endpoint.host), self._server.getsockname()[1])
+        """The host and port at which tasks reach the program."""
         self.word = uuid.uuid4().bytes
         self._held: list[socket.socket] = []
         self.answers: Future[list[bytes]] = Future()
