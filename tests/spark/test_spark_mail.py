@@ -7,9 +7,11 @@ import msgspec
 import pytest
 
 import holdfast as hf
+from holdfast.formats.leader import LeaderState, StoredBeat
 from holdfast.query_calls import CallAnswer, LastWord, QueryCall, StartedQuery, encoded, failure_of
-from holdfast.spark import cluster_link, session_mail
-from holdfast.spark.cluster_link import ClusterLink, DriverChannel
+from holdfast.spark import attaching, cluster_link, session_mail
+from holdfast.spark.attaching import next_channel
+from holdfast.spark.cluster_link import ClusterLink, DriverChannel, StartFailed
 from holdfast.spark.session_mail import ANSWER, ASK, ENDED, PREFIX, STARTED, MailServer, SessionMail
 from waiting import until
 
@@ -41,13 +43,13 @@ class Session:
 
     def __init__(self):
         self.conf, self.streams, self.client = Settings(), self, self
-        self.active, self.is_released = ["the query that hosts"], False
+        self.active, self.is_released, self.is_closed = ["the query that hosts"], False, False
 
     def release_session(self):
         self.is_released = True
 
     def close(self):
-        pass
+        self.is_closed = True
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +59,8 @@ def _soon(monkeypatch):
     monkeypatch.setattr(session_mail, "POLL_S_MIN", 0.01)
     monkeypatch.setattr(session_mail, "POLL_S_MAX", 0.01)
     monkeypatch.setattr(cluster_link, "LOOK_S", 0.01)
+    monkeypatch.setattr(cluster_link, "AGAIN_S", 0.01)
+    monkeypatch.setattr(attaching, "POLL_S", 0.01)
 
 
 def mail_in(session):
@@ -213,3 +217,85 @@ def test_a_server_that_is_gone_ends_the_link_by_name():
     link = ClusterLink(channel, refused, 10, WINDOW_S)
     del channel.session.streams
     assert link.wait(30) and link.last_word.failure.kind == "SessionStopped"
+
+
+def test_a_start_of_a_successor_that_fails_is_tried_again():
+    first, second, tried = started(3), started(5), []
+
+    def successor(lost):
+        tried.append(lost)
+        if len(tried) < 3:
+            raise StartFailed from hf.JobRefused("no slots")
+        return second
+
+    link = ClusterLink(first, successor, 10, WINDOW_S)
+    first.session.active = []
+    until(lambda: link.started.run_id == "run-5")
+    assert tried == [first] * 3 and link.last_word is None
+    link._end(LastWord())
+
+
+def test_starts_that_fail_end_the_link_with_the_last_cause():
+    def successor(_):
+        raise StartFailed from hf.JobRefused("no slots")
+
+    for window_s, kind in [(WINDOW_S, "RestartsExhausted"), (0.0, "JobRefused")]:
+        channel = started()
+        link = ClusterLink(channel, successor, 2, window_s)
+        channel.session.active = []
+        assert link.wait(30) and link.last_word.failure.kind == kind
+
+
+def test_a_query_whose_jobmaster_does_not_start_again_can_be_stopped():
+    def successor(_):
+        raise StartFailed from hf.JobRefused("no slots")
+
+    channel = started()
+    link = ClusterLink(channel, successor, 10**6, WINDOW_S)
+    channel.session.active = []
+    until(lambda: "is tried again: no slots" in link.trouble)
+    assert link.ask(QueryCall("stop")) is None and link.last_word == LastWord()
+
+
+def test_a_driver_in_waiting_that_leads_now_is_known_by_its_epoch():
+    channel = started(0)
+    link = ClusterLink(channel, refused, 10, WINDOW_S)
+    SessionMail(channel.session).put(STARTED, msgspec.msgpack.encode(StartedQuery("id", "job", "run-7", 7)))
+    until(lambda: link.started.run_id == "run-7")
+    assert channel.started.epoch == 7
+    link._end(LastWord())
+
+
+class Stored:
+    url = "memory://job"
+
+
+def beats(monkeypatch, *found):
+    """Have the storage show these epochs and states one after the other, and return the session of the leader."""
+    session, looks = started(5).session, iter(found)
+    last = []
+
+    def newest_beat(_):
+        last[:] = [next(looks, last[0] if last else None)]
+        epoch, state = last[0]
+        return epoch, state and StoredBeat("job", epoch, 1, state, "", 1, "session")
+
+    monkeypatch.setattr(attaching, "newest_beat", newest_beat)
+    monkeypatch.setattr(attaching, "same_session", lambda spark, session_id: session)
+    return session
+
+
+def test_a_takeover_is_awaited_until_its_first_heartbeat(monkeypatch):
+    session = beats(monkeypatch, (3, LeaderState.LEADS), (5, None), (5, None), (5, LeaderState.LEADS))
+    assert next_channel(Stored, started(3)).started.epoch == 5 and not session.is_closed
+
+
+@pytest.mark.parametrize(("active", "said"), [([], "is lost"), (["a query"], "has not started the job within 0 s")])
+def test_a_jobmaster_that_starts_is_not_called_lost_and_its_connection_is_closed(monkeypatch, active, said):
+    monkeypatch.setattr(attaching, "LEADING_S_MAX", 0.0)
+    session = beats(monkeypatch, (5, LeaderState.LEADS))
+    session.active = active
+    session.conf.held.clear()
+    with pytest.raises(hf.HoldfastError, match=said):
+        next_channel(Stored, started(3))
+    assert session.is_closed

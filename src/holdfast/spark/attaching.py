@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.formats.leader import LeaderState
+from holdfast.formats.leader import LeaderState, StoredBeat
 from holdfast.hidden import hide_url
 from holdfast.ids import Epoch
 from holdfast.leadership.newest import newest_beat
@@ -23,7 +23,7 @@ SUCCESSOR_S_MAX = 120.0
 driver in waiting, needs about half a minute to replace it."""
 POLL_S = 1.0
 LEADING_S_MAX = 30.0
-"""Bound in seconds on the wait for a JobMaster that has taken over, and has not started its job yet."""
+"""Bound in seconds on the wait for a JobMaster that has taken over, for its first heartbeat and its start."""
 
 
 def attach(storage: str, *, spark: Any = None, storage_options: Mapping[str, str] | None = None) -> Query:
@@ -53,10 +53,10 @@ def attach(storage: str, *, spark: Any = None, storage_options: Mapping[str, str
     limits = FailoverConfig()
 
     def successor(lost: DriverChannel) -> DriverChannel:
-        return _next_channel(store, lost)
+        return next_channel(store, lost)
 
-    link = ClusterLink(newest_channel(store, session), successor, limits.losses_max, limits.losses_window_s)
-    return RemoteQuery(link)
+    channel = _newest_channel(store, session, Epoch(0), LEADING_S_MAX)
+    return RemoteQuery(ClusterLink(channel, successor, limits.losses_max, limits.losses_window_s))
 
 
 def _connect_session(spark: Any) -> Any:
@@ -75,9 +75,15 @@ def _connect_session(spark: Any) -> Any:
     return found
 
 
-def newest_channel(store: ObjectStore, spark: Any) -> DriverChannel:
-    """Return the channel to the JobMaster that leads. Raises `HoldfastError` if there is none in the cluster."""
-    epoch, beat = newest_beat(store)
+def next_channel(store: ObjectStore, lost: DriverChannel) -> DriverChannel:
+    """Wait for the JobMaster that replaces one that was lost."""
+    return _newest_channel(store, lost.session, lost.started.epoch, SUCCESSOR_S_MAX)
+
+
+def _newest_channel(store: ObjectStore, spark: Any, after: Epoch, wait_s_max: float) -> DriverChannel:
+    """Return the channel to the JobMaster that leads, with an epoch `after` a lost one if there soon is one. Raises
+    `HoldfastError` if none leads in the cluster."""
+    epoch, beat = _beat_after(store, after, wait_s_max)
     where = hide_url(store.url)
     if epoch == Epoch(0):
         raise HoldfastError(f"no job has run on {where} yet")
@@ -89,20 +95,37 @@ def newest_channel(store: ObjectStore, spark: Any) -> DriverChannel:
             f"the job on {where} is led by a program of its own, not in the cluster: ask there. Jobs that were started "
             "with Job(driver='cluster') can be attached to"
         )
-    channel, until_s = DriverChannel(same_session(spark, beat.session)), time.monotonic() + LEADING_S_MAX
-    while channel.is_alive() and time.monotonic() < until_s:
+    channel = DriverChannel(same_session(spark, beat.session))
+    try:
+        _await_start(channel, where)
+    except BaseException:
+        channel.close()
+        raise
+    return channel
+
+
+def _beat_after(store: ObjectStore, after: Epoch, wait_s_max: float) -> tuple[Epoch, StoredBeat | None]:
+    """Wait for an epoch `after` another, and for its first heartbeat, which is written later than its takeover."""
+    until_s = time.monotonic() + wait_s_max
+    while True:
+        epoch, beat = newest_beat(store)
+        if epoch == Epoch(0) or (epoch > after and beat is not None) or time.monotonic() >= until_s:
+            return epoch, beat
+        time.sleep(POLL_S)
+
+
+def _await_start(channel: DriverChannel, where: str) -> None:
+    until_s = time.monotonic() + LEADING_S_MAX
+    while channel.is_alive():
         if channel.has_started():
-            return channel
+            return
+        if time.monotonic() >= until_s:
+            raise HoldfastError(
+                f"the JobMaster of the job on {where} runs, and has not started the job within {LEADING_S_MAX:g} s "
+                f"({channel.said() or 'it has said nothing yet'}): attach again later"
+            )
         time.sleep(POLL_S)
     raise HoldfastError(
         f"the JobMaster of the job on {where} is lost, or on another Spark Connect server, or of another user: start "
         "the job again; it goes on from its last checkpoint"
     )
-
-
-def _next_channel(store: ObjectStore, lost: DriverChannel) -> DriverChannel:
-    """Wait for the JobMaster that replaces one that was lost."""
-    until_s = time.monotonic() + SUCCESSOR_S_MAX
-    while newest_beat(store)[0] <= lost.started.epoch and time.monotonic() < until_s:
-        time.sleep(POLL_S)
-    return newest_channel(store, lost.session)

@@ -25,6 +25,7 @@ from holdfast.query import Query
 from holdfast.query_calls import LastWord, QueryCall, QueryServant, StartedQuery, failure_of
 from holdfast.settings import QueryTrigger
 from holdfast.spark.session_mail import ENDED, SAID, STARTED, MailServer, SessionMail
+from holdfast.standby_query import StandbyQuery
 
 if TYPE_CHECKING:
     from holdfast.job import Job
@@ -135,6 +136,8 @@ def _served(query: Query, session: Any, mail: SessionMail) -> LastWord:
     mail.put(STARTED, msgspec.msgpack.encode(_facts(query)))
     server, ended = MailServer(mail, answer), threading.Event()
     threading.Thread(target=_keep, args=(session, ended), name="holdfast-keep-session", daemon=True).start()
+    if isinstance(query, StandbyQuery) and query.await_lead():
+        mail.put(STARTED, msgspec.msgpack.encode(_facts(query)))
     with suppress(QueryFailed):  # the last word tells
         query.awaitTermination()
     ended.set()

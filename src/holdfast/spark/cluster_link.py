@@ -5,7 +5,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 from weakref import WeakSet
 
@@ -21,8 +20,14 @@ log = logger(__name__)
 
 LOOK_S = 1.0
 """Seconds between two looks at the JobMaster. A higher value notices its end later."""
+AGAIN_S = 10.0
+"""Seconds after which the start of a successor that has failed is tried again."""
 LEAVE_S_MAX = 5.0
 """Bound in seconds on the wait for a look under way when the program ends."""
+
+
+class StartFailed(Exception):
+    """A start of a successor has failed with the error that is its cause, and may be tried again."""
 
 
 class DriverChannel:
@@ -32,12 +37,18 @@ class DriverChannel:
         self.session = session
         self.gone = threading.Event()
         self._mail = SessionMail(session)
+        self._started: StartedQuery | None = None
 
-    @cached_property
+    @property
     def started(self) -> StartedQuery:
+        return self._started or self.look_at_start()
+
+    def look_at_start(self) -> StartedQuery:
+        """Read the start, which a driver in waiting writes again once it leads."""
         found = self._mail.get(STARTED)
         assert found is not None, "asked for after has_started"
-        return msgspec.msgpack.decode(found, type=StartedQuery)
+        self._started = msgspec.msgpack.decode(found, type=StartedQuery)
+        return self._started
 
     def has_started(self) -> bool:
         return self._mail.get(STARTED) is not None
@@ -82,7 +93,8 @@ class DriverChannel:
 
 
 class ClusterLink:
-    """Implements `remote_query.DriverLink`. `successor` returns the channel to a new JobMaster after the end of one."""
+    """Implements `remote_query.DriverLink`. `successor` returns the channel to a new JobMaster after the end of one, or
+    raises `StartFailed`."""
 
     def __init__(
         self,
@@ -108,6 +120,7 @@ class ClusterLink:
     def ask(self, call: QueryCall) -> bytes | None:
         while True:
             with self._changed:
+                self._stops = self._stops or (call.name == "stop" and self._channel.gone.is_set())
                 self._changed.wait_for(lambda: not self._channel.gone.is_set() or self.last_word is not None)
                 channel = self._channel
             if self.last_word is not None:
@@ -135,6 +148,8 @@ class ClusterLink:
             try:
                 is_alive = self._channel.is_alive()  # before the last word, so that it is not missed
                 word = self._channel.last_word()
+                if not self.started.epoch:
+                    self.started = self._channel.look_at_start()
             except Exception as error:
                 lost = SessionStopped(f"the Spark Connect server does not answer, or the session has ended: {error}")
                 self._end(LastWord(failure_of(lost)))
@@ -161,24 +176,43 @@ class ClusterLink:
             return
         self.trouble = "the JobMaster in the cluster was lost; waiting for its successor"
         log.warning("%s: %s", name, self.trouble)
-        self._lost_s.append(time.monotonic())
         try:
-            self._check_losses()
-            channel = self._successor(lost)
+            channel = self._next(lost)
         except Exception as error:
             self._end(LastWord(failure_of(error)))
+            return
+        if channel is None:
+            self._end(LastWord())
             return
         with self._changed:
             self._channel, self.started, self.trouble = channel, channel.started, ""
             self._changed.notify_all()
         lost.close(release=True)
 
-    def _check_losses(self) -> None:
+    def _next(self, lost: DriverChannel) -> DriverChannel | None:
+        """Return the channel to a successor; None if the query is to stop, or this program ends."""
+        failed: BaseException | None = None
+        for _ in range(self._losses_max + 1):
+            self._lost_s.append(time.monotonic())
+            self._check_losses(failed)
+            try:
+                return self._successor(lost)
+            except StartFailed as error:
+                failed = error.__cause__
+            self.trouble = f"the JobMaster in the cluster was lost, and its start is tried again: {failed}"
+            log.warning("%s: %s", self.started.name, self.trouble)
+            if self._leaves.wait(AGAIN_S) or self._stops:
+                return None
+        assert failed is not None
+        raise failed
+
+    def _check_losses(self, failed: BaseException | None) -> None:
         if len(self._lost_s) > self._losses_max and self._lost_s[-1] - self._lost_s[0] < self._losses_window_s:
             raise RestartsExhausted(
                 f"the JobMaster in the cluster was lost {len(self._lost_s)} times within {self._losses_window_s:g} s, "
-                "more often than FailoverConfig(losses_max=…) allows; look at the log of Spark's driver"
-            )
+                "with starts that failed, more often than FailoverConfig(losses_max=…) allows; look at the log of "
+                "Spark's driver"
+            ) from failed
 
     def leave(self) -> None:
         """Close the connection of a program that ends. gRPC may otherwise wait for ever as Python shuts down."""

@@ -24,13 +24,13 @@ from holdfast.remote_query import RemoteQuery
 from holdfast.settings import QueryTrigger
 from holdfast.sinks.memory import MemorySink
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
-from holdfast.spark.attaching import newest_channel
+from holdfast.spark.attaching import next_channel
 from holdfast.spark.cluster_driver import lead, packed
-from holdfast.spark.cluster_link import ClusterLink, DriverChannel
+from holdfast.spark.cluster_link import ClusterLink, DriverChannel, StartFailed
 from holdfast.spark.session_mail import SessionMail
 from holdfast.spark.shipping import shipped_by_value
 from holdfast.storage.retrying import RetryingStore
-from holdfast.storage.store import open_store
+from holdfast.storage.store import ObjectStore, open_store
 
 if TYPE_CHECKING:
     from holdfast.job import Job
@@ -54,19 +54,30 @@ def start_in_cluster(job: "Job", trigger: QueryTrigger, say: "Say") -> RemoteQue
     first, again = _packed(job, trigger), _packed(_without_drop(job), trigger)
     say("starting the JobMaster in the cluster")
     channel = _hosted(job.spark, first, None, say)
-    store = RetryingStore(open_store(job.storage, job.storage_options))
 
     def successor(lost: DriverChannel) -> DriverChannel:
         try:
             return _hosted(lost.session, again, lost.started.epoch or None, lambda step: None)
-        except HoldfastError:
-            if newest_beat(store)[0] <= lost.started.epoch:
-                raise
-            return newest_channel(store, lost.session)  # another driver was faster
+        except Exception as error:
+            faster = _store_of_faster(job, lost)
+            if faster is None:
+                raise StartFailed(str(error)) from error
+            return next_channel(faster, lost)
 
     link = ClusterLink(channel, successor, job.failover.losses_max, job.failover.losses_window_s)
     log.info("%s: its JobMaster runs in the cluster, and goes on without this program; hf.attach finds it", job.name)
     return RemoteQuery(link)
+
+
+def _store_of_faster(job: "Job", lost: DriverChannel) -> ObjectStore | None:
+    """Return the job's storage if another driver has taken over already. None: it has not, or this program, which
+    needs no storage otherwise, does not reach it."""
+    try:
+        store = RetryingStore(open_store(job.storage, job.storage_options, make=False))
+        return store if newest_beat(store)[0] > lost.started.epoch else None
+    except Exception as error:
+        log.info("%s: whether another driver leads is not known here: %s", job.name, error)
+        return None
 
 
 def _check(job: "Job") -> None:
@@ -85,9 +96,10 @@ def _check(job: "Job") -> None:
 
 
 def _without_drop(job: "Job") -> "Job":
-    """Return the job for a second start, which must not drop the state that the first one made."""
+    """Return the job for a second start, which must not drop the state that the first one made, nor forget what was
+    changed while it ran."""
     other = copy(job)
-    other.starting = replace(job.starting, drop_state=())
+    other.starting = replace(job.starting, drop_state=(), forget_updates=False)
     return other
 
 
