@@ -33,13 +33,15 @@ log = logger(__name__)
 
 CAUSES_MAX = 8
 """Bound on the chained causes of an error that travel with it."""
+RESCALES_MAX = 16
+"""Number of the newest rescales of a run whose state handles may ask for."""
 
 
 @dataclass(frozen=True)
 class RescaleFacts:
-    """The state of a rescale at the moment of a call; `number` names the rescale in later calls."""
+    """The state of a rescale at the moment of a call; `id` names the rescale in later calls."""
 
-    number: int
+    id: str
     before: int
     layout: DeclaredLayout
     way: str
@@ -129,7 +131,7 @@ def failure_of(error: BaseException, causes_max: int = CAUSES_MAX) -> CallFailur
 def error_of(failure: CallFailure) -> Exception:
     """Make an error of the same class, if it is one of Holdfast's or Python's, with the same message and causes."""
     kind = getattr(errors, failure.kind, None) or getattr(builtins, failure.kind, None)
-    if isinstance(kind, type) and issubclass(kind, HoldfastError | TimeoutError | ValueError | TypeError):
+    if kind in (TimeoutError, ValueError, TypeError) or (isinstance(kind, type) and issubclass(kind, HoldfastError)):
         made: Exception = kind(failure.message)
     else:
         made = HoldfastError(f"{failure.kind}: {failure.message}")
@@ -169,7 +171,7 @@ class QueryServant:
 
     def __init__(self, query: Query) -> None:
         self._query = query
-        self._rescales: dict[int, Rescale] = {}
+        self._rescales: dict[str, Rescale] = {}
         self._numbers = itertools.count(1)
 
     def answer(self, call: QueryCall) -> bytes:
@@ -193,20 +195,30 @@ class QueryServant:
         if call.name not in ANSWERS:
             raise HoldfastError(f"a query has no member {call.name!r} for handles; it has {', '.join(ANSWERS)}")
         if call.name == "rescale_facts":
-            return _facts(call.given[0], self._rescales[call.given[0]])
+            return _facts(call.given[0], self._rescale(call.given[0]))
         member = getattr(self._query, call.name)
         value = member(*call.given, **call.named) if callable(member) else member
         if isinstance(value, Rescale):
-            number = next(self._numbers)
-            self._rescales = {number: value}  # only one is under way at a time
-            return _facts(number, value)
+            rescale_id = f"{self._query.runId}-{next(self._numbers)}"
+            self._rescales[rescale_id] = value
+            for old in list(self._rescales)[:-RESCALES_MAX]:
+                del self._rescales[old]
+            return _facts(rescale_id, value)
         return value
 
+    def _rescale(self, rescale_id: str) -> Rescale:
+        if rescale_id not in self._rescales:
+            raise HoldfastError(
+                f"rescale {rescale_id} is not known to run {self._query.runId}: it belongs to a run that has ended, or "
+                f"{RESCALES_MAX} others came after it; look at query.view() for the layout that the job has now"
+            )
+        return self._rescales[rescale_id]
 
-def _facts(number: int, rescale: Rescale) -> RescaleFacts:
+
+def _facts(rescale_id: str, rescale: Rescale) -> RescaleFacts:
     layout = DeclaredLayout(rescale.task_managers, rescale.parallelism, rescale.senders)
     return RescaleFacts(
-        number,
+        rescale_id,
         rescale.before,
         layout,
         rescale.way,

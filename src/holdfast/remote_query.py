@@ -231,16 +231,18 @@ class RemoteQuery(Query):
     ) -> Savepoint | None:
         """Stop the query in the cluster, with the arguments `with_savepoint`, `timeout` and `storage_options` of
         `Query.stop`; nothing of the job runs there afterwards."""
-        if self._link.last_word is not None:
-            return None
-        answer = self._link.ask(
-            QueryCall(
-                "stop", (), {"with_savepoint": with_savepoint, "timeout": timeout, "storage_options": storage_options}
-            )
-        )
-        made: Savepoint | None = None if answer is None else decoded("stop", answer)
+        named = {"with_savepoint": with_savepoint, "timeout": timeout, "storage_options": storage_options}
+        answer = None if self._link.last_word is not None else self._link.ask(QueryCall("stop", (), named))
         self._link.wait(None)
-        return made
+        if answer is not None:
+            made: Savepoint | None = decoded("stop", answer)
+            return made
+        if with_savepoint is not None:
+            raise HoldfastError(
+                f"query {self.name!r} has ended, and made no savepoint for this call; start the job again, and call "
+                "stop(with_savepoint=…) on it"
+            )
+        return None
 
 
 class RemoteRescale(Rescale):
@@ -253,7 +255,7 @@ class RemoteRescale(Rescale):
 
     def _now(self) -> RescaleFacts:
         if not self._facts.is_done:
-            self._facts = self._ask("rescale_facts", self._facts.number)
+            self._facts = self._ask("rescale_facts", self._facts.id)
         return self._facts
 
     @property

@@ -91,6 +91,12 @@ def test_a_rescale_is_followed_from_outside(both):
     assert query.view().parallelism == rescale.parallelism
 
 
+def test_a_rescale_that_a_run_does_not_know_is_refused_by_name(both):
+    query, handle, _ = both
+    with pytest.raises(hf.HoldfastError, match=f"rescale earlier-1 is not known to run {query.runId}"):
+        handle._ask("rescale_facts", "earlier-1")
+
+
 def test_a_handle_shows_what_a_query_that_ended_has_left(both):
     query, handle, feed = both
     feed.put(pairs((1, 10)))
@@ -102,6 +108,8 @@ def test_a_handle_shows_what_a_query_that_ended_has_left(both):
     with pytest.raises(hf.HoldfastError, match="has ended, and trigger_checkpoint needs one that runs"):
         handle.trigger_checkpoint()
     assert handle.stop() is None
+    with pytest.raises(hf.HoldfastError, match="has ended, and made no savepoint for this call"):
+        handle.stop(with_savepoint="memory://savepoint")
 
 
 def test_the_error_that_ended_a_query_comes_with_its_cause(both):
@@ -126,6 +134,7 @@ def _failed():
         (TimeoutError("late"), TimeoutError),
         (hf.CheckpointFailed("no"), hf.CheckpointFailed),
         (OSError("x"), hf.HoldfastError),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "no"), hf.HoldfastError),
     ],
 )
 def test_errors_cross_by_the_names_of_their_classes(error, kind):

@@ -69,10 +69,10 @@ def mail_in(session):
 
 def test_each_request_gets_its_own_answer_and_nothing_stays_in_the_mailbox():
     session, gone = Session(), threading.Event()
-    server = MailServer(SessionMail(session), lambda request: request.upper())
+    mail, server = SessionMail(session), MailServer(SessionMail(session), lambda request: request.upper())
     answers = {}
     asked = [
-        threading.Thread(target=lambda word=word: answers.update({word: SessionMail(session).ask(word, gone)}))
+        threading.Thread(target=lambda word=word: answers.update({word: mail.ask("status", word, gone)}))
         for word in (b"one", b"two", b"three")
     ]
     for each in asked:
@@ -112,6 +112,63 @@ def test_no_more_requests_run_at_a_time_than_the_bound(monkeypatch):
     assert len(running) == 2
     proceed.set()
     until(lambda: len(running) == 5)
+    server.close(5)
+
+
+def test_a_stop_is_carried_out_beside_calls_that_are_stuck(monkeypatch):
+    monkeypatch.setattr(session_mail, "RUNNING_MAX", 2)
+    session, proceed = Session(), threading.Event()
+    mail = SessionMail(session)
+    for number in range(3):
+        mail.put(f"{ASK}savepoint.{number}", b"")
+    server = MailServer(mail, lambda request: request or (proceed.wait(30) and b"") or b"")
+    assert mail.ask("stop", b"stopped", threading.Event()) == b"stopped"
+    proceed.set()
+    server.close(5)
+
+
+def test_a_call_that_ends_while_a_look_travels_is_carried_out_once(monkeypatch):
+    session, calls, may_end = Session(), [], threading.Event()
+
+    def answer(request):
+        calls.append(request)
+        may_end.wait(30)
+        return b"an answer"
+
+    looks = []
+
+    def found(self):
+        shown = dict(self.held)
+        looks.append(1)
+        if calls and f"{ASK}1" in shown:
+            may_end.set()
+            until(lambda: f"{ASK}1" not in self.held)
+            until(lambda: not any(each.name == "holdfast-mail-call" for each in threading.enumerate()))
+        return shown
+
+    SessionMail(session).put(f"{ASK}1", b"")
+    monkeypatch.setattr(Settings, "getAll", property(found))
+    server = MailServer(SessionMail(session), answer)
+    until(lambda: f"{ANSWER}1" in session.conf.held)
+    seen = len(looks)
+    until(lambda: len(looks) > seen + 3)
+    assert len(calls) == 1
+    server.close(5)
+
+
+def test_a_call_whose_answer_cannot_be_written_is_carried_out_once_and_ends_by_name(monkeypatch):
+    session, calls, writes = Session(), [], Settings.set
+
+    def fails(self, key, value):
+        if key.startswith(ANSWER):
+            raise OSError("the server is away")
+        writes(self, key, value)
+
+    monkeypatch.setattr(Settings, "set", fails)
+    server = MailServer(SessionMail(session), lambda request: calls.append(request) or b"")
+    with pytest.raises(hf.HoldfastError, match="carried out rescale, and its answer is gone"):
+        SessionMail(session).ask("rescale", b"", threading.Event())
+    assert len(calls) == 1
     server.close(5)
 
 

@@ -69,7 +69,7 @@ class DriverChannel:
     def ask(self, call: QueryCall) -> bytes | None:
         """Return the value of a call; None if the JobMaster is gone. Raises the errors of the call."""
         try:
-            answer = self._mail.ask(cloudpickle.dumps(tuple(call)), self.gone)
+            answer = self._mail.ask(call.name, cloudpickle.dumps(tuple(call)), self.gone)
         except Exception:
             if not self.gone.is_set():
                 raise

@@ -32,6 +32,8 @@ from holdfast.taskmanager.security import HOST, credentials, new_secret
 
 log = logger(__name__)
 
+ACCEPT_AGAIN_S = 1.0
+"""Seconds after which the program accepts calls again if it could not, for instance without free file descriptors."""
 CALLS_MAX = 8
 """Bound on calls at once. Spark makes a call at a time; a call of a query that was replaced may still run."""
 
@@ -87,6 +89,7 @@ class CallsFromServer:
             except OSError as error:
                 if not self._closed.is_set():
                     log.warning("a call for an epoch was not accepted: %s", error)
+                self._closed.wait(ACCEPT_AGAIN_S)
                 continue
             self._room.acquire()
             answer = threading.Thread(target=self._answer, args=(connection, context, store), daemon=True)

@@ -1,7 +1,7 @@
 """A Spark Connect session's settings as a mailbox between a JobMaster in the cluster and programs outside.
 
-    program: set …mail.ask.<id> ──► the server keeps the session's settings ──► JobMaster: reads all, answers
-             get …mail.answer.<id> ◄──                                      ◄── set …mail.answer.<id>
+    program: set …mail.ask.<call>.<id> ──► the server keeps the session's settings ──► JobMaster: reads all, answers
+             get …mail.answer.<call>.<id> ◄──                               ◄── set …mail.answer.<call>.<id>
 
 Both sides reach the server, whatever else they reach. A request takes no slot and no request of the object store.
 Whoever may open this session on the server, which the server decides by user and token, may also run any code there.
@@ -16,12 +16,14 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.errors import HoldfastError
 from holdfast.printable import logger
 
 log = logger(__name__)
 
 PREFIX = "holdfast.mail."
 ASK, ANSWER = f"{PREFIX}ask.", f"{PREFIX}answer."
+STOP = f"{ASK}stop."
 SAID, STARTED, ENDED = f"{PREFIX}said", f"{PREFIX}started", f"{PREFIX}ended"
 """The words of a JobMaster: the step of its start, its `StartedQuery`, and its `LastWord`."""
 
@@ -33,6 +35,8 @@ AWAKE_S_MAX = 10.0
 """Seconds after a request for which the JobMaster looks often."""
 RUNNING_MAX = 16
 """Bound on the requests that are carried out at a time. Further requests wait in the mailbox."""
+STOPS_MAX = 4
+"""Bound on the requests to stop that are carried out beside those, which may all be stuck."""
 KEPT_S_MAX = 120.0
 """Seconds after which an answer that nobody took is thrown away."""
 
@@ -68,18 +72,29 @@ class SessionMail:
         for name in [each for each in self.session.conf.getAll if each.startswith(PREFIX)]:
             self.drop(name)
 
-    def ask(self, request: bytes, gone: threading.Event) -> bytes | None:
-        """Send a request, and wait for the answer. None: `gone` was set, and there is no answer."""
-        number = uuid.uuid4().hex
+    def ask(self, name: str, request: bytes, gone: threading.Event) -> bytes | None:
+        """Send a request, the call of `name`, and wait for the answer. None: `gone` was set, and there is no answer.
+
+        Raises `HoldfastError` if the answer was thrown away.
+        """
+        number = f"{name}.{uuid.uuid4().hex}"
         self.put(ASK + number, request)
         wait_s = POLL_S_MIN
         while True:
             is_over = gone.wait(wait_s)
+            # The request is dropped after its answer was written, so it is looked at first.
+            is_carried_out = wait_s >= POLL_S_MAX and not is_over and self.get(ASK + number) is None
             answer = self.get(ANSWER + number)
             if answer is not None:
                 self.drop(ANSWER + number)
             if answer is not None or is_over:
                 return answer
+            if is_carried_out:
+                raise HoldfastError(
+                    f"the JobMaster in the cluster carried out {name}, and its answer is gone: nobody took it within "
+                    f"{KEPT_S_MAX:g} s (this machine may have slept), or it could not be written; look at "
+                    "query.status, and call again"
+                )
             wait_s = min(1.5 * wait_s, POLL_S_MAX)
 
 
@@ -90,6 +105,7 @@ class MailServer:
         self._mail, self._answer = mail, answer
         self._closing = threading.Event()
         self._running: dict[str, threading.Thread] = {}
+        """The requests that are carried out, and those that were, until a look shows them no longer."""
         self._answered_s: dict[str, float] = {}
         self._asked_s = -AWAKE_S_MAX
         self._thread = threading.Thread(target=self._run, name="holdfast-mail", daemon=True)
@@ -109,19 +125,28 @@ class MailServer:
             self._closing.wait(AWAKE_S if is_awake else IDLE_S)
 
     def _look(self) -> None:
+        over = [name for name, thread in self._running.items() if not thread.is_alive()]  # before the look
         found = self._mail.session.conf.getAll
-        self._running = {name: thread for name, thread in self._running.items() if thread.is_alive()}
-        asked = [name for name in found if name.startswith(ASK) and name not in self._running]
-        for name in asked[: RUNNING_MAX - len(self._running)]:
-            self._asked_s = time.monotonic()
-            request = base64.b64decode(found[name])
-            thread = threading.Thread(target=self._serve, args=(name, request), name="holdfast-mail-call", daemon=True)
-            self._running[name] = thread
-            thread.start()
+        left = [name for name in over if name in found]
+        running = len(self._running) - len(over)
+        for name in set(over).difference(left):
+            del self._running[name]
+        for name in [name for name in found if name.startswith(ASK) and name not in self._running]:
+            if running < RUNNING_MAX + STOPS_MAX * name.startswith(STOP):
+                running += 1
+                self._begin(name, base64.b64decode(found[name]))
+        for name in left:  # neither the answer nor its end could be written: the program outside learns that it is over
+            self._mail.drop(name)
         for name, at_s in list(self._answered_s.items()):
             if time.monotonic() - at_s > KEPT_S_MAX:
                 del self._answered_s[name]
                 self._mail.drop(name)
+
+    def _begin(self, name: str, request: bytes) -> None:
+        self._asked_s = time.monotonic()
+        thread = threading.Thread(target=self._serve, args=(name, request), name="holdfast-mail-call", daemon=True)
+        self._running[name] = thread
+        thread.start()
 
     def _serve(self, name: str, request: bytes) -> None:
         try:
