@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.checkpoint import events
 from holdfast.cleanup.disposer import Disposer
-from holdfast.errors import ObjectNotFound, StorageError
+from holdfast.errors import HoldfastError, JobRefused, ObjectNotFound, SettingsError, StorageError
 from holdfast.ids import JournalNumber
+from holdfast.storage.routing import PartlyDeleted
 from holdfast.testing.stores import Fault
 from journal_kit import Steered, fresh_store
 
@@ -38,6 +39,21 @@ def test_a_deletion_of_which_nobody_knows_is_told_as_failed(fault: Fault) -> Non
     disposer.delete(events.DeleteObjects(sorted(NAMES)))
     disposer.delete(events.DeleteObjects(sorted(NAMES)))
     assert posted == [events.DeleteFailed(NAMES), events.ObjectsDeleted(NAMES)]
+
+
+@pytest.mark.parametrize("error", [JobRefused("the storage is another job's"), SettingsError("an option is missing")])
+def test_no_error_of_a_storage_ends_the_query(error: HoldfastError) -> None:
+    disposer, posted = disposing(Mock(delete=Mock(side_effect=error)), Mock(discard=Mock(side_effect=error)))
+    disposer.delete(events.DeleteObjects(sorted(NAMES)))
+    disposer.discard(events.Discard("out", JournalNumber(4), "group"))
+    assert posted == [events.DeleteFailed(NAMES), events.DiscardFailed("out", JournalNumber(4))]
+
+
+def test_objects_that_other_storages_have_deleted_are_told() -> None:
+    error = PartlyDeleted(StorageError("away"), frozenset({"b"}))
+    disposer, posted = disposing(Mock(delete=Mock(side_effect=error)))
+    disposer.delete(events.DeleteObjects(sorted(NAMES)))
+    assert posted == [events.DeleteFailed(frozenset({"b"})), events.ObjectsDeleted(frozenset({"a"}))]
 
 
 def test_staged_files_of_a_published_group_are_deleted_by_their_sink_or_told_as_left() -> None:

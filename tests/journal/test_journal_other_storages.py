@@ -4,14 +4,14 @@ import uuid
 
 import pytest
 
-from holdfast.errors import JobRefused, ObjectNotFound
+from holdfast.errors import JobRefused, ObjectNotFound, SettingsError
 from holdfast.ids import Epoch, Incarnation, JobId
 from holdfast.journal.fence import take_over
 from holdfast.journal.job import open_job
-from holdfast.journal.other_storages import check_owners, claim, open_job_store
+from holdfast.journal.other_storages import check_owners, claim, open_job_store, routed
 from holdfast.storage import names
 from holdfast.storage.retrying import RetryingStore
-from holdfast.storage.routing import OtherStorages, RoutingStore
+from holdfast.storage.routing import OtherStorages, RoutingStore, Site
 from holdfast.storage.store import ObjectStore, open_store
 
 JOB, OTHER = JobId("0" * 32), JobId("1" * 32)
@@ -76,6 +76,23 @@ def test_a_storage_whose_job_was_copied_to_another_folder_is_refused_by_starts_a
     check_owners(RetryingStore(main), JOB)
     open_store(storages.changelog).delete([names.owner()])
     claim(RetryingStore(copy), JOB, storages)
+
+
+def test_only_a_former_storage_may_be_one_that_today_s_settings_cannot_open(
+    main: RoutingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    take_over(main, job=JOB, storages=OtherStorages("az://logs/x"))
+
+    def opened(site: Site, make: bool) -> ObjectStore:
+        raise SettingsError("azure_storage_account_name is missing")
+
+    again = RetryingStore(routed(open_store(main.url), open_site=opened))
+    with pytest.raises(SettingsError, match="azure_storage_account_name"):
+        check_owners(again, JOB)
+    claim(again, JOB, OtherStorages())
+    assert "az://logs/x, which only earlier starts of this job used, is passed over" in caplog.text
+    take_over(main, job=JOB, storages=OtherStorages())
+    check_owners(RetryingStore(routed(open_store(main.url), open_site=opened)), JOB)
 
 
 def test_a_forged_takeover_leads_no_deletion_into_the_storage_of_another_job(main: RoutingStore) -> None:

@@ -5,10 +5,10 @@ import uuid
 
 import pytest
 
-from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.errors import CorruptObject, ObjectNotFound, SettingsError, StorageError
 from holdfast.ids import Epoch, Incarnation
 from holdfast.storage import names
-from holdfast.storage.routing import OtherStorages, RoutingStore, Site, options_of
+from holdfast.storage.routing import OtherStorages, PartlyDeleted, RoutingStore, Site, options_of
 from holdfast.storage.store import ObjectStore, open_store
 
 QUICK, A, B = "memory://quick", "memory://a", "memory://b"
@@ -22,6 +22,7 @@ class Routed:
         self.asked: list[int] = []
         self.damaged: set[int] = set()
         self.away: set[str] = set()
+        self.why: type[StorageError | SettingsError] = StorageError
         self._run = uuid.uuid4().hex
         self.foreign: set[str] = set()
         self.main = self.at("memory://main")
@@ -39,7 +40,7 @@ class Routed:
 
     def _open(self, site: Site) -> ObjectStore:
         if site.url in self.away:
-            raise StorageError(f"{site.url}: there is no such bucket")
+            raise self.why(f"{site.url}: there is no such bucket")
         return self.at(site.url)
 
     def _check(self, main: ObjectStore, site: Site, other: ObjectStore) -> None:
@@ -138,10 +139,12 @@ def test_a_damaged_takeover_is_named_and_listings_go_on() -> None:
     assert [info.name for info in store.list(names.CHANGELOG)] == names_
 
 
+@pytest.mark.parametrize("why", [StorageError, SettingsError])
 def test_a_storage_of_earlier_starts_that_is_gone_is_passed_over_and_the_newest_start_s_is_not(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, why: type[StorageError | SettingsError]
 ) -> None:
     routed = Routed({1: OtherStorages(QUICK), 2: OtherStorages(A)})
+    routed.why = why
     kept = log(2)
     routed.store.put(kept, b"")
     routed.away = {QUICK}
@@ -149,7 +152,7 @@ def test_a_storage_of_earlier_starts_that_is_gone_is_passed_over_and_the_newest_
         assert [info.name for info in routed.again().list(names.CHANGELOG)] == [kept]
     assert f"{QUICK}, which only earlier starts of this job used, is passed over" in caplog.text
     routed.away = {A}
-    with pytest.raises(StorageError, match="no such bucket"):
+    with pytest.raises(why, match="no such bucket"):
         routed.again().list(names.CHANGELOG)
 
 
@@ -163,6 +166,21 @@ def test_nothing_is_deleted_in_a_storage_of_others_whatever_a_takeover_says() ->
         routed.again().delete([names.job(), theirs])
     routed.again().delete([own])
     assert routed.lying(QUICK) == [theirs] and routed.lying(A) == []
+
+
+@pytest.mark.parametrize("why", [StorageError, SettingsError])
+def test_a_storage_that_is_gone_does_not_keep_the_others_from_deleting(why: type[StorageError | SettingsError]) -> None:
+    routed = Routed({1: OtherStorages(QUICK, (A,))})
+    lost, own = log(1), table(1)
+    for name in (lost, own, names.job()):
+        routed.store.put(name, b"")
+    routed.away, routed.why = {QUICK}, why
+    with pytest.raises(PartlyDeleted, match="no such bucket") as raised:
+        routed.again().delete([lost, own, names.job()])
+    assert raised.value.left == {lost}
+    assert not routed.lying(A) and not routed.lying("memory://main")
+    with pytest.raises(why, match="no such bucket"):
+        routed.again().delete([lost])
 
 
 def test_options_with_a_prefix_are_for_one_kind_of_storage_and_the_others_for_the_same_provider() -> None:

@@ -1,10 +1,13 @@
 """Uploaded objects are deleted by their owner alone, and failed deletions are repeated."""
 
 from collections.abc import Sequence
+from unittest.mock import Mock
 
 from obstore.store import MemoryStore
 
+from holdfast.errors import JobRefused, StorageError
 from holdfast.storage.obstore_store import ObstoreStore
+from holdfast.storage.routing import PartlyDeleted
 from holdfast.testing.stores import Fault, FaultyStore
 from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.ownership import Ownership
@@ -54,6 +57,15 @@ def test_a_delete_that_failed_stays_queued_until_it_succeeds():
     janitor.sweep()
     assert janitor.queued() == 0
     assert inner.list("") == []
+
+
+def test_only_the_objects_that_storages_did_not_delete_stay_queued():
+    errors = [JobRefused("the storage is another job's"), PartlyDeleted(StorageError("away"), frozenset({"b"}))]
+    janitor = DeletionQueue(Mock(delete=Mock(side_effect=errors)))
+    janitor.discard(["a", "b"])
+    for left in (2, 1):
+        janitor.sweep()
+        assert janitor.queued() == left
 
 
 def test_a_delete_that_failed_when_a_deployment_ended_is_repeated_by_the_next_one():

@@ -9,8 +9,9 @@ from holdfast import failpoints
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
 from holdfast.cleanup.targets import Target
-from holdfast.errors import ObjectNotFound, StorageError
+from holdfast.errors import HoldfastError, ObjectNotFound
 from holdfast.printable import logger
+from holdfast.storage.routing import PartlyDeleted
 from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
@@ -29,11 +30,13 @@ class Disposer:
         failpoints.hit("jobmaster.delete.before")
         try:
             self._store.delete(command.names)
-        except (StorageError, OSError) as error:
-            log.warning("%d objects could not be deleted: %s", len(found), error)
-            self._post(events.DeleteFailed(found))
-            return
-        self._post(events.ObjectsDeleted(found))
+        except (HoldfastError, OSError) as error:
+            left = error.left if isinstance(error, PartlyDeleted) else found
+            log.warning("%d objects could not be deleted: %s", len(left), error)
+            self._post(events.DeleteFailed(left))
+            found -= left
+        if found:
+            self._post(events.ObjectsDeleted(found))
 
     def discard(self, command: events.Discard) -> None:
         """Delete the staged files of a published group."""
@@ -42,7 +45,7 @@ class Disposer:
         except ObjectNotFound as error:
             text = "staged files of sink %r are left to the next sweep, since the list of them is gone: %s"
             log.warning(text, command.sink, error)
-        except (StorageError, OSError) as error:
+        except (HoldfastError, OSError) as error:
             log.warning("staged files of sink %r could not be deleted: %s", command.sink, error)
             self._post(events.DiscardFailed(command.sink, command.number))
             return
@@ -52,5 +55,5 @@ class Disposer:
         """Delete staged files that no record ever held."""
         try:
             self._targets[sink].drop(committables)
-        except (StorageError, OSError) as error:
+        except (HoldfastError, OSError) as error:
             log.warning("staged files of sink %r are left to the next sweep: %s", sink, error)

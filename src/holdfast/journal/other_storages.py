@@ -11,7 +11,7 @@ job or another folder, and nobody deletes in a storage without reading its `owne
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from holdfast.errors import JobRefused, ObjectNotFound, StorageError
+from holdfast.errors import JobRefused, ObjectNotFound, SettingsError, StorageError
 from holdfast.ids import Epoch, JobId, JournalNumber
 from holdfast.journal.codec import StoredOwner, decode_job, decode_owner, encode_owner
 from holdfast.journal.fence import exists, journal_numbers, read_record
@@ -90,7 +90,7 @@ def claim(store: ObjectStore, job: JobId, storages: OtherStorages) -> None:
             with suppress(StorageError):  # whether it was written is found out by reading it
                 other.create(names.owner(), encode_owner(own))
         _check_owner(site, other, own)
-    check_owners(store, job)
+    check_owners(store, job, storages)
 
 
 def other_urls(store: ObjectStore) -> list[str]:
@@ -99,14 +99,28 @@ def other_urls(store: ObjectStore) -> list[str]:
     return [] if routing is None else sorted({site.url for site in routing.sites()})
 
 
-def check_owners(store: ObjectStore, job: JobId) -> None:
-    """Check that all storages that the job has ever used are its own. Storages that do not answer are passed over: who
-    needs an object in them will say so. Raises `JobRefused`."""
+def check_owners(store: ObjectStore, job: JobId, storages: OtherStorages | None = None) -> None:
+    """Check that all storages that the job has ever used are its own. Storages that do not answer are passed over, and
+    former ones that today's settings cannot open: who needs an object in them will say so.
+
+    `storages`: the storages of the start that checks; None: those of the newest start are not former.
+
+    Raises `JobRefused`, and `SettingsError` if a storage that is not former cannot be opened.
+    """
     routing = routing_of(store)
-    for site in [] if routing is None else routing.sites():
-        assert routing is not None
-        with suppress(StorageError):
+    if routing is None:
+        return
+    sites = routing.sites()
+    former = routing.former_sites() if storages is None else frozenset(sites).difference(storages.sites())
+    for site in sites:
+        try:
             _check_owner(site, RetryingStore(routing.at(site)), StoredOwner(job, plain_url(store.url)))
+        except StorageError:
+            continue
+        except SettingsError as error:
+            if site not in former:
+                raise
+            routing.passed_over(site, error)
 
 
 def refuse_other_storage(store: ObjectStore) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound, SettingsError, StorageError
 from holdfast.ids import Epoch
 from holdfast.printable import logger
 from holdfast.storage import names
@@ -77,6 +77,14 @@ CheckOwner = Callable[[ObjectStore, Site, ObjectStore], None]
 
 OpenSite = Callable[[Site, bool], ObjectStore]
 """A function that opens a storage; with True it makes the folder of a `file://` URL."""
+
+
+class PartlyDeleted(StorageError):
+    """Some storages deleted their objects, and others did not; `left` names the objects that may be left."""
+
+    def __init__(self, error: HoldfastError, left: frozenset[str]) -> None:
+        super().__init__(str(error))
+        self.left = left
 
 
 class RoutingStore:
@@ -142,21 +150,38 @@ class RoutingStore:
     def delete(self, names_: Sequence[str]) -> None:
         """Delete objects: those in the main storage first, since the records among them name the others.
 
-        Nothing is deleted in a storage that is not known to be the job's own, whatever a takeover says.
+        Nothing is deleted in a storage that is not known to be the job's own, whatever a takeover says. A storage that
+        fails does not keep the others from deleting, except the main storage: records would name what is gone. Raises
+        the first error, or `PartlyDeleted` if some of the names are deleted.
         """
         by_site: dict[Site, list[str]] = {MAIN: []}
         for name in names_:
             for site in self._sites_for_deletion(name):
                 by_site.setdefault(site, []).append(name)
+        self.at(MAIN).delete(by_site.pop(MAIN))
+        left, errors = set[str](), list[HoldfastError]()
         for site, found in by_site.items():
-            if site not in self._owned:
-                self._check_owner(self.at(MAIN), site, self.at(site))
-                self._owned.add(site)
-            self.at(site).delete(found)
+            try:
+                self._delete_at(site, found)
+            except HoldfastError as error:
+                left.update(found)
+                errors.append(error)
+        if errors:
+            raise errors[0] if left.issuperset(names_) else PartlyDeleted(errors[0], frozenset(left)) from errors[0]
 
     def sites(self) -> Sequence[Site]:
         """Return all storages besides the main one that the job has ever used. Raises `StorageError`."""
         return [site for site in self._all_sites()[0] if site != MAIN]
+
+    def former_sites(self) -> frozenset[Site]:
+        """Return the storages that only earlier starts of the job used. Raises `StorageError`."""
+        return self._all_sites()[1]
+
+    def _delete_at(self, site: Site, found: Sequence[str]) -> None:
+        if site not in self._owned:
+            self._check_owner(self.at(MAIN), site, self.at(site))
+            self._owned.add(site)
+        self.at(site).delete(found)
 
     def _site_of(self, name: str) -> Site:
         parsed = names.parse(name)
@@ -188,7 +213,7 @@ class RoutingStore:
         for number in self._list_numbers(self.at(MAIN)):
             with suppress(ObjectNotFound, CorruptObject):  # it has expired, or verification reports it
                 self._storages(Epoch(number))
-        said = {epoch: each.sites() for epoch, each in self._known.items() if each is not None}
+        said = {epoch: each.sites() for epoch, each in self._known.copy().items() if each is not None}
         known = {site for sites in said.values() for site in sites}
         now = said[max(said)] if said else []
         return list(dict.fromkeys([*self._stores, *sorted(known)])), frozenset(known.difference(now))
@@ -196,13 +221,15 @@ class RoutingStore:
     def _listed(self, site: Site, prefix: str, after: str | None, is_former: bool) -> Collection[ObjectInfo]:
         try:
             return self.at(site).list(prefix, after=after)
-        except StorageError as error:
+        except (StorageError, SettingsError) as error:  # a setting without which it cannot be opened may be gone
             if not is_former:
                 raise
-            log.warning(
-                "%s: %s, which only earlier starts of this job used, is passed over: %s", self.url, site.url, error
-            )
+            self.passed_over(site, error)
             return ()
+
+    def passed_over(self, site: Site, error: HoldfastError) -> None:
+        """Warn that a storage of earlier starts is left out."""
+        log.warning("%s: %s, which only earlier starts of this job used, is passed over: %s", self.url, site.url, error)
 
     def _lies_in(self, site: Site, name: str) -> bool:
         parsed = names.parse(name)

@@ -12,7 +12,8 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-from holdfast.errors import StorageError
+from holdfast.errors import HoldfastError
+from holdfast.storage.routing import PartlyDeleted
 from holdfast.storage.store import ObjectStore
 
 QUEUED_MAX = 10_000
@@ -71,5 +72,5 @@ class DeletionQueue:
             return
         try:
             self._store.delete(names)
-        except StorageError:
-            self.discard(names)
+        except HoldfastError as error:
+            self.discard(error.left if isinstance(error, PartlyDeleted) else names)
