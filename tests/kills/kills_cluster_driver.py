@@ -108,6 +108,7 @@ def attaches(url, folder):
     query.update(timeout="2min")
     query.rescale(task_managers=2, parallelism=2, timeout="2min").wait(WAIT_S)
     facts["task managers"] = len(query.taskManagers)
+    until(lambda: len(written(folder, "rows")) >= ROWS, timeout_s=WAIT_S)  # its clock makes rows available
     query.processAllAvailable()
     pid = jobmaster_of(query)
     query.stop()
