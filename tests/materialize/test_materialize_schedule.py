@@ -47,3 +47,17 @@ def test_it_hurries_at_first_and_while_the_log_grows_fast_meanwhile() -> None:
     made.stored(100.0, 110.0, HURRIED)
     assert made.pace(120.0) is HURRIED, "ten of twenty seconds"
     assert made.pace(200.0) is PATIENT, "ten of a hundred"
+
+
+def test_an_owner_waits_for_a_follower_s_table_for_its_patience_and_for_three_cuts() -> None:
+    policy = MaterializationPolicy(log_handles_max=4, interval_s=3600.0, patience_s=60.0)
+    made = Schedule(policy, LogId("op", "state", 0, 4), 0.0)
+    for cuts in range(3):
+        assert not due(made, LONG_LOG, 300.0 * cuts), f"{cuts} cuts"
+        made.cut()
+    assert due(made, LONG_LOG, 900.0)
+    made.taken(900.0)
+    assert not due(made, LONG_LOG, 901.0)
+    for _ in range(3):
+        made.cut()
+    assert not due(made, LONG_LOG, 960.0) and due(made, LONG_LOG, 961.0)

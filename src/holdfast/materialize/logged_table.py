@@ -134,6 +134,7 @@ class LoggedTable(KeyedState):
         pending.from_sqn = self._start(pending.base)
         cut = self._log.cut(pending.batch, pending.from_sqn)
         self._last_cut = max(self._last_cut, pending.batch)
+        self._schedule.cut()
         self._boundaries[pending.batch] = self._log.sqn_after(pending.batch)
         while len(self._boundaries) > BOUNDARIES_MAX:
             del self._boundaries[min(self._boundaries)]

@@ -56,6 +56,9 @@ AWAITED = Pace(lanes=4, patient=False, pause_ratio=0.0)
 FOLLOWER_S_MAX = 60.0
 """Bound in seconds on the wait of a due materialization for a follower's. A higher value gives slow followers more
 time, and lets the log grow for longer where there is none."""
+FOLLOWER_CUTS = 3
+"""Cuts for which a due materialization waits for a follower's at the least. A follower stores the table of a completed
+cut, and the owner has its base only after the next completion."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,8 @@ class MaterializationPolicy:
     retry_delay_s
         Seconds from a failure to the next attempt.
     patience_s
-        Seconds for which a materialization that is due waits for a base that a follower has made; 0: no follower makes
-        any.
+        Seconds for which a materialization that is due waits for a base that a follower has made, and for
+        `FOLLOWER_CUTS` cuts too; 0: no follower makes any.
     """
 
     log_handles_max: int = DEFAULTS.log_handles_max

@@ -9,7 +9,7 @@ Pure: the caller passes times in, and no clock is read. `policy` has the bounds.
 from holdfast.changelog.writer import LogSize
 from holdfast.formats.log_objects import LogId
 from holdfast.materialize.base import Base
-from holdfast.materialize.policy import MaterializationPolicy, Pace
+from holdfast.materialize.policy import FOLLOWER_CUTS, MaterializationPolicy, Pace
 
 
 class Schedule:
@@ -27,6 +27,8 @@ class Schedule:
         self._failures = 0
         self._due_since_s: float | None = None
         """The time since which a materialization has been due; None if none is."""
+        self._cuts = 0
+        """Cuts since then."""
 
     def due(self, log: LogSize, base: Base, settled: bool, now_s: float) -> bool:
         """Return whether a materialization should begin at this boundary.
@@ -42,8 +44,14 @@ class Schedule:
         ):
             self._due_since_s = None
             return False
-        self._due_since_s = now_s if self._due_since_s is None else self._due_since_s
-        return now_s - self._due_since_s >= self._policy.patience_s
+        if self._due_since_s is None:
+            self._due_since_s, self._cuts = now_s, 0
+        patience_s = self._policy.patience_s
+        return not patience_s or (now_s - self._due_since_s >= patience_s and self._cuts >= FOLLOWER_CUTS)
+
+    def cut(self) -> None:
+        """Note a cut: followers store the tables of cuts."""
+        self._cuts += 1
 
     def pace(self, now_s: float) -> Pace:
         """Return the pace of a materialization that begins now."""

@@ -4,7 +4,8 @@
 
 The bounds are those by which an owner materializes; the sizes come from the handles. Only tables of records of this
 start, since an owner knows the place in its log of its own cuts alone. A table whose base is on its way to the owner is
-left out until a handle names the base, or `OFFER_S_MAX` has passed.
+left out until a handle names the base, or until both `OFFER_S_MAX` and `OFFER_RECORDS` have passed: a base goes to the
+owner with the completion of the next record, and the record after that names it.
 
 Invariants: an object that is offered to the JobMaster is never deleted here; parts of a materialization that failed or
 was interrupted are. An offer is repeated until it is answered or the process ends, since its objects have no other
@@ -35,6 +36,9 @@ _log = logger(__name__)
 
 OFFER_S_MAX = 60.0
 """Seconds after which a base that no handle names counts as refused. A higher value makes it anew later."""
+OFFER_RECORDS = 3
+"""Records to be followed before a base that none of them names counts as refused. A higher value makes it anew later, a
+value of 2 does not allow for an offer that just misses a completion."""
 
 
 @dataclass
@@ -44,6 +48,14 @@ class _Table:
     schedule: Schedule
     offered: frozenset[str] = frozenset()
     until_s: float = 0.0
+    records_left: int = 0
+    """Records still to be followed before the base counts as refused."""
+    batch: BatchNumber = NO_BATCH
+    """The cut of the record that was followed last."""
+
+    def follow(self, batch: BatchNumber) -> None:
+        if batch != self.batch:
+            self.batch, self.records_left = batch, max(self.records_left - 1, 0)
 
 
 class RemoteApply:
@@ -84,6 +96,7 @@ class RemoteApply:
         for each in followed:
             now_s = self._clock.monotonic()
             table = self._tables.setdefault(each.log, _Table(Schedule(self._policy, each.log, now_s)))
+            table.follow(batch)
             if self._ended.is_set() or not self._is_due(table, each, now_s):
                 continue
             try:
@@ -97,7 +110,8 @@ class RemoteApply:
 
     def _is_due(self, table: _Table, each: FollowedTable, now_s: float) -> bool:
         handle = each.handle
-        if table.offered.isdisjoint(handle.objects()) and now_s < table.until_s:
+        waits = now_s < table.until_s or table.records_left
+        if waits and table.offered.isdisjoint(handle.objects()):
             return False
         newest = Base(0, NO_BATCH, tuple(handle.materialized), files=each.files)
         return table.schedule.due(size_of(handle), newest, each.table.settled, now_s)
@@ -107,6 +121,7 @@ class RemoteApply:
         reused = frozenset(base.objects).intersection(each.handle.objects())
         each.stored(base.files)
         table.offered, table.until_s = frozenset(base.objects) - reused, self._clock.monotonic() + OFFER_S_MAX
+        table.records_left = OFFER_RECORDS
         self._uploader.acknowledge(base.objects)
         self._uploader.release(base.objects)
         log, number = each.log, next(self._numbers)
