@@ -44,6 +44,7 @@ from holdfast.protocol.taskmanager import (
     Registration,
     SubtaskDeployment,
 )
+from holdfast.storage.counted import Requests
 from holdfast.storage.store import open_store
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.remote import address
@@ -63,7 +64,7 @@ class _NoJobMaster:
     def register(self, registration: Registration) -> bool:
         return True
 
-    def heartbeat(self, process: ProcessId) -> bool:
+    def heartbeat(self, process: ProcessId, requests: Requests) -> bool:
         return True
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:

@@ -45,6 +45,7 @@ from holdfast.protocol.taskmanager import (
 from holdfast.recovery.restore import select
 from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.state.table import StateTable
+from holdfast.storage.counted import Requests
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
@@ -82,7 +83,7 @@ class NotingJobMaster:
             raise TimeoutError("the answer is lost")
         return self.wanted
 
-    def heartbeat(self, process: ProcessId) -> bool:
+    def heartbeat(self, process: ProcessId, requests: Requests) -> bool:
         self.heartbeats += 1
         return self.wanted
 

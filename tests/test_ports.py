@@ -30,7 +30,7 @@ ME = ProcessId(Role.TASK_MANAGER, 0, Incarnation(1))
 def answers(address: str) -> bool:
     """True if the JobMaster at an address answers a heartbeat."""
     with closing(JobMasterClient(address, SECRET)) as client:
-        return client.heartbeat(ME)
+        return client.heartbeat(ME, {})
 
 
 def hello(request, start_response):
@@ -54,7 +54,7 @@ def test_an_address_has_brackets_around_ipv6_alone_and_is_parted_again(host, sho
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_the_job_master_its_link_and_its_pages_serve_on_ipv6(host):
     with (
-        closing(JobMasterServer(Mock(heartbeat=lambda _: True), SECRET, Endpoint(host))) as server,
+        closing(JobMasterServer(Mock(heartbeat=lambda *_: True), SECRET, Endpoint(host))) as server,
         closing(LinkServer(Endpoint(host))) as link,
         closing(HttpServer(guarded(hello, Access()), host, 0, "ui_port")) as page,
     ):
@@ -75,7 +75,7 @@ def test_a_process_binds_the_address_from_which_it_reaches_the_driver(host):
 def test_a_driver_behind_a_translation_of_addresses_is_reached_at_the_outer_address():
     port = free_ports(1)
     inside = Endpoint("127.0.0.2", "127.0.0.1", (port, port))
-    with closing(JobMasterServer(Mock(heartbeat=lambda _: True), SECRET, inside)) as server:
+    with closing(JobMasterServer(Mock(heartbeat=lambda *_: True), SECRET, inside)) as server:
         assert server.address == f"grpc+tls://127.0.0.2:{port}"
         with pytest.raises(ConnectionRefusedError):
             answers(server.address)
@@ -86,7 +86,7 @@ def test_a_driver_behind_a_translation_of_addresses_is_reached_at_the_outer_addr
 
 def test_a_driver_that_listens_at_all_addresses_of_its_machine_is_reached_at_the_named_one():
     everywhere = Endpoint("127.0.0.2", "0.0.0.0")
-    with closing(JobMasterServer(Mock(heartbeat=lambda _: True), SECRET, everywhere)) as server:
+    with closing(JobMasterServer(Mock(heartbeat=lambda *_: True), SECRET, everywhere)) as server:
         assert server.address == f"grpc+tls://127.0.0.2:{server.port}"
         assert answers(server.address)
     with closing(LinkServer(everywhere)) as link, closing(connect(link.address)) as made:

@@ -35,6 +35,7 @@ def wait_to_lead(
 
     It raises the errors of a start: code and schemas that do not fit the newest checkpoint are refused at once.
     """
+    start = start.counted()
     check_start(start, job)
     return StandbyQuery(start, job, options, on_lead)
 
@@ -147,14 +148,16 @@ class StandbyQuery(Query):
     def status(self) -> dict[str, Any]:
         """The status of a query. While this driver waits, `message` begins with `Standby`, and `standby` describes the
         leader and the waiting: `leaderEpoch`, `leaderBeats`, `checkpoint` (number of the leader's newest record),
-        `silentSeconds`, `takesOverAfterSeconds`, `isConnected`, `processesReady`, `processes`, and `followed` (number
-        of the record whose state all TaskManagers that wait have, at the least; None: some have none yet)."""
+        `silentSeconds`, `takesOverAfterSeconds`, `isConnected`, `processesReady`, `processes`, `requests` (of this
+        driver and its processes to stores, while it waits), and `followed` (number of the record whose state all
+        TaskManagers that wait have, at the least; None: some have none yet)."""
         if self._leads is not None:
             return super().status
         watched = self._watcher.status()
         warm = self._warm
         watched["processesReady"] = 0 if warm is None else warm.ready
         watched["processes"] = 0 if warm is None else warm.wanted
+        watched["requests"] = self._start.requests
         watched["followed"] = None if self._following is None else self._following.followed
         return {
             "message": self._message(watched),

@@ -18,6 +18,7 @@ from holdfast.jobmaster.server import JobMasterServer
 from holdfast.ports import Endpoint
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, ExchangeRoutes, Registration
 from holdfast.sources.base import SplitRead
+from holdfast.storage.counted import Requests
 from holdfast.storage.store import open_store
 from holdfast.taskmanager.security import new_secret
 from holdfast.taskmanager.settings import ProcessSettings
@@ -40,7 +41,7 @@ class Noting:
         self.registered.append(registration)
         return self.wanted
 
-    def heartbeat(self, process: ProcessId) -> bool:
+    def heartbeat(self, process: ProcessId, requests: Requests) -> bool:
         self.heartbeats += 1
         return self.wanted
 

@@ -1,10 +1,13 @@
 """Outcomes of triggers: in the query, in the storage over restarts, and by `holdfast checkpoints`."""
 
+import io
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from job_kit import Feed, new_job, new_storage, pairs, store_of
 from typer.testing import CliRunner
@@ -14,7 +17,8 @@ from holdfast import cli
 from holdfast.formats.history import SubtaskPart, read_stored, stored_epochs
 from holdfast.formats.store_use import rates
 from holdfast.storage import names
-from holdfast.testing import FaultyStore, start
+from holdfast.storage.store import open_store
+from holdfast.testing import FaultyStore, run, start
 from holdfast.testing.local import LocalCluster
 from holdfast.testing.stores import Fault
 from waiting import until
@@ -177,6 +181,21 @@ def test_the_command_lists_what_became_of_triggers(tmp_path: Path) -> None:
     entries = json.loads(read.output)["checkpoints"]
     assert [each["outcome"] for each in entries] == [each.outcome for each in query.checkpoints]
     assert entries[-1]["task_managers"][0]["answered"] is True
+
+
+def test_files_and_targets_outside_of_the_storage_are_counted_too(tmp_path: Path) -> None:
+    """Requests of a source's files and of a sink's folder have their price as well."""
+    rows = open_store("memory://counted-rows")
+    table = io.BytesIO()
+    pq.write_table(pa.table({"v": range(100_000)}), table)
+    rows.put("a.parquet", table.getvalue())
+    job = new_job(new_storage())
+    job.read(hf.FileSource("memory://counted-rows/*.parquet")).write(hf.ParquetSink(f"file://{tmp_path}/out"))
+    query = run(job)
+    lanes = {each.lane: each for each in query.view().store_use.lanes}
+    [file] = (tmp_path / "out").glob("part-*")
+    assert (lanes["senders"].requests, lanes["senders"].size_bytes) == (1, file.stat().st_size)
+    assert lanes["reads"].size_bytes > len(table.getvalue()) // 2 + file.stat().st_size
 
 
 def test_the_requests_that_a_query_shows_are_those_that_reach_its_storage(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_a_takeover_reads_nothing_that_was_followed():
             work(drivers, leader)
             leader.trigger_checkpoint(WAIT_S_MAX)
         until(lambda: has_followed(waiting, leader))
+        assert waiting.status["standby"]["requests"]["storeGets"] > 0
         leader.stop()
         assert waiting.await_lead(WAIT_S_MAX)
         work(drivers, waiting)

@@ -1,7 +1,8 @@
 """Senders as the JobMaster runs them: orders side by side, slots given up for a TaskManager, and taken again."""
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.processes.senders import Senders
 from holdfast.protocol.taskmanager import ExchangeRoutes, Registration
+from holdfast.storage.counted import Requests
 from waiting import until
 
 WAIT_S_MAX = 10.0
@@ -28,7 +30,7 @@ class Answering:
 
     def run(self, order: Order) -> Iterator[UnitResult]:
         for unit in order.units:
-            yield UnitResult(unit.unit, unit.leg, "attempt", rows=1)
+            yield UnitResult(unit.unit, unit.leg, "attempt", rows=1, requests={"storePuts": 1})
 
     def cancel(self, attempt: int) -> None:
         pass
@@ -60,7 +62,7 @@ class Slots:
 
     def run_level(self, run: LevelRun) -> list[UnitResult]:
         self.in_spark.append([unit.unit for unit in run.units])
-        return [UnitResult(unit.unit, unit.leg, "spark") for unit in run.units]
+        return [UnitResult(unit.unit, unit.leg, "spark", requests={"storePuts": 10}) for unit in run.units]
 
 
 class Starter:
@@ -95,6 +97,7 @@ def senders_on(
     clock: ManualClock | None = None,
     told: list[events.Event] | None = None,
     keyed: bool = False,
+    requests: Callable[[Requests], None] = lambda requests: None,
 ) -> Senders:
     """Senders that are started; `told` is given all that the machine hears of them."""
     job = hf.Job(None, name="senders", storage="memory://senders")
@@ -109,7 +112,7 @@ def senders_on(
             told.append(event)
         starter.tell(event)
 
-    starter.senders = Senders(cluster, program, clock or ManualClock(), tell, 30.0, regions)
+    starter.senders = Senders(cluster, program, clock or ManualClock(), tell, 30.0, regions, requests)
     starter.tell(events.ProcessesWanted(Role.SENDER, cluster.residents))
     until(lambda: len(cluster.started) == cluster.residents, "the start of all senders")
     return starter.senders
@@ -159,6 +162,19 @@ def test_a_run_that_was_cancelled_is_not_waited_for():
     senders.cancel(1)
     waiting.join(WAIT_S_MAX)
     assert [str(error) for error in errors] == ["run 1 was cancelled"]
+
+
+def test_the_requests_of_all_units_are_told_wherever_they_ran():
+    cluster, told = Slots(), Counter[str]()
+    senders = senders_on(cluster, requests=told.update)
+    register(senders, cluster, 0, 1)
+    senders.run_level(level(3))
+    assert told == {"storePuts": 3}
+    cluster.fit = 0
+    senders.make_room(task_managers_missing=True)
+    until(lambda: len(cluster.ended) == 2)
+    senders.run_level(level(2))
+    assert told == {"storePuts": 3 + 2 * 10}
 
 
 class Held(Answering):

@@ -21,6 +21,7 @@ def measured(name: str, *values: float) -> dict[str, float]:
 
 def test_uploads_have_lanes_and_all_other_puts_are_one() -> None:
     own = {"storePuts": 7.0, "storePutBytes": 1000.0, "storeLists": 2.0, "numberOfCompletedCheckpoints": 3.0}
+    own |= {"senderPuts": 2.0, "senderPutBytes": 250.0}
     own |= measured("recordUploadAttempts", 1, 2) | measured("recordUploadSizes", 100, 100)
     task_manager = {"storePuts": 2.0, "storePutBytes": 300.0, "storeGets": 5.0, "storeGetBytes": 50.0}
     task_manager |= measured("logUploadAttempts", 1) | measured("uploadSizes", 200)
@@ -32,7 +33,8 @@ def test_uploads_have_lanes_and_all_other_puts_are_one() -> None:
         (
             LaneUse("log", "put", 1, 200),
             LaneUse("record", "put", 3, 200),
-            LaneUse("other", "put", 5, 900),
+            LaneUse("senders", "put", 2, 250),
+            LaneUse("other", "put", 3, 650),
             LaneUse("reads", "get", 5, 50),
             LaneUse("listings", "list", 2, 0),
         ),

@@ -289,7 +289,8 @@ class SimulatedCluster:
             task_manager = TaskManager(settings, self.store, job_master, self.clock)
             hosted = Hosted(process, start, task_manager, RemoteTaskManager(self.network, process, task_manager))
         self.hosted[start.process] = hosted
-        reason = Membership(settings, hosted.served.stopped, job_master, self.clock, lambda: None).keep("simulated")
+        stopped, upkeep = hosted.served.stopped, lambda: None
+        reason = Membership(settings, stopped, job_master, self.clock, upkeep, self.store).keep("simulated")
         process.deaf = True
         if isinstance(hosted.served, TaskManager):
             hosted.served.close()

@@ -73,6 +73,27 @@ def test_aggregates_and_functions_on_two_task_managers(spark, tmp_path, how):
     assert len(query.recentProgress) == 3
 
 
+@in_both_ways("short jobs", "senders that stay")
+def test_the_files_that_units_stage_are_requests_of_senders(spark, tmp_path, how):
+    job = new_job(spark, tmp_path)
+    job.read(hf.SequenceSource(100_000, splits=2)).write(hf.ParquetSink(f"file://{tmp_path}/out", name="out"))
+    query = run(job)
+    files = list((tmp_path / "out").glob("part-*"))
+    [senders] = [each for each in query.view().store_use.lanes if each.lane == "senders"]
+    assert (senders.requests, senders.size_bytes) == (len(files), sum(each.stat().st_size for each in files))
+    assert len(files) == 2
+
+
+@in_both_ways("short jobs")
+def test_the_notes_of_legs_through_spark_are_requests_of_senders(spark, tmp_path, how):
+    job, sink = new_job(spark, tmp_path, max_rows_per_batch=10), hf.MemorySink()
+    numbers(job, 30).transform(lambda df: df.where("v % 2 = 0")).write(sink)
+    query = run(job)
+    lanes = {each.lane: each.requests for each in query.view().store_use.lanes}
+    assert len(sink.rows()) == 15
+    assert lanes["senders"] >= 2, "the notes of a batch are told with the next unit of their process"
+
+
 def half_now_and_then(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Ones, and every 20,000th value half of the largest int64."""
     value = batch.column("value")

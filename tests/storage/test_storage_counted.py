@@ -1,10 +1,12 @@
 """A counted store counts the requests that reach it, by kind, whatever becomes of them."""
 
+from collections.abc import Mapping
+
 import pytest
 from obstore.store import MemoryStore
 
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
-from holdfast.storage.counted import PAGE, CountedStore, counted, requests_of
+from holdfast.storage.counted import PAGE, CountedStore, counted, note, requests_of, untold
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.retrying import RetryingStore
 from holdfast.testing.stores import Fault, FaultyStore
@@ -14,7 +16,7 @@ def memory() -> ObstoreStore:
     return ObstoreStore("memory://", MemoryStore())
 
 
-def seen(counts: dict[str, float]) -> dict[str, float]:
+def seen(counts: Mapping[str, float]) -> dict[str, float]:
     """The counts of requests that came."""
     return {name: count for name, count in counts.items() if count}
 
@@ -72,3 +74,34 @@ def test_a_store_without_retries_gets_none() -> None:
         store.put("a", b"12")
     assert seen(requests_of(store)) == {"storePuts": 1, "storePutBytes": 2}
     assert requests_of(memory()) == {}
+
+
+def test_a_store_beside_a_counted_one_counts_with_it() -> None:
+    store = counted(RetryingStore(memory()))
+    target = counted(RetryingStore(memory()), store)
+    target.put("a", b"12")
+    store.put("b", b"345")
+    assert seen(requests_of(store)) == seen(requests_of(target)) == {"storePuts": 2, "storePutBytes": 5}
+    plain = memory()
+    assert counted(plain, memory()) is plain
+
+
+def test_counts_are_told_once_and_noted_elsewhere_with_the_puts_of_senders_apart() -> None:
+    sender, job_master = counted(RetryingStore(memory())), counted(memory())
+    sender.put("a", b"12")
+    first = untold(sender)
+    assert untold(sender) == {}
+    sender.get("a")
+    note(job_master, first, by_senders=True)
+    note(job_master, untold(sender), by_senders=True)
+    note(job_master, {"storeGets": 3})
+    assert seen(requests_of(job_master)) == {
+        "storePuts": 1,
+        "storePutBytes": 2,
+        "senderPuts": 1,
+        "senderPutBytes": 2,
+        "storeGets": 4,
+        "storeGetBytes": 2,
+    }
+    note(memory(), first)
+    assert untold(memory()) == {}

@@ -283,7 +283,7 @@ def test_a_client_of_the_job_does_not_talk_to_a_server_of_another_one(tmp_path):
     other = JobMasterServer(world.job_master, new_secret(), Endpoint("127.0.0.1"))
     client = JobMasterClient(other.address, SECRET)
     with pytest.raises(ConnectionError):
-        client.heartbeat(ME)
+        client.heartbeat(ME, {})
     client.close()
     other.close()
     world.task_manager.close()
@@ -358,17 +358,17 @@ def test_the_job_master_is_called_over_flight():
     server = JobMasterServer(job_master, SECRET, Endpoint("127.0.0.1"))
     client = JobMasterClient(server.address, SECRET)
     assert client.register(said.Registration(ME, "grpc://here:1", "this")) is True
-    assert client.heartbeat(ME) is True
+    assert client.heartbeat(ME, {}) is True
     acknowledgement = said.Acknowledgement(1, 0, 1, 5, "manifest", ["manifest"], ["manifest"])
     assert client.acknowledge(acknowledgement) is True
     assert client.decline(said.Decline(2, 0, 1, "because")) is True
     assert job_master.registered == [said.Registration(ME, "grpc://here:1", "this")]
     assert (job_master.acknowledgements, job_master.declines) == ([acknowledgement], [said.Decline(2, 0, 1, "because")])
     job_master.wanted = False
-    assert client.heartbeat(ME) is False
+    assert client.heartbeat(ME, {}) is False
     server.close()
     with pytest.raises(OSError, match="does not answer"):
-        client.heartbeat(ME)
+        client.heartbeat(ME, {})
     client.close()
 
 

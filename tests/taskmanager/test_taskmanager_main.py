@@ -9,6 +9,7 @@ from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.ports import Endpoint
 from holdfast.protocol.taskmanager import ExchangeRoute
+from holdfast.storage.counted import Requests
 from holdfast.storage.store import open_store
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.main import run_task_manager
@@ -99,7 +100,7 @@ def test_it_ends_soon_after_the_job_masters_process_is_gone_and_deletes_nothing_
 
 def test_it_ends_when_the_job_master_is_silent_for_too_long(tmp_path):
     class Failing(NotingJobMaster):
-        def heartbeat(self, process: ProcessId) -> bool:
+        def heartbeat(self, process: ProcessId, requests: Requests) -> bool:
             self.heartbeats += 1
             raise RuntimeError("a JobMaster in trouble")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec.structs import replace
 
 from holdfast.arrays import invalid_rows
 from holdfast.clock import Clock, SystemClock
@@ -44,6 +45,7 @@ from holdfast.protocol.streams import Sent
 from holdfast.sinks.dead_letters import merged
 from holdfast.sources.bad_reasons import counted_reasons
 from holdfast.sources.base import BadRow
+from holdfast.storage.counted import untold
 from holdfast.storage.store import ObjectStore
 
 
@@ -79,9 +81,10 @@ def run_unit(
     work = UnitWork(unit, request, program, links, store, check, reading, local_dir, clock or SystemClock())
     rows = UnitRows(work)
     try:
-        return deliver(LegSteps(work.leg, rows.where, rows.refuse, work.call_place).apply(rows), work, rows)
+        result = deliver(LegSteps(work.leg, rows.where, rows.refuse, work.call_place).apply(rows), work, rows)
     except USER_ERRORS as error:
-        return work.failed(error, rows.where(), rows.split if rows.source else "")
+        result = work.failed(error, rows.where(), rows.split if rows.source else "")
+    return replace(result, requests=untold(store))
 
 
 def deliver(rows: Iterator[tuple[int, pa.RecordBatch]], work: UnitWork, origin: UnitRows | None = None) -> UnitResult:

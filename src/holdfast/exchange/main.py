@@ -39,7 +39,7 @@ def run_sender(settings: ProcessSettings, program: Program, store: ObjectStore, 
             try:
                 reachable_at = address(settings.advertised_host or settings.bind_host, server.port)
                 with GarbageCollection(clock) as garbage:
-                    membership = Membership(settings, sender.stopped, job_master, clock, garbage.tick)
+                    membership = Membership(settings, sender.stopped, job_master, clock, garbage.tick, store)
                     reason = membership.keep(reachable_at)
             finally:
                 sender.stop()

@@ -35,6 +35,7 @@ from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
 from holdfast.sources.bad_reasons import BadReason
 from holdfast.sources.base import BadRow, Source, SourceBatch, SplitRead
+from holdfast.storage.counted import Requests
 from holdfast.storage.store import ObjectStore
 
 SKIPPED = "skipped by query.skip"
@@ -124,6 +125,8 @@ class UnitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bad rows by reason."""
     key_samples: tuple[KeySample, ...] = ()
     """The frequent keys of operators to which the unit sent many rows."""
+    requests: Requests = {}
+    """Requests to stores that the process has made since its last report."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ from holdfast.observe.event_log import EventLog
 from holdfast.observe.store_requests import store_use
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.sources.objects import SourceObjects
-from holdfast.storage.counted import requests_of
+from holdfast.storage.counted import SENDER_PUTS, note, requests_of
 from holdfast.uploads.hedged_store import RECORDS, SOURCES, DriverUploads
 
 ClusterMaker = Callable[[JobMasterGateway], Cluster]
@@ -150,12 +150,13 @@ def assemble(job: StartedJob, make_cluster: ClusterMaker, clock: Clock, taken: T
     deployed = DeployedLayout(layout)
     machine = Machine(settings.failover, settings.on_loss)
     conductor = Conductor(name, machine, clock, event_log)
-    gateway = MasterGateway(name, layout.standby)
+    gateway = MasterGateway(name, layout.standby, job.store)
     cluster = make_cluster(gateway)
     facts = Facts(conductor, cluster, outages)
     told, silence_s = (clock, facts.tell), settings.heartbeat_timeout_s
     task_managers = TaskManagers(cluster, layout.processes, layout.task_managers, *told, silence_s)
-    senders = Senders(cluster, job.program, *told, silence_s, settings.regions)
+    tell_requests = partial(note, job.store, by_senders=True)
+    senders = Senders(cluster, job.program, *told, silence_s, settings.regions, tell_requests)
     losses, publishers = LossLedger(), publishers_of(job)
     older = [number for number, _ in taken.older]
     uploads = DriverUploads(job.store, settings.changelog.retry_policy)
@@ -214,6 +215,7 @@ def _gauges(
     lost = with_losses(control.history.losses(), losses.not_final)
     return {
         **control.upload_metrics(),
+        **dict.fromkeys(SENDER_PUTS.values(), 0),
         **requests_of(job.store),
         "unpublishedGroups": float(sum(control.backlog.values())),
         "outageMs": outages.waited_s * 1000,

@@ -10,6 +10,8 @@ from holdfast.jobmaster.processes.senders import Senders
 from holdfast.jobmaster.processes.taskmanagers import TaskManagers
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Acknowledgement, BaseOffer, Decline, Registration, RestoreProgress
+from holdfast.storage.counted import Requests, note
+from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
 
@@ -18,8 +20,9 @@ class MasterGateway:
     """Implements `JobMasterGateway`. The cluster needs this gateway, and the parts behind the gateway need the cluster:
     so `open` brings these parts later, before the first process is started."""
 
-    def __init__(self, job: str, standby: int) -> None:
+    def __init__(self, job: str, standby: int, store: ObjectStore) -> None:
         self._job = job
+        self._store = store
         self._standby = standby
         self._weak_point: str | None = None
 
@@ -31,7 +34,8 @@ class MasterGateway:
         self.look_at_placement()
         return accepted
 
-    def heartbeat(self, process: ProcessId) -> bool:
+    def heartbeat(self, process: ProcessId, requests: Requests) -> bool:
+        note(self._store, requests, by_senders=process.role is Role.SENDER)
         return self.processes(process).heartbeat(process)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:

@@ -19,6 +19,7 @@ from holdfast.protocol.taskmanager import (
     Registration,
     RestoreProgress,
 )
+from holdfast.storage.counted import Requests
 from holdfast.taskmanager.actions import ActionServer, Handler
 from holdfast.taskmanager.remote import address, bind, shut_down
 
@@ -44,7 +45,7 @@ class JobMasterServer:
 def _actions(gateway: JobMasterGateway) -> dict[str, Handler]:
     return {
         "register": lambda body: gateway.register(_decode(body, type=Registration)),
-        "heartbeat": lambda body: gateway.heartbeat(_decode(body, type=ProcessId)),
+        "heartbeat": lambda body: gateway.heartbeat(*_decode(body, type=tuple[ProcessId, Requests])),
         "acknowledge": lambda body: gateway.acknowledge(_decode(body, type=Acknowledgement)),
         "decline": lambda body: gateway.decline(_decode(body, type=Decline)),
         "offer": lambda body: gateway.offer(_decode(body, type=BaseOffer)),

@@ -148,6 +148,8 @@ OF_TASK_MANAGERS = (
     KnownMetric("storeGetBytes", "counter", "holdfast_store_get_bytes_total", "Bytes that they read"),
     KnownMetric("storeLists", "counter", "holdfast_store_lists_total", "Requests to the storage that list objects"),
     KnownMetric("storeDeletes", "counter", "holdfast_store_deletes_total", "Requests to the storage that delete"),
+    KnownMetric("senderPuts", "counter", "holdfast_sender_puts_total", "Requests of senders that store an object"),
+    KnownMetric("senderPutBytes", "counter", "holdfast_sender_put_bytes_total", "Bytes of these objects"),
     KnownMetric("uploadBatchSizes", "histogram", "holdfast_upload_batch_pieces", "Pieces of logs that share an object"),
     KnownMetric(
         "attemptsPerUpload", "histogram", "holdfast_upload_winning_attempt", "Number of the attempt that succeeded"

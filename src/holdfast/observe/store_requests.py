@@ -3,7 +3,8 @@
     uploads: attempts and sizes by lane ─┐
     counted stores: all puts, reads, … ──┴──► lanes; puts outside of them are "other"
 
-Requests of senders, which write a sink's files, and of standbys are not counted: these processes report no metrics.
+The JobMaster's counts contain those that senders and short tasks report with their units, and that all processes report
+with their heartbeats; those of deployments come with commits (`storage.counted`).
 """
 
 from holdfast.formats.store_use import LaneUse, StoreUse
@@ -27,6 +28,7 @@ def store_use(picture: Picture, seconds: float) -> StoreUse:
         attempts = picture.distributions.get(f"{lane}UploadAttempts", none)
         sizes = picture.distributions.get("uploadSizes" if lane == "log" else f"{lane}UploadSizes", none)
         lanes.append(LaneUse(lane, "put", int(attempts.sum), int(sizes.sum)))
+    lanes.append(LaneUse("senders", "put", int(values.get("senderPuts", 0)), int(values.get("senderPutBytes", 0))))
     puts = int(values.get("storePuts", 0)) - sum(each.requests for each in lanes)
     size_bytes = int(values.get("storePutBytes", 0)) - sum(each.size_bytes for each in lanes)
     lanes.append(LaneUse("other", "put", max(0, puts), max(0, size_bytes)))

@@ -32,6 +32,7 @@ from holdfast.protocol.live_reads import StateRead, StateRows
 from holdfast.protocol.streams import Streams
 from holdfast.sources.base import BadRow
 from holdfast.storage.copying import CopiedObject, CopyOrder
+from holdfast.storage.counted import Requests
 
 
 class SubtaskDeployment(msgspec.Struct, frozen=True):
@@ -393,8 +394,9 @@ class Reception(Protocol):
         """Register a process. False: the process is not wanted, and must end without deleting anything. Idempotent."""
         ...
 
-    def heartbeat(self, process: ProcessId) -> bool:
-        """Report that a process lives. False: it is not wanted any more, and must end without deleting anything."""
+    def heartbeat(self, process: ProcessId, requests: Requests) -> bool:
+        """Report that a process lives, and the requests to stores that it has not told yet. False: it is not wanted any
+        more, and must end without deleting anything."""
         ...
 
 

@@ -50,6 +50,7 @@ from holdfast.sinks.staging import (
     transfer,
 )
 from holdfast.storage import checksum, names
+from holdfast.storage.counted import counted
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.watermarks import FIRST_US
@@ -105,13 +106,13 @@ class ParquetSink(Sink):
         if found:
             raise JobRefused(f"sink {context.sink!r} cannot write to {self.url}: " + "; ".join(found))
         try:
-            probe(self._open(), "_staging")
+            probe(self._open(context), "_staging")
         except StorageError as error:
             raise JobRefused(f"sink {context.sink!r} cannot write to {self.url}: {error}") from error
 
     def last_number(self, context: SinkContext) -> int:
         """Read the noted number. An earlier release noted none; then the names of published files show it."""
-        store = self._open()
+        store = self._open(context)
         with suppress(ObjectNotFound, ValueError):
             return int(store.get(_last(context.job_id, context.sink)))
         published = re.compile(rf"(?:.*/)?part-{context.owner.digest}-(\d{{{names.DIGITS}}})-.*")
@@ -122,7 +123,7 @@ class ParquetSink(Sink):
         return {**unstorable(rows), **unwritable(rows, self.partition_by)}
 
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
-        store = self._open()
+        store = self._open(context)
         staged: list[bytes] = []
         for rows in pieces(batches):
             if rows.nbytes <= SMALL_BYTES_MAX:
@@ -149,7 +150,7 @@ class ParquetSink(Sink):
 
     def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
         layout = msgspec.msgpack.decode(context.layout or self.layout(context), type=ParquetLayout)
-        store = self._open()
+        store = self._open(context)
         prefix = _published_prefix(context, number)
         published = 0
         folders: set[str] = set()
@@ -182,14 +183,14 @@ class ParquetSink(Sink):
                 self._unfinished.discard(one)
 
     def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
-        store = self._open()
+        store = self._open(context)
         for portion in portions(committables, StagedParquet, context.owner):
             discard_rows(portion.rows, context)
             store.delete([one.name for one in portion.files])
 
     def sweep(self, gone: Gone, named: Collection[bytes], context: PublishContext) -> None:
         kept = {one.name for portion in portions(named, StagedParquet, context.owner) for one in portion.files}
-        store = self._open()
+        store = self._open(context)
         dropped = []
         for info in store.list(f"_staging/{context.job_id}/"):
             parsed = names.parse(info.name.removeprefix("_"))
@@ -197,10 +198,9 @@ class ParquetSink(Sink):
                 dropped.append(info.name)
         store.delete([name for name in dropped if name not in kept])
 
-    def _open(self) -> ObjectStore:
-        return RetryingStore(
-            open_store(self.url, self.storage_options, public=True, private=self.private, whose=self.setting)
-        )
+    def _open(self, context: SinkContext | StageContext | PublishContext) -> ObjectStore:
+        opened = open_store(self.url, self.storage_options, public=True, private=self.private, whose=self.setting)
+        return counted(RetryingStore(opened), context.store)
 
 
 def _published_prefix(context: PublishContext, number: int) -> str:

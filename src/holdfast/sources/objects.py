@@ -22,7 +22,7 @@ class SourceObjects:
 
     def __init__(self, inner: ObjectStore, epoch: Epoch, let_go: Callable[[frozenset[str]], None]) -> None:
         self.url = inner.url
-        self._inner = inner
+        self.inner = inner
         self._epoch = epoch
         self._let_go = let_go
         self._lock = threading.Lock()
@@ -32,7 +32,7 @@ class SourceObjects:
         with self._lock:
             self._in_use.add(name)
         try:
-            self._inner.put(name, data)
+            self.inner.put(name, data)
         except BaseException:
             self._forget([name])
             raise
@@ -40,16 +40,16 @@ class SourceObjects:
     def create(self, name: str, data: bytes) -> None:
         with self._lock:
             self._in_use.add(name)
-        self._inner.create(name, data)
+        self.inner.create(name, data)
 
     def get(self, name: str) -> bytes:
-        return self._inner.get(name)
+        return self.inner.get(name)
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
-        return self._inner.get_range(name, offset, length)
+        return self.inner.get_range(name, offset, length)
 
     def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
-        return self._inner.list(prefix, after=after)
+        return self.inner.list(prefix, after=after)
 
     def delete(self, names: Sequence[str]) -> None:
         """Release objects. The method returns at once; the objects are deleted when no record names them any more."""
@@ -59,7 +59,7 @@ class SourceObjects:
 
     def strays(self) -> set[str]:
         """Return the objects in this epoch's folder that no source uses. Any thread; raises `StorageError`."""
-        stored = [info.name for info in self._inner.list(names.sources_folder(self._epoch))]
+        stored = [info.name for info in self.inner.list(names.sources_folder(self._epoch))]
         with self._lock:
             strays = [name for name in stored if name not in self._in_use]
         return {name for name in strays if isinstance(names.parse(name), names.SourceName)}

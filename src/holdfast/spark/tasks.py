@@ -5,6 +5,7 @@ Singletons (program, store, links) live as long as the worker process and are ma
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
@@ -34,8 +35,8 @@ from holdfast.sources.bad_reasons import counted_reasons
 from holdfast.sources.base import BadRow
 from holdfast.spark.host import Shipped
 from holdfast.storage import names
+from holdfast.storage.counted import counted, untold
 from holdfast.storage.retrying import RetryingStore
-from holdfast.storage.store import ObjectStore
 
 TASKS_THAT_LOAD_MAX = 8
 """Number of tasks after which a worker has imported and compiled everything that tasks need."""
@@ -61,7 +62,7 @@ class _Worker:
         self.shipment = shipment
         self.tasks = 0
         self.program: Program = cloudpickle.loads(shipment.program)
-        self.store: ObjectStore = RetryingStore(open_job_store(shipment.storage_url, shipment.storage_options))
+        self.store = counted(RetryingStore(open_job_store(shipment.storage_url, shipment.storage_options)))
 
     def begin_task(self) -> None:
         """Count a task, and in the first tasks exclude all existing objects from garbage collection.
@@ -150,6 +151,7 @@ class ReadUnit:
             bad_reasons=counted_reasons(rows.bad),
             failure=failure,
             event_times=rows.event_times,
+            requests=untold(worker.store),
         )
         worker.store.put(_note_name(worker, run, unit.unit), msgspec.msgpack.encode(note))
 
@@ -201,6 +203,7 @@ class StepBatches:
                 bad_rows=len(bad),
                 bad_reasons=counted_reasons(bad),
                 failure=failure,
+                requests=untold(worker.store),
             )
             worker.store.put(_note_name(worker, run, unit.unit, self._place), msgspec.msgpack.encode(note))
 
@@ -231,14 +234,14 @@ class DeliverUnit:
         connections = Connections(worker.shipment.secret)
         links = FlightLinks(run.routes, connections)
         work = UnitWork(unit, run.request, worker.program, links, worker.store)
-        counted = _Counted(batches, work.leg.outputs[0].schema)
+        rows = _Counted(batches, work.leg.outputs[0].schema)
         try:
             with connections:
-                result = deliver(((0, rows) for rows in counted), work)
+                result = deliver(((0, batch) for batch in rows), work)
         except USER_ERRORS as error:
             result = work.failed(error)
-        result = self._with_note(result, worker, run, unit, counted.rows)
-        yield _encoded(result)
+        result = self._with_note(result, worker, run, unit, rows.rows)
+        yield _encoded(_joined(UnitResult(unit.unit, unit.leg, "", requests=untold(worker.store)), result))
 
     def _with_note(self, result: UnitResult, worker: _Worker, run: LevelRun, unit: Unit, rows: int) -> UnitResult:
         """Add the contents of the notes of the first half and of earlier steps."""
@@ -271,13 +274,14 @@ def _taken(worker: _Worker, name: str) -> UnitResult:
 
 
 def _joined(note: UnitResult, result: UnitResult) -> UnitResult:
-    """Return a result that also has the dead letters and the failure of an earlier part of the leg."""
+    """Return a result that also has the dead letters, the failure and the requests of another part of the leg."""
     return msgspec.structs.replace(
         result,
         dead_letters=(*note.dead_letters, *result.dead_letters),
         bad_rows=note.bad_rows + result.bad_rows,
         bad_reasons=(*note.bad_reasons, *result.bad_reasons),
         failure=note.failure or result.failure,
+        requests=dict(Counter(note.requests) + Counter(result.requests)),
     )
 
 

@@ -10,7 +10,8 @@ import msgspec
 
 from holdfast.errors import CorruptObject
 from holdfast.storage.checksum import crc32
-from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.counted import counted
+from holdfast.storage.retrying import RetryingStore, without_retries
 from holdfast.storage.store import ObjectStore, open_store
 
 COPIES_MAX = 4
@@ -36,9 +37,10 @@ class CopyOrder(msgspec.Struct, frozen=True):
 
 
 def carry_out(source: ObjectStore, order: CopyOrder) -> list[CopiedObject]:
-    """Copy the objects of an order. Requests to both stores are retried. Raises the errors of `copy_objects`."""
+    """Copy the objects of an order. Requests to both stores are retried, and counted with those of `source`. Raises the
+    errors of `copy_objects`."""
     target = RetryingStore(open_store(order.target, order.storage_options))
-    return copy_objects(RetryingStore(source), target, order.names)
+    return copy_objects(RetryingStore(without_retries(source)), counted(target, source), order.names)
 
 
 def copy_objects(

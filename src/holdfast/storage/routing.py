@@ -22,7 +22,6 @@ from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound, Settin
 from holdfast.ids import Epoch
 from holdfast.printable import logger
 from holdfast.storage import names
-from holdfast.storage.retrying import without_retries
 from holdfast.storage.store import CHANGELOG_OPTIONS, SHARED_OPTIONS, ObjectInfo, ObjectStore, own_options
 from holdfast.storage.urls import provider_of
 
@@ -247,9 +246,11 @@ class RoutingStore:
 
 
 def routing_of(store: ObjectStore) -> RoutingStore | None:
-    """Return the routing store of a job's storage, inside its retries; None if the store is a single storage."""
-    found = without_retries(store)
-    return found if isinstance(found, RoutingStore) else None
+    """Return the routing store of a job's storage, below what lies over it; None if the store is a single storage."""
+    found: ObjectStore | None = store
+    while found is not None and not isinstance(found, RoutingStore):
+        found = getattr(found, "inner", None)
+    return found
 
 
 def options_of(site: Site, main_url: str, storage_options: Mapping[str, str]) -> dict[str, str]:

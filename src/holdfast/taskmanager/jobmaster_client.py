@@ -13,6 +13,7 @@ import pyarrow.flight as flight
 from holdfast.ids import Incarnation, ProcessId
 from holdfast.kernels.shelf import KernelName
 from holdfast.protocol.taskmanager import Acknowledgement, BaseOffer, Decline, Registration, RestoreProgress
+from holdfast.storage.counted import Requests
 from holdfast.taskmanager.remote import CallBody, calling
 from holdfast.taskmanager.security import connect
 
@@ -31,8 +32,8 @@ class JobMasterClient:
     def register(self, registration: Registration) -> bool:
         return bool(self._call("register", registration.process.incarnation, registration))
 
-    def heartbeat(self, process: ProcessId) -> bool:
-        return bool(self._call("heartbeat", process.incarnation, process))
+    def heartbeat(self, process: ProcessId, requests: Requests) -> bool:
+        return bool(self._call("heartbeat", process.incarnation, (process, requests)))
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return bool(self._call("acknowledge", acknowledgement.incarnation, acknowledgement))

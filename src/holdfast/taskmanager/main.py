@@ -47,7 +47,8 @@ def run_task_manager(
         try:
             reachable_at = address(settings.advertised_host or settings.bind_host, server.port)
             with GarbageCollection(clock) as garbage:
-                membership = Membership(settings, task_manager.stopped, job_master, clock, garbage.tick)
+                stopped, beside = task_manager.stopped, task_manager.beside
+                membership = Membership(settings, stopped, job_master, clock, garbage.tick, beside)
                 reason = membership.keep(reachable_at)
         finally:
             task_manager.stopped.set()  # callers that wait for the end are answered

@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable
 
 from holdfast.clock import Clock
@@ -18,6 +19,8 @@ from holdfast.failpoints import hit
 from holdfast.ids import Role
 from holdfast.printable import logger
 from holdfast.protocol.taskmanager import Reception, Registration
+from holdfast.storage.counted import untold
+from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.settings import ProcessSettings
 
 _log = logger(__name__)
@@ -31,7 +34,8 @@ JobMaster is gone, but may mistake a slow JobMaster for a lost one."""
 class Membership:
     """Registers, sends heartbeats, and decides when and why the process must end.
 
-    `stopped` is set when the process is told to end; `upkeep` is called between two heartbeats.
+    `stopped` is set when the process is told to end; `upkeep` is called between two heartbeats. The requests of `store`
+    are reported if it is counted.
     """
 
     def __init__(
@@ -41,12 +45,16 @@ class Membership:
         job_master: Reception,
         clock: Clock,
         upkeep: Callable[[], None],
+        store: ObjectStore,
     ) -> None:
         self._settings = settings
         self._stopped = stopped
         self._job_master = job_master
         self._clock = clock
         self._upkeep = upkeep
+        self._store = store
+        self._untold: Counter[str] = Counter()
+        """Requests that no answered heartbeat has told."""
         self._answered_s = clock.monotonic()
         self._refused = 0
         self._pause_s_max = RETRY_S
@@ -65,7 +73,9 @@ class Membership:
         while not self._stopped.is_set():
             try:
                 if registered:
-                    wanted = self._job_master.heartbeat(process)
+                    self._untold.update(untold(self._store))
+                    wanted = self._job_master.heartbeat(process, dict(self._untold))
+                    self._untold.clear()
                 else:
                     wanted = registered = self._job_master.register(registration)
                 if not wanted:

@@ -46,6 +46,7 @@ from holdfast.protocol.taskmanager import (
 )
 from holdfast.recovery.local import open_copies
 from holdfast.storage.copying import CopiedObject, CopyOrder, carry_out
+from holdfast.storage.counted import counted
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.buffers import SpillArea
 from holdfast.taskmanager.checkpoints import Answers, LocalCheckpoint
@@ -93,18 +94,18 @@ class TaskManager:
         self.stopped = threading.Event()
         self._asked_to_end = False
         self._settings = settings
-        self._store = store
-        self._job_master = job_master
-        self._clock = clock or SystemClock()
+        # Heartbeats report the requests that no deployment counts: copies, followers, deletions.
+        self._store, self.beside = store, counted(store)
+        self._job_master, self._clock = job_master, clock or SystemClock()
         self._area = SpillArea(settings.exchange_memory_bytes_max, settings.local_dir)
         self._inputs, self._outputs = Inputs(self._area), Outputs(self._area)
         self._answers = Answers()
-        self._janitor = DeletionQueue(store)
+        self._janitor = DeletionQueue(self.beside)
         self._copies = open_copies(
             settings.local_dir, settings.job_id, settings.process.number, settings.local_copies_bytes_max
         )
         parts = self._copies, self._clock, self._janitor, job_master, self._answers
-        self._standing_by = StandingBy(settings, store, *parts)
+        self._standing_by = StandingBy(settings, self.beside, *parts)
         self._work, self._numbers = threading.Lock(), threading.Lock()
         self._run, self._released, self._committed = 0, -1, NO_BATCH
         self._refusals: list[Refusal] = []
@@ -295,7 +296,7 @@ class TaskManager:
 
     def copy(self, order: CopyOrder) -> list[CopiedObject]:
         hit("process.copy")
-        return carry_out(self._store, order)
+        return carry_out(self.beside, order)
 
     def read_state(self, read: StateRead) -> StateRows:
         return answer(read, self.index, self._work, lambda: (self._deployed(), self._committed))

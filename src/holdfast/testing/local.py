@@ -41,6 +41,7 @@ from holdfast.protocol.taskmanager import (
 )
 from holdfast.settings import TaskManagerConfig
 from holdfast.storage.copying import CopiedObject, CopyOrder
+from holdfast.storage.counted import Requests, counted
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.taskmanager import TaskManager
@@ -101,7 +102,7 @@ class LocalCluster:
         self._program = program
         self._store = store
         self._settings = task_manager_settings(place, task_manager, store.url)
-        self._retrying = RetryingStore(store)
+        self._retrying = counted(RetryingStore(store))
         self._gateway = gateway
         self._clock = clock
         self._lock = threading.Lock()
@@ -205,8 +206,8 @@ class _Reachable:
     def register(self, registration: Registration) -> bool:
         return not self.cut.is_set() and self._gateway.register(registration)
 
-    def heartbeat(self, process: ProcessId) -> bool:
-        return not self.cut.is_set() and self._gateway.heartbeat(process)
+    def heartbeat(self, process: ProcessId, requests: Requests) -> bool:
+        return not self.cut.is_set() and self._gateway.heartbeat(process, requests)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return not self.cut.is_set() and self._gateway.acknowledge(acknowledgement)

@@ -77,7 +77,7 @@ class HedgedStore:
 
     def __init__(self, inner: ObjectStore, uploads: DriverUploads, lane: str) -> None:
         self.url = inner.url
-        self._inner = inner
+        self.inner = inner
         self._uploads = uploads
         self._lane = lane
         self._deleted: deque[str] = deque(maxlen=EXPIRED_MAX)
@@ -97,17 +97,17 @@ class HedgedStore:
             raise unsettled.error from None
 
     def get(self, name: str) -> bytes:
-        return self._inner.get(name)
+        return self.inner.get(name)
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
-        return self._inner.get_range(name, offset, length)
+        return self.inner.get_range(name, offset, length)
 
     def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
-        return self._inner.list(prefix, after=after)
+        return self.inner.list(prefix, after=after)
 
     def delete(self, names: Sequence[str]) -> None:
         self._deleted.extend(names)
-        self._inner.delete(names)
+        self.inner.delete(names)
 
     def _create(self, name: str, data: bytes) -> None:
         try:
@@ -127,4 +127,4 @@ class HedgedStore:
     def _created_late(self, name: str) -> None:
         """Delete an object that a slow attempt stored after the object had been deleted."""
         if name in self._deleted:
-            self._inner.delete([name])
+            self.inner.delete([name])

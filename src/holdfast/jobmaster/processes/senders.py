@@ -35,6 +35,7 @@ from holdfast.jobmaster.processes.taskmanagers import QUICK_S
 from holdfast.printable import logger
 from holdfast.settings import RegionConfig
 from holdfast.storage.copying import CopiedObject, CopyOrder
+from holdfast.storage.counted import Requests
 
 log = logger(__name__)
 
@@ -74,6 +75,7 @@ class Senders(Processes[SenderGateway]):
         tell: Callable[[events.Event], None],
         heartbeat_timeout_s: float,
         regions: RegionConfig | None = None,
+        requests: Callable[[Requests], None] = lambda requests: None,
     ) -> None:
         count = cluster.residents
         self._regions = regions
@@ -82,6 +84,8 @@ class Senders(Processes[SenderGateway]):
         super().__init__(Role.SENDER, count, cluster, clock, cluster.sender, self._lost, heartbeat_timeout_s)
         self._program = program
         self._tell_machine = tell
+        self._requests = requests
+        """Takes the requests to stores that senders have made."""
         self._lock = threading.Lock()
         self._reported = threading.Condition(self._lock)
         self._units = rules.Units(count)
@@ -114,13 +118,13 @@ class Senders(Processes[SenderGateway]):
             raise _cancelled(run)
         in_python = [unit for unit in run.units if unit.leg in self._program.python_legs]
         if not self._cluster.residents or not in_python:
-            return self._cluster.run_level(run)
+            return self._in_spark(run)
         common = msgspec.Raw(msgspec.msgpack.encode(OrderCommon(run.request, run.routes)))
         level = _Level(run, {unit.unit: unit for unit in in_python}, common, self._clock.monotonic() + QUICK_S)
         self._begin(level)
         try:
             others = [unit for unit in run.units if unit.unit not in level.units]
-            results = self._cluster.run_level(replace(run, units=others)) if others else []
+            results = self._in_spark(replace(run, units=others)) if others else []
             results += self._await(level)
         finally:
             self._leave(level)
@@ -167,8 +171,14 @@ class Senders(Processes[SenderGateway]):
             if level.failure is not None:
                 raise level.failure
         if level.in_spark:
-            yield from self._cluster.run_level(replace(level.run, units=level.in_spark))
+            yield from self._in_spark(replace(level.run, units=level.in_spark))
         yield from level.results.values()
+
+    def _in_spark(self, run: LevelRun) -> list[UnitResult]:
+        results = self._cluster.run_level(run)
+        for result in results:
+            self._requests(result.requests)
+        return results
 
     def _leave(self, level: _Level) -> None:
         with self._lock:
@@ -187,6 +197,7 @@ class Senders(Processes[SenderGateway]):
         missing = {unit.unit for unit in order.units}
         try:
             for result in answer:
+                self._requests(result.requests)
                 missing.discard(result.unit)
                 self._tell(rules.UnitReported(sender, order.attempt, result.unit, not missing), result)
         except StaleCall:

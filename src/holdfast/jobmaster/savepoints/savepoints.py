@@ -15,7 +15,7 @@ object `savepoint`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
@@ -39,6 +39,7 @@ from holdfast.journal.savepoints import find_savepoint
 from holdfast.printable import logger
 from holdfast.storage import names
 from holdfast.storage.copying import CopiedObject, CopyOrder, copy_objects
+from holdfast.storage.counted import counted
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.storage.urls import refuse_long
@@ -119,7 +120,8 @@ class SavepointWriter:
     def _opened(self, url: str, storage_options: Mapping[str, str]) -> SavepointTarget:
         program = self._job.program
         refuse_long(url, names.longest(program.sources, program.all_sinks), "savepoint")
-        return open_target(url, storage_options)
+        target = open_target(url, storage_options)
+        return replace(target, store=counted(target.store, self._job.store))
 
     def write(self, url: str, storage_options: Mapping[str, str], timeout_s: float | None = None) -> Savepoint:
         """Take a checkpoint, and copy it while it is held. Raises as `Query.savepoint` does."""

@@ -69,7 +69,7 @@ from holdfast.settings import TaskManagerConfig
 from holdfast.sinks.base import Sink, SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sinks.targets import refuse_shared_targets
-from holdfast.storage.counted import counted
+from holdfast.storage.counted import Requests, counted, requests_of
 from holdfast.storage.routing import NO_OTHERS, OtherStorages, options_of
 from holdfast.storage.store import ObjectStore
 from holdfast.stored_state.initial import InitialRows, initial_tables, store_initial
@@ -158,6 +158,15 @@ class Start:
     warm: WarmProcesses | None = None
     """Processes that a driver in waiting has started beforehand."""
 
+    def counted(self) -> "Start":
+        """The same start, whose requests to its storage are counted from now on."""
+        return replace(self, store=counted(self.store))
+
+    @property
+    def requests(self) -> Requests:
+        """The requests since `counted`, and those that processes have reported."""
+        return {name: count for name, count in requests_of(self.store).items() if count}
+
 
 def open_stored_job(
     store: ObjectStore,
@@ -233,11 +242,12 @@ def warm_processes(start: Start, job: StoredJob) -> WarmProcesses | None:
     def cluster(address: str, gateway: JobMasterGateway) -> Cluster:
         return start.cluster(ClusterContext(job, Epoch(0), secret, address), gateway)
 
-    return WarmProcesses(start.settings, secret, start.endpoint, cluster)
+    return WarmProcesses(start.settings, secret, start.endpoint, start.store, cluster)
 
 
 def start_job(start: Start, job: StoredJob) -> JobMaster:
     """Start the job. An error that keeps it from running is raised before any state has changed."""
+    start = start.counted()
     settings = start.settings
     checked = check_start(start, job)
     if start.savepoint is not None and checked.is_new:
@@ -323,7 +333,7 @@ def _take_over(
         epoch,
         start.program,
         start.shipped,
-        counted(start.store),
+        start.store,
         tuple(begun),
         start.storage_options,
         live.declared,

@@ -32,6 +32,8 @@ from holdfast.protocol.taskmanager import (
     RestoreProgress,
     TaskManagerGateway,
 )
+from holdfast.storage.counted import Requests, note
+from holdfast.storage.store import ObjectStore
 
 log = logger(__name__)
 
@@ -44,10 +46,12 @@ class WarmProcesses:
         settings: MasterSettings,
         secret: str,
         endpoint: Endpoint,
+        store: ObjectStore,
         make_cluster: Callable[[str, JobMasterGateway], Cluster],
     ) -> None:
-        """Start the processes. `make_cluster` takes the address at which they register, and the gateway that they call
-        there."""
+        """Start the processes. Their requests while they wait are added to those of `store`. `make_cluster` takes the
+        address at which they register, and the gateway that they call there."""
+        self._store = store
         self._lock = threading.Lock()
         self._master: JobMasterGateway | None = None
         self._registered: dict[ProcessId, Registration] = {}
@@ -156,9 +160,12 @@ class WarmProcesses:
                 return self._registered.setdefault(registration.process, registration).nonce == registration.nonce
         return self._master is not None and self._master.register(registration)
 
-    def heartbeat(self, process: ProcessId) -> bool:
+    def heartbeat(self, process: ProcessId, requests: Requests) -> bool:
         master = self._master_of(process)
-        return process in self._waiting if master is None else master.heartbeat(process)
+        if master is not None:
+            return master.heartbeat(process, requests)
+        note(self._store, requests)
+        return process in self._waiting
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return self._master is not None and self._master.acknowledge(acknowledgement)

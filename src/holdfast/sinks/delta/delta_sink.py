@@ -15,6 +15,7 @@ The sink deletes nothing in the table's folder: appended files that are never co
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, get_args
 
 import msgspec
@@ -45,6 +46,7 @@ from holdfast.sinks.staging import (
     stage_rows,
     stage_table,
 )
+from holdfast.storage.counted import counted
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.storage.urls import path_of, split_url
@@ -119,7 +121,7 @@ class DeltaSink(Sink):
         if found:
             raise JobRefused(refused + "; ".join(found))
         try:
-            table = self._load_or_create(stored_schema(columns))
+            table = self._load_or_create(stored_schema(columns), context)
             may_add, upsert = self.schema_mode == "merge", self.mode == "upsert"
             found = differences(table, columns, self.partition_by, upsert=upsert, may_add=may_add)
             if found:
@@ -141,7 +143,7 @@ class DeltaSink(Sink):
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         if self.mode == "upsert":
             return stage_rows((self._changes(rows, context.sink) for rows in pieces(batches)), context)
-        store = self._store()
+        store = self._store(context)
         staged: list[bytes] = []
         for piece in pieces(batches):
             rows = as_stored(piece)
@@ -164,7 +166,7 @@ class DeltaSink(Sink):
         applications = Applications(_app(context.job_id, context.sink), number)
         conflicts = 0
         try:
-            table = self._held.take(self._store, self._load)
+            table = self._held.take(partial(self._store, context), self._load)
             while not applications.is_published(table):
                 self._require_fit(table, layout, context)
                 hit("sink.delta.loaded")
@@ -181,7 +183,7 @@ class DeltaSink(Sink):
                         f"came in between; will be tried again. The last refusal: {conflict}"
                     ) from conflict
                 table = self._load()
-            self._held.hold(table, self._store())
+            self._held.hold(table, self._store(context))
         except DeltaError as error:
             raise _translated(error, context.sink, self.url) from chained(error)
 
@@ -191,7 +193,7 @@ class DeltaSink(Sink):
 
     def _group(self, layout: DeltaLayout, committables: Iterable[bytes], context: PublishContext) -> NumberedOutput:
         if layout.mode == "append":
-            return Append(context, layout.partition_by, committables, self._store())
+            return Append(context, layout.partition_by, committables, self._store(context))
         return Upsert(context, layout.partition_by, committables, layout.keys)
 
     def _require_fit(self, table: DeltaTable, layout: DeltaLayout, context: PublishContext) -> None:
@@ -213,8 +215,9 @@ class DeltaSink(Sink):
     def _keys(self, defaults: Sequence[str]) -> tuple[str, ...]:
         return tuple(defaults) if self.keys is None else tuple(self.keys)
 
-    def _store(self) -> ObjectStore:
-        return RetryingStore(open_store(self.url, self.storage_options, private=False, whose="DeltaSink url"))
+    def _store(self, context: SinkContext | StageContext | PublishContext) -> ObjectStore:
+        opened = open_store(self.url, self.storage_options, private=False, whose="DeltaSink url")
+        return counted(RetryingStore(opened), context.store)
 
     @property
     def _has_lock(self) -> bool:
@@ -230,8 +233,8 @@ class DeltaSink(Sink):
     def _load(self) -> DeltaTable:
         return DeltaTable(self._delta_url, storage_options=dict(self.storage_options))
 
-    def _load_or_create(self, columns: pa.Schema) -> DeltaTable:
-        probe(self._store(), "_holdfast_staging", exclusive=not self._has_lock)
+    def _load_or_create(self, columns: pa.Schema, context: SinkContext) -> DeltaTable:
+        probe(self._store(context), "_holdfast_staging", exclusive=not self._has_lock)
         try:
             return self._load()
         except TableNotFoundError:

@@ -159,7 +159,7 @@ class FileSource(Source):
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
         form = self._format()
         self._format_name = form.name
-        return FileEnumerator(self._tree(form), form, self._starting, context)
+        return FileEnumerator(self._tree(form, context.store), form, self._starting, context)
 
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
         return self._read(read, None, None)
@@ -167,12 +167,23 @@ class FileSource(Source):
     def read_columns(self, read: SplitRead, columns: Sequence[str]) -> Iterator[SourceBatch]:
         return self._read(read, columns, None)
 
+    def read_output(
+        self, output: str, read: SplitRead, store: ObjectStore, columns: Sequence[str] | None
+    ) -> Iterator[SourceBatch]:
+        return self._read(read, columns, None, store)
+
     def read_wanted(
         self, read: SplitRead, store: ObjectStore, columns: Sequence[str] | None, wanted: WantedRows
     ) -> Iterator[SourceBatch]:
-        return self._read(read, columns, wanted)
+        return self._read(read, columns, wanted, store)
 
-    def _read(self, read: SplitRead, columns: Sequence[str] | None, wanted: WantedRows | None) -> Iterator[SourceBatch]:
+    def _read(
+        self,
+        read: SplitRead,
+        columns: Sequence[str] | None,
+        wanted: WantedRows | None,
+        store: ObjectStore | None = None,
+    ) -> Iterator[SourceBatch]:
         if self._schema is None or self._format_name is None:
             raise HoldfastError(f"{self!r}: schema() must have been called on the driver before tasks read")
         form = self._format()
@@ -180,7 +191,7 @@ class FileSource(Source):
         file = FileInfo(read.split, detail.size, detail.modified_us)
         start, stop = msgspec.convert(read.start, int), msgspec.convert(read.stop, int)
         source = self.name or self.kind
-        part = (self._tree(form), file, start, stop, self._schema, self._policy)
+        part = (self._tree(form, store), file, start, stop, self._schema, self._policy)
         names = list(self._schema.names if columns is None else columns)
         if self._where is not None:
             pieces = self._where.pieces(lambda *asked: form.read_columns(*part, *asked), names, wanted)
@@ -195,11 +206,13 @@ class FileSource(Source):
     def __repr__(self) -> str:
         return f"FileSource({hide_url(repr(self._path))}, name={self.name!r})"
 
-    def _tree(self, form: FileFormat) -> FileTree:
-        """Return the tree, which is opened once in each process."""
+    def _tree(self, form: FileFormat, store: ObjectStore | None = None) -> FileTree:
+        """Return the tree, which is opened once in each process. Its requests are counted with those of `store`."""
         if self._opened is None:
             any_name = is_glob(self._path)
             self._opened = open_tree(self._path, self._storage_options, lambda path: any_name or has_suffix(path, form))
+        if store is not None:
+            self._opened.count_with(store)
         return self._opened
 
     def __getstate__(self) -> dict[str, Any]:

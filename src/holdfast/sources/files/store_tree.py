@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from holdfast.errors import ObjectNotFound
 from holdfast.sources.files.patterns import any_hidden, fixed_folder, is_glob, matcher
 from holdfast.sources.files.trees import FileInfo, FileTree, PathFilter, vanished
+from holdfast.storage.counted import counted
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
@@ -28,11 +30,16 @@ class StoreTree(FileTree):
         self._options = dict(storage_options)
         self._opened: ObjectStore | None = None
 
+    @cached_property
+    def _plain(self) -> ObjectStore:
+        return RetryingStore(open_store(self._url, self._options, whose="FileSource path"))
+
     @property
     def _store(self) -> ObjectStore:
-        if self._opened is None:
-            self._opened = RetryingStore(open_store(self._url, self._options, whose="FileSource path"))
-        return self._opened
+        return self._opened or self._plain
+
+    def count_with(self, store: ObjectStore) -> None:
+        self._opened = counted(self._plain, store)
 
     def check(self) -> None:
         """Do nothing: an object store has no folders, only names."""

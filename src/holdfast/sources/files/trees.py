@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast.errors import StorageError
+from holdfast.storage.store import ObjectStore
 
 PathFilter = Callable[[str], bool]
 
@@ -38,6 +39,10 @@ class FileTree(ABC):
     @abstractmethod
     def check(self) -> None:
         """Raise `StorageError` if the folder is known to be missing."""
+
+    def count_with(self, store: ObjectStore) -> None:
+        """Count requests from now on with those of the job's storage. A tree without requests does nothing."""
+        return
 
     @abstractmethod
     def list(self) -> list[FileInfo]:

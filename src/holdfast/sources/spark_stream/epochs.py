@@ -25,6 +25,7 @@ from holdfast.sources.spark_stream.storing import part_of
 from holdfast.sources.spooled.chain import follow, number_of, stored_segments
 from holdfast.sources.spooled.segments import Segment, encode_segment, new_name
 from holdfast.sources.spooled.spool import Spool, SpoolPosition
+from holdfast.storage.counted import note
 from holdfast.storage.store import ObjectInfo
 
 log = logger(__name__)
@@ -99,6 +100,8 @@ class EpochWriter:
         stored = rows(name, batch_id, self._query)
         failpoints.hit("stream.epoch.parts")
         parts = {str(place): part_of(row) for place, row in enumerate(stored)}
+        size_bytes = sum(part.offset + part.length for part in parts.values())
+        note(self._context.store, {"storePuts": len(parts), "storePutBytes": size_bytes}, by_senders=True)
         count = sum(part.rows for part in parts.values())
         ends = np.array([count], np.int32).tobytes()
         head = EpochHead(number=batch_id, sequences=count, ends=ends, parts=parts, query=self._query, named=name)
