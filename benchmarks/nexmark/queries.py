@@ -7,6 +7,7 @@ Missing of the original's: none that runs in another engine's SQL.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
@@ -18,10 +19,10 @@ EURO = 0.908
 PRICE = pc.field("price")
 BANDS = {"rank1": PRICE < 10_000, "rank2": (PRICE >= 10_000) & (PRICE < 1_000_000), "rank3": PRICE >= 1_000_000}
 CHANNEL = pc.field("channel_id")
-HOUR = pc.hour(pc.field("date_time"))
-TIME_OF_DAY = pc.if_else(
-    (HOUR >= 8) & (HOUR <= 18), "dayTime", pc.if_else((HOUR <= 6) | (HOUR >= 20), "nightTime", "otherTime")
-)
+TEXTS = find_spec("holdfast.expressions") is not None
+"""Expressions may be texts: earlier commits, which are compared with this one, take those of PyArrow alone."""
+TIME_OF_DAY = """CASE WHEN hour(date_time) BETWEEN 8 AND 18 THEN 'dayTime'
+    WHEN hour(date_time) <= 6 OR hour(date_time) >= 20 THEN 'nightTime' ELSE 'otherTime' END"""
 SELLING = ("OR", "ID", "CA")
 
 
@@ -171,8 +172,19 @@ def q13(events: Events) -> hf.Stream:
 def q14(events: Events) -> hf.Stream:
     """SELECT auction, bidder, price * 0.908, CASE … hour(date_time) … END, date_time, extra, count_char(extra, 'c')
     FROM bid WHERE price * 0.908 > 1000000 AND price * 0.908 < 50000000"""
+    if not TEXTS:
+        return _q14_of_arrow(events)
+    dear = events.bids.where("price * 0.908D > 1000000 AND price * 0.908D < 50000000")
+    computed = ("price * 0.908D AS euro", f"{TIME_OF_DAY} AS part", "regexp_count(extra, 'c') AS cs")
+    return dear.select("auction", "bidder", "date_time", "extra", *computed)
+
+
+def _q14_of_arrow(events: Events) -> hf.Stream:
+    hour = pc.hour(pc.field("date_time"))
+    rest = pc.if_else((hour <= 6) | (hour >= 20), "nightTime", "otherTime")
+    part = pc.if_else((hour >= 8) & (hour <= 18), "dayTime", rest)
     dear = events.bids.where((PRICE * EURO > 1_000_000) & (PRICE * EURO < 50_000_000))
-    computed = {"euro": PRICE * EURO, "part": TIME_OF_DAY, "cs": pc.count_substring(pc.field("extra"), "c")}
+    computed = {"euro": PRICE * EURO, "part": part, "cs": pc.count_substring(pc.field("extra"), "c")}
     return dear.select("auction", "bidder", "date_time", "extra", **computed)
 
 
@@ -237,9 +249,12 @@ def q21(events: Events) -> hf.Stream:
 
 def q22(events: Events) -> hf.Stream:
     """SELECT auction, bidder, price, channel, split(url, '/')[3], split(url, '/')[4], split(url, '/')[5] FROM bid"""
-    parts = pc.split_pattern(pc.field("url"), "/")
-    folders = {f"dir{place}": pc.list_element(parts, place + 2) for place in (1, 2, 3)}
-    return events.bids.select("auction", "bidder", "price", "channel", **folders)
+    if not TEXTS:
+        parts = pc.split_pattern(pc.field("url"), "/")
+        of_arrow = {f"dir{place}": pc.list_element(parts, place + 2) for place in (1, 2, 3)}
+        return events.bids.select("auction", "bidder", "price", "channel", **of_arrow)
+    folders = [f"split(url, '/')[{place + 2}] AS dir{place}" for place in (1, 2, 3)]
+    return events.bids.select("auction", "bidder", "price", "channel", *folders)
 
 
 @dataclass(frozen=True)

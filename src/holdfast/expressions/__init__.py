@@ -8,7 +8,7 @@ Files in reading order: `declared` (an expression as declared), `bound` (ready t
 run), `types`, `binding`, `literals`, `operators`, `table` (of functions); the functions: `arithmetic`, `comparing`,
 `choosing`, `mathematics`, `texts`, `patterns`, `times`, `units`, `formats`, `nested`, `sets`, `building`, `lambdas`,
 `json_texts`, `digests`; files that these use: `conversions` (casts), `reading_texts`, `writing_texts`, `zones`,
-`lists`, `mapping`, `hashing`; `columns` (PySpark's), `failing` (finds the rows for which an expression fails),
-`conditions` (joins conditions, and rewrites them for other columns), `pruning` with `group_bounds` (finds groups of
-rows in which a condition is true for no row).
+`lists`, `mapping`, `text_kernels`, `hashing`; `columns` (PySpark's), `failing` (finds the rows for which an expression
+fails), `conditions` (joins conditions, and rewrites them for other columns), `pruning` with `group_bounds` (finds
+groups of rows in which a condition is true for no row).
 """

@@ -19,6 +19,7 @@ from holdfast.expressions.nodes import (
     failed_where,
     with_arrays,
 )
+from holdfast.expressions.patterns import item_of_split
 from holdfast.expressions.table import NEAREST, function
 from holdfast.expressions.types import is_integer, type_name
 
@@ -70,6 +71,8 @@ def _item(binder: Binding, node: Term, place: Term, from_one: bool, fails: bool)
             raise pa.ArrowInvalid(f"an array has no item {given[int(np.flatnonzero(there & ~inside)[0])]}")
         return array.flatten().take(pa.array(offsets[:-1] + at, mask=~(inside & there)))
 
+    if node.parts is not None and place.constant is not None and place.constant.is_valid:
+        return item_of_split(*node.parts, int(place.constant.as_py()), from_one, fails)
     return applied(node.type.value_type, with_arrays(kernel), node, place, fails=fails or from_one)
 
 

@@ -80,6 +80,8 @@ class Term:
     costly: bool = False
     digits: int | None = None
     """The number of digits of a literal whole number, which Spark uses as its precision in operations with decimals."""
+    parts: "tuple[Term, str] | None" = None
+    """The text and the separator of an array of a text's parts, so that a single part is found without the array."""
 
     @property
     def is_constant(self) -> bool:

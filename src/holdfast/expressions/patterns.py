@@ -1,13 +1,16 @@
 """LIKE and regular expressions. Java's syntax is translated to RE2 if both mean the same, and is refused otherwise."""
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.expressions.mapping import with_settings
-from holdfast.expressions.nodes import Binding, ExpressionRefused, Term, constant
+from holdfast.expressions.nodes import Binding, ExpressionRefused, Term, applied, constant, with_arrays
 from holdfast.expressions.table import function
+from holdfast.expressions.text_kernels import count_of, part_of
 
 _LINE_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"
 _AT_END = rf"(?:(?:\r\n|[{_LINE_ENDS}])?\z)"
@@ -159,6 +162,12 @@ def _class(pattern: str, place: int, refused) -> tuple[str, int]:  # type: ignor
     raise refused(made)
 
 
+def literal_of(pattern: str) -> str | None:
+    """Return the only text that a regular expression of Java matches, if this is plain from quoted characters alone."""
+    text = re.sub(r"\\([^\w\s])", "", pattern, flags=re.ASCII)
+    return None if _SPECIAL & set(text) else re.sub(r"\\(.)", r"\1", pattern)
+
+
 def _pattern_of(node: Term, name: str) -> str:
     if node.constant is None or not node.constant.is_valid or node.type != pa.string():
         raise ExpressionRefused(f"the regular expression of {name} has to be a text in quotes in expressions")
@@ -246,9 +255,12 @@ def regexp_count(_: Binding, node: Term, pattern: Term) -> Term:
     made, _groups = java_to_re2(_pattern_of(pattern, "regexp_count"))
     if pc.match_substring_regex(pa.array([""]), made)[0].as_py():
         raise ExpressionRefused("regexp_count: a pattern that matches nothing at all is not supported in expressions")
-    return with_settings(
-        pa.int32(), lambda array, _: pc.count_substring_regex(array, made).cast(pa.int32()), node, pattern, costly=True
-    )
+    literal = literal_of(_pattern_of(pattern, "regexp_count"))
+
+    def kernel(array: pa.Array, _: str) -> pa.Array:
+        return pc.count_substring_regex(array, made).cast(pa.int32()) if literal is None else count_of(array, literal)
+
+    return with_settings(pa.int32(), kernel, node, pattern, costly=True)
 
 
 @function("split", "string, string, int?")
@@ -263,14 +275,36 @@ def split(_: Binding, node: Term, pattern: Term, limit: Term | None = None) -> T
         raise ExpressionRefused("split: the limit has to be a number in expressions")
     most = -1 if limit is None or limit.constant is None else int(limit.constant.as_py())
     splits = None if most <= 0 else most - 1
+    literal = literal_of(given)
 
     def kernel(array: pa.Array, _: str) -> pa.Array:
         if splits == 0:
             made_lists = pc.split_pattern(array, "\0\0", max_splits=None)
-        elif not _SPECIAL & set(given):
-            made_lists = pc.split_pattern(array, given, max_splits=splits)
+        elif literal is not None:
+            made_lists = pc.split_pattern(array, literal, max_splits=splits)
         else:
             made_lists = pc.split_pattern_regex(array, made, max_splits=splits)
         return made_lists.cast(pa.list_(pa.string()))
 
-    return with_settings(pa.list_(pa.string()), kernel, node, pattern, costly=True)
+    lists = with_settings(pa.list_(pa.string()), kernel, node, pattern, costly=True)
+    return lists if literal is None or splits is not None else replace(lists, parts=(node, literal))
+
+
+def item_of_split(text: Term, separator: str, place: int, from_one: bool, fails: bool) -> Term:
+    """Make the term of an item of `split(text, separator)`."""
+
+    def kernel(array: pa.Array) -> pa.Array:
+        if place == 0 and from_one and array.null_count < len(array):
+            raise pa.ArrowInvalid("the items of an array are counted from 1, not 0")
+        if place == 0 if from_one else place < 0:
+            found, there = array, np.zeros(len(array), bool)
+        else:
+            found, there = part_of(array, separator, min(place, 2**31 - 1) + (not from_one))
+        if there.all():
+            return found
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+        if fails and not there[valid].all():
+            raise pa.ArrowInvalid(f"an array has no item {place}")
+        return pc.if_else(pa.array(there & valid), found, pa.scalar(None, pa.string()))
+
+    return applied(pa.string(), with_arrays(kernel), text, fails=fails or from_one, costly=True)

@@ -7,15 +7,14 @@ from functools import reduce
 from typing import Any
 from urllib.parse import quote_plus, unquote_plus
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.expressions.conversions import cast
-from holdfast.expressions.lists import offsets_of
 from holdfast.expressions.mapping import mapped, mapping, with_settings
 from holdfast.expressions.nodes import Binding, ExpressionRefused, Term, Value, applied, constant, with_arrays
 from holdfast.expressions.table import function, simple
+from holdfast.expressions.text_kernels import part_of
 from holdfast.expressions.types import type_name
 
 TEXT = pa.string()
@@ -244,13 +243,7 @@ def _part_of(array: pa.Array, between: str, number: int) -> pa.Array:
         raise pa.ArrowInvalid("split_part: parts are counted from 1, not 0")
     if not between:
         return array if number in (1, -1) else pc.if_else(array.is_valid(), "", pa.scalar(None, TEXT))
-    parts = pc.split_pattern(array, between, max_splits=number if number > 0 else None)
-    offsets = offsets_of(parts)
-    counts = np.diff(offsets)
-    at = number - 1 if number > 0 else counts + number
-    outside = (at < 0) | (at >= counts)
-    found = pc.fill_null(parts.flatten().take(pa.array(offsets[:-1] + at, mask=outside)), "")
-    return pc.if_else(array.is_valid(), found, pa.scalar(None, TEXT)) if array.null_count else found
+    return part_of(array, between, number)[0]
 
 
 @function("split_part", "string, string, int")
