@@ -30,6 +30,9 @@ from holdfast.value_fits import Misfit, integer_range, usual_values
 CELL_BYTES = 100
 """Approximate memory of a cell or an entry beside its value: its slot in a dict, and its key."""
 
+_SIZES: dict[type | None, Callable[[Any], int]] = {str: str.__sizeof__, bytes: bytes.__sizeof__}
+"""What `sys.getsizeof` gives for values of a class, in a quarter of its time."""
+
 NUMBER_BYTES = 32
 """Approximate memory of a number, a date or a time as a Python object."""
 
@@ -97,8 +100,11 @@ class Cells:
         """Return the approximate memory of the values of these slots as Python objects."""
         if physical_dtype(self.codec.column_type) is not None:
             return np.full(len(slots), CELL_BYTES + NUMBER_BYTES)
-        sizes = map(sys.getsizeof, map(self.kept.__getitem__, slots))
-        return np.fromiter(sizes, np.int64, len(slots)) + CELL_BYTES
+        values = [self.kept[slot] for slot in slots]
+        size_of = _SIZES.get(self.codec.usual, sys.getsizeof)
+        if size_of is not sys.getsizeof and None in values:
+            size_of = sys.getsizeof
+        return np.fromiter(map(size_of, values), np.int64, len(slots)) + CELL_BYTES
 
     def put(self, value: Any) -> None:
         try:

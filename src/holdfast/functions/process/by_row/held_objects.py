@@ -25,9 +25,10 @@ class HeldObjects:
 
     def measure(self, slots: Slots, room: BatchRoom) -> None:
         """Measure the cells of these slots, which were called; check the room where objects have grown by a piece."""
-        slots = np.unique(slots)
         if not len(slots) or not self._cells:
             return
+        slots = np.sort(slots)  # and only then distinct: NumPy's `unique` takes ten times as long
+        slots = slots[np.append(slots[1:] != slots[:-1], True)]
         if slots[-1] >= len(self._of_slots):
             self._of_slots = np.append(self._of_slots, np.zeros(2 * int(slots[-1]) + 2 - len(self._of_slots), np.int64))
         given = slots.tolist()
