@@ -1,18 +1,22 @@
 """A table that counts keys, with its log and its materializations, upon a store whose faults a test gives."""
 
 import threading
+from collections.abc import Callable
 
+import msgspec
 import pyarrow as pa
 from obstore.store import MemoryStore
 
 from holdfast.clock import ManualClock
-from holdfast.formats.handles import TableHandle
-from holdfast.formats.log_objects import LogId
+from holdfast.errors import StorageError
+from holdfast.formats.handles import HERE, TableHandle, placed
+from holdfast.formats.log_objects import OBJECT_HEADER, LogId
 from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import restore_table
 from holdfast.state.table import StateTable
+from holdfast.storage import names
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, FaultyStore
 from holdfast.uploads.attempts import RetryPolicy
@@ -25,14 +29,15 @@ KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
 class Subtask:
     """A table with its durable side; counts keys, and keeps the expected restored state by batch."""
 
-    def __init__(self, policy: MaterializationPolicy) -> None:
+    def __init__(self, policy: MaterializationPolicy, gathered_bytes_max: int = 0) -> None:
         self.inner = ObstoreStore("memory://", MemoryStore())
         self.fail_shared = 0
         self.puts = 0
         self.shared_open = threading.Event()
         self.shared_open.set()
         self.clock = ManualClock()
-        self.uploader = Uploader(FaultyStore(self.inner, self._fault), 1, 1, retries=RetryPolicy.none())
+        store = FaultyStore(self.inner, self._fault)
+        self.uploader = Uploader(store, 1, 1, retries=RetryPolicy.none(), gathered_bytes_max=gathered_bytes_max)
         self.table = StateTable(KEYS, VALUES, 16)
         self.keyed = LoggedTable(LogId("count", "state", 0, 16), self.table, self.uploader, policy, self.clock)
         self.batch = -1
@@ -87,9 +92,63 @@ class Subtask:
         return None
 
 
-def make(**policy: float) -> Subtask:
+class HeldMerges:
+    """Merged pieces wait before they are stored until `open`, and then fail as often as `fails` says."""
+
+    def __init__(self, subtask: Subtask) -> None:
+        self.subtask = subtask
+        self.put: Callable[[bytes], str] = subtask.uploader.put_merged
+        self.opened = threading.Event()
+        self.stored: list[str] = []
+        self.fails = 0
+        subtask.uploader.put_merged = self._put_merged  # type: ignore[method-assign]
+
+    def open(self) -> None:
+        """Let merges go on, and wait until none is under way."""
+        self.opened.set()
+        until(lambda: not self.subtask.keyed._merging)
+
+    def _put_merged(self, data: bytes) -> str:
+        assert self.opened.wait(60)
+        if self.fails:
+            self.fails -= 1
+            raise StorageError("injected")
+        self.stored.append(self.put(data))
+        return self.stored[-1]
+
+
+def make(gathered_bytes_max: int = 0, **policy: float) -> Subtask:
     settings = {"log_handles_max": 1000, "interval_s": 600.0, "retry_delay_s": 0.0} | policy
-    return Subtask(MaterializationPolicy(**settings))  # type: ignore[arg-type]
+    return Subtask(MaterializationPolicy(**settings), gathered_bytes_max)  # type: ignore[arg-type]
+
+
+def checkpoint_cut_before_a_merge() -> dict[int, int]:
+    """Return the counts of a checkpoint whose pieces travel, and were merged between its cut and its manifest."""
+    subtask = make(64_000, log_handles_max=8)
+    held, carried = HeldMerges(subtask), subtask.uploader.carried
+
+    def stored(number: int, handle: TableHandle) -> TableHandle:
+        composed = carried.compose(number, handle.objects())
+        name, start = subtask.uploader.put_part(OBJECT_HEADER + composed.log), len(OBJECT_HEADER) + len(composed.log)
+        carried.stored(number, names.manifest_behind_logs(name, start, 0, number, 0))
+        log = [
+            msgspec.structs.replace(each, object=name, offset=start + each.offset) if each.object == HERE else each
+            for each in placed(handle, composed.places).log
+        ]
+        return msgspec.structs.replace(handle, log=log)
+
+    for number in range(11):
+        subtask.run(number)
+        stored(number, subtask.keyed.checkpoint(number, subtask.batch).result(60))
+        subtask.keyed.completed(number)
+    subtask.run(11)
+    pending = subtask.keyed.checkpoint(11, subtask.batch).result(60)
+    held.open()
+    assert subtask.keyed._log.merges == 1
+    try:
+        return subtask.restored(stored(11, pending))
+    finally:
+        subtask.uploader.close()
 
 
 def cut_before_a_materialization() -> dict[int, int]:

@@ -127,9 +127,10 @@ class ChangelogConfig:
         the tables themselves (with RocksDB, only the new files), and a batch is not committed before they are captured.
         The settings of uploads apply in both cases.
     log_handles_max, log_ratio_max, materialization_interval
-        A table is materialized when its log has `log_handles_max` pieces, when its log will be larger than
-        `log_ratio_max` times the stored table by the end of the materialization (None: 0.09 with RocksDB, which stores
-        only new files, and 1 in memory), or when `materialization_interval` has passed. Unless the log grows fast, the
+        When a table's log has `log_handles_max` pieces, some of them are merged to one. A table is materialized when
+        merging frees too few of them (as with less than 4), when its log will be larger than `log_ratio_max` times the
+        stored table by the end of the materialization (None: 0.09 with RocksDB, which stores only new files, and 1 in
+        memory), or when `materialization_interval` has passed. Unless the log grows fast, the
         next materialization starts no earlier than a fifth of the last one's duration after it.
     persist_delay, persist_size_threshold
         A request to persist waits for other requests, to share an object with them, until this time is over or this

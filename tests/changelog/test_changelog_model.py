@@ -5,6 +5,8 @@ made at the batch where it starts gives, for every key, the last value up to the
 once, or wait where the table has them. At the end nothing is stored that nobody uses.
 """
 
+import contextlib
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -12,11 +14,13 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from changelog_kit import ManualLog, Waiting, change
+from changelog_kit import LOG, SCHEMA, ManualLog, Waiting, change
+from holdfast.changelog.ranges import Range
 from holdfast.changelog.writer import NeededLog
 from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import StorageError
 from holdfast.formats.handles import LogPiece
+from holdfast.materialize.log_merge import store_merged
 from holdfast.testing.stores import Fault
 from holdfast.uploads.janitor import AGAIN_S
 from holdfast.uploads.uploader import LOGS
@@ -33,6 +37,7 @@ class Cut:
     from_sqn: int
     base: dict[str, int]
     expected: dict[str, int]
+    merges: int
     future: Future[list[LogPiece]]
 
 
@@ -58,6 +63,7 @@ class WriterModel(RuleBasedStateMachine):
         self.acknowledged: set[str] = set()
         self.closes = False
         self.waiting: Waiting | None = None
+        self.merge: tuple[Sequence[Range], list[LogPiece]] | None = None
 
     @initialize(closes=st.booleans(), deferred=st.booleans())
     def kind(self, closes: bool, deferred: bool) -> None:
@@ -93,7 +99,7 @@ class WriterModel(RuleBasedStateMachine):
         start = max(self.skipped_to, self.sqn_after(batch - base_back))
         base = {key: value for _, sqn, key, value in self.rows if sqn < start}
         expected = {key: value for at, _, key, value in self.rows if at <= batch}
-        self.cuts.append(Cut(batch, start, base, expected, self.writer.persist(batch, start)))
+        self.cuts.append(Cut(batch, start, base, expected, self.writer.merges, self.writer.persist(batch, start)))
 
     def sqn_after(self, batch: int) -> int:
         """Return the SQN at which a log begins on top of a base made at that batch, or at the newest one of a completed
@@ -146,9 +152,29 @@ class WriterModel(RuleBasedStateMachine):
         self.world.uploader.acknowledge(piece.object for piece in cut.future.result())
         self.confirmed = max(self.confirmed, cut.batch)
         self.truncated = self.sqn_after(cut.batch) if truncate else cut.from_sqn
+        self.writer.forget_replaced(cut.merges)
         self.writer.truncate(self.truncated)
         newer = self.cuts[self.cuts.index(cut) :]
         self.cuts = [each for each in newer if each.from_sqn >= self.truncated]
+
+    @precondition(lambda self: self.confirmed >= 0 and self.merge is None)
+    @rule()
+    def a_merge_begins(self) -> None:
+        """Store the rows of ranges that the completed checkpoint has, or fail with the store."""
+        run = self.writer.run_to_merge(self.truncated, self.sqn_after(self.confirmed), 1)
+        if run:
+            with contextlib.suppress(StorageError):
+                self.merge = run, store_merged(LOG, run, SCHEMA, self.world.uploader)
+
+    @precondition(lambda self: self.merge is not None)
+    @rule()
+    def a_merge_ends(self) -> None:
+        """Whatever happened to the log meanwhile."""
+        assert self.merge is not None
+        run, pieces = self.merge
+        self.merge = None
+        if not self.writer.merged(run, pieces):
+            self.world.uploader.release(piece.object for piece in pieces)
 
     @precondition(lambda self: self.batch >= 0)
     @rule(base_back=st.integers(0, 6), pending=st.integers(0, 3))
@@ -201,6 +227,8 @@ class WriterModel(RuleBasedStateMachine):
         scheduler = self.world.scheduler
         if self.closes:
             self.writer.close()
+        if self.merge is not None:
+            self.a_merge_ends()
         scheduler.advance(120.0)
         self.world.faults, self.world.took_s = [], []
         if not self.closes and self.batch >= 0:

@@ -279,7 +279,7 @@ def test_later_checkpoints_take_no_more_than_early_ones_did(early: int, late: in
     at_first: dict[str, int] = {}
     for number in range(late):
         subtask.run(number % 8, (number * 7) % 8)
-        subtask.materialized(int(subtask.metric("startedMaterialization")))
+        until(lambda: not subtask.keyed._merging)
         handle = subtask.keyed.checkpoint(number, number).result(60)
         subtask.keyed.completed(number)
         known.update(handle.objects())

@@ -3,16 +3,19 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
 import pytest
+import test_recovery_restore
 from test_recovery_restore import BACKENDS, GROUPS, KEYS, MEMORY, POLICY, VALUES, Job, memory
 
 from holdfast.errors import StorageError
 from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
-from holdfast.ids import Epoch
+from holdfast.ids import Epoch, Incarnation
 from holdfast.materialize import logged_table
+from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.continuation import continuation
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import TableFollower, select
@@ -34,6 +37,11 @@ def again(known: LogPiece, name: str, offset: int, crc: int | None = 7) -> LogPi
     return msgspec.structs.replace(known, object=name, offset=offset, head_crc=crc)
 
 
+def after(known: LogPiece, sqn: int) -> LogPiece:
+    """The same piece, from that SQN on."""
+    return msgspec.structs.replace(known, sqn_start=sqn)
+
+
 def handle(parts: str, *pieces: LogPiece, groups: tuple[int, int] = (0, 8)) -> TableHandle:
     materialized = [MaterializedPart(name, 0, 10, *groups) for name in parts]
     return TableHandle("count", "state", *groups, b"", materialized, list(pieces))
@@ -46,6 +54,10 @@ FIRST, SECOND, LATER = (
     names.gathered_object(Epoch(4), 1),
 )
 NARROW = piece("b", 2, 5, groups=(0, 4))
+STORED, NEWER = names.changelog_object(Epoch(3), Incarnation(1)), names.changelog_object(Epoch(4), Incarnation(1))
+OLD = [piece(STORED, start, stop, offset=start) for start, stop in ((0, 2), (2, 5), (5, 6), (6, 9))]
+MERGED = piece(names.changelog_object(Epoch(3), Incarnation(1)), 0, 6)
+HALVES = [msgspec.structs.replace(MERGED, key_group_stop=4), msgspec.structs.replace(MERGED, key_group_start=4)]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +84,12 @@ NARROW = piece("b", 2, 5, groups=(0, 4))
         ([handle("", again(B, FIRST, 5, None))], handle("", again(B, SECOND, 9, None), C), None),
         ([handle("", again(B, FIRST, 5))], handle("", again(B, SECOND, 9, 8), C), None),
         ([handle("", again(B, FIRST, 5))], handle("", again(B, LATER, 9), C), None),
+        ([handle("m", *OLD[:2])], handle("m", MERGED, OLD[3]), [after(MERGED, 5), OLD[3]]),
+        ([handle("m", *OLD[:3])], handle("m", MERGED, OLD[3]), [OLD[3]]),
+        ([handle("m", *OLD[:2])], handle("n", MERGED, OLD[3]), None),
+        ([handle("m", *OLD[:2])], handle("m", msgspec.structs.replace(MERGED, object=NEWER), OLD[3]), None),
+        ([handle("m", *OLD[:2])], handle("m", *HALVES, OLD[3]), [*(after(each, 5) for each in HALVES), OLD[3]]),
+        ([handle("m", OLD[1], NARROW)], handle("m", msgspec.structs.replace(MERGED, key_group_start=4)), None),
         ([], handle("", A), [A]),
         ([], handle("m"), None),
     ],
@@ -120,6 +138,8 @@ def share(model: Counter[int], start: int, stop: int) -> Counter[int]:
 def test_a_follower_holds_the_owners_state_at_each_checkpoint_whatever_happens_between(seed, monkeypatch):
     """Materializations, aborted checkpoints, rewinds, restarts at another parallelism, damaged reads."""
     monkeypatch.setattr(logged_table, "GIVEN_UP_MAX", 1 + seed % 3)
+    pieces_max = 5 if seed % 2 else POLICY.log_handles_max
+    monkeypatch.setattr(test_recovery_restore, "POLICY", replace(POLICY, log_handles_max=pieces_max))
     rng = random.Random(seed)
     inner = memory()
     job = Job(inner, inner, backends=BACKENDS)
@@ -145,6 +165,27 @@ def test_a_follower_holds_the_owners_state_at_each_checkpoint_whatever_happens_b
                 except StorageError:
                     continue
             assert follower.totals() == share(+job.recorded_model, follower.start, follower.stop)
+    job.stop()
+    follower.table.close()
+
+
+def test_a_follower_that_lags_goes_on_from_what_the_owner_has_merged(monkeypatch):
+    monkeypatch.setattr(test_recovery_restore, "POLICY", MaterializationPolicy(log_handles_max=8))
+    store = memory()
+    job = Job(store, store, backends=[MEMORY])
+    follower = Follower(store, MEMORY, 0, GROUPS)
+    job.start(1)
+    (subtask,) = job.subtasks
+    for number in range(120):
+        job.run([number % 40, 40 + number], [number % 7])
+        assert job.checkpoint()
+        until(lambda: not subtask.keyed._merging)
+        if number % 13 == 0:
+            follower.follow(job.recorded)
+            assert follower.totals() == +job.recorded_model
+    assert subtask.keyed._log.merges > 10
+    assert job.uploader.metrics().get("startedMaterialization", 0.0) == 0.0
+    assert follower.made == 1
     job.stop()
     follower.table.close()
 

@@ -36,6 +36,7 @@ from holdfast.jobmaster.checkpoints.outages import Outages
 from holdfast.jobmaster.checkpoints.recorder import Recorder
 from holdfast.jobmaster.commands import Commands
 from holdfast.journal import rules
+from holdfast.materialize import log_merge
 from holdfast.materialize.base import Base, Bases
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.logged_table import LoggedTable
@@ -416,7 +417,33 @@ def _stores_the_newest_ahead() -> AbstractContextManager[Any]:
     return mock.patch.multiple(waiting, LAG_BATCHES=0, LAG_BATCHES_MIN=0)
 
 
+def _lets_go_of_what_was_merged() -> AbstractContextManager[Any]:
+    before = ChangelogWriter.merged
+
+    def merged(self: ChangelogWriter, *arguments: Any) -> bool:
+        used = before(self, *arguments)
+        self.forget_replaced(self.merges)
+        return used
+
+    return mock.patch.object(ChangelogWriter, "merged", merged)
+
+
+def _loses_the_last_change_of_a_merge() -> AbstractContextManager[Any]:
+    before = log_merge.encode_pieces
+    return mock.patch.object(log_merge, "encode_pieces", lambda log, sets, **named: before(log, sets[:-1], **named))
+
+
+def _merges_past_the_completed_checkpoint() -> AbstractContextManager[Any]:
+    before = ChangelogWriter.run_to_merge
+    return mock.patch.object(
+        ChangelogWriter, "run_to_merge", lambda self, start, stop, frees: before(self, start, self.next_sqn(), frees)
+    )
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "merged pieces go although a checkpoint names them": _lets_go_of_what_was_merged,
+    "a merged piece lacks its last change": _loses_the_last_change_of_a_merge,
+    "a merge goes past the completed checkpoint": _merges_past_the_completed_checkpoint,
     "a part is acknowledged while it is on its way": _acknowledges_parts_that_are_on_their_way,
     "an object goes before the logs in it know where they lie": _lets_go_of_parts_that_logs_do_not_know,
     "reports about a level that was left count for the next": _lets_senders_go_on,

@@ -148,6 +148,11 @@ class Life:
         return (64_000, 0, 1_500)[(self.rows_per_batch + len(self.events)) % 3]
 
     @property
+    def pieces_max(self) -> int:
+        """Pieces at which a log is merged: few in some lives. Not drawn apart, so that seeds stay the same."""
+        return self.log_handles_max if self.log_handles_max <= 2 else (4, 6, 64)[self.rows_per_batch % 3]
+
+    @property
     def adjusts_object_size(self) -> bool:
         """True if the size of objects follows the store. Not drawn apart, so that seeds stay the same."""
         return bool((self.rows_per_batch + self.parallelism) % 2)

@@ -62,7 +62,7 @@ def checkpoints_of(life: Life) -> hf.CheckpointConfig:
         retained=life.retained,
         outage_timeout=life.outage_timeout_s,
         changelog=hf.ChangelogConfig(
-            log_handles_max=life.log_handles_max,
+            log_handles_max=life.pieces_max,
             materialization_interval=life.materialization_interval_s,
             object_size_max=life.object_bytes_max,
             adjust_object_size=life.adjusts_object_size,

@@ -96,6 +96,8 @@ class Range:
     """True if the log no longer needs the range: its objects are released as soon as they are stored."""
     undone: bool = False
     """True if the range was dropped because a rewind undid its batches."""
+    level: int = 0
+    """The number of times that its changes were stored again at the most (`merging`)."""
     done: Future[list[LogPiece]] = field(default_factory=Future)
 
     @classmethod

@@ -2,7 +2,7 @@
 
     append ──► pending ──persist(up to a batch)──► range: uploading ──► stored ──truncate──► gone
                 │ ▲ └──past the threshold: ahead of a cut──┘ │               ├─skip─► gap
-                │ └──────────────── reset ◄── failed ◄───────┘               │
+                │ └──────────────── reset ◄── failed ◄───────┘               ├─merge─► a part of one stored range
                 └──────────────────────── rewind ◄───────────────────────────┘
 
 Invariants: entries are in order, disjoint, and never uploaded twice unless the upload failed. A range that a cut asked
@@ -22,6 +22,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from holdfast.changelog.cut_pieces import pieces_of
+from holdfast.changelog.merging import Replaced, merged_range, run_to_merge
 from holdfast.changelog.ranges import Deferred, DeferredChanges, Entry, Range, RangePart, Skipped, divides, wanted
 from holdfast.changelog.waiting import UncollectedRows
 from holdfast.errors import CheckpointFailed, HoldfastError
@@ -80,6 +81,7 @@ class ChangelogWriter:
         """The batch of the latest cut."""
         self._measured: tuple[int, LogSize] | None = None
         """The SQN and the result of the last call of `size`; None after a change of the entries."""
+        self._replaced = Replaced()
         self._next_sqn = 0
         self._truncated_to = 0
         self._last_batch: int | None = None
@@ -261,10 +263,44 @@ class ChangelogWriter:
                 self._measured = from_sqn, LogSize(len(pieces), sum(piece.length for piece in pieces), sets)
             return self._measured[1]
 
-    def held(self) -> list[str]:
-        """Return the names of all objects that stored ranges of this log use."""
+    @property
+    def merges(self) -> int:
+        """The number of runs of ranges that were replaced by one range so far."""
+        return self._replaced.times
+
+    def run_to_merge(self, from_sqn: int, to_sqn: int, frees_min: int) -> Sequence[Range]:
+        """Return neighbouring stored ranges that should become one; empty if none would free `frees_min` pieces.
+
+        The caller promises that no cut and no rewind will go to a batch before the one of `to_sqn`.
+        """
         with self._lock:
-            return list(dict.fromkeys(p.object for each in self._ranges() for p in each.pieces or ()))
+            return run_to_merge(self._entries, from_sqn, to_sqn, frees_min)
+
+    def merged(self, run: Sequence[Range], pieces: list[LogPiece]) -> bool:
+        """Replace a run by one range with these stored pieces. Returns False if the log no longer has all of the run:
+        then the pieces are not used. The objects of the run are kept until `forget_replaced`."""
+        with self._lock:
+            places = [place for place, entry in enumerate(self._entries) if entry is run[0]]
+            if not places or self._entries[places[0] : places[0] + len(run)] != list(run):
+                return False
+            self._entries[places[0] : places[0] + len(run)] = [merged_range(run, pieces)]
+            self._measured = None
+            self._replaced.add(run)
+            return True
+
+    def forget_replaced(self, merges: int) -> None:
+        """Release the ranges that were replaced up to the time when `merges` had that value: a checkpoint that was cut
+        after it has completed."""
+        with self._lock:
+            unused = self._replaced.take(merges)
+        self._release(unused)
+
+    def held(self) -> list[str]:
+        """Return the names of all objects that stored ranges of this log use, and of those that a checkpoint may
+        name."""
+        with self._lock:
+            ranges = [*self._ranges(), *self._replaced.ranges()]
+            return list(dict.fromkeys(p.object for each in ranges for p in each.pieces or ()))
 
     def close(self) -> None:
         """End the log. Pending changes are lost; objects that were uploaded and never acknowledged are deleted."""
@@ -272,7 +308,7 @@ class ChangelogWriter:
             if self._closed:
                 return
             self._closed = True
-            dropped = self._drop(self._entries)
+            dropped = self._drop(self._entries) + self._replaced.take(self._replaced.times)
             self._waiting.clear()
             self._tell_waiting()
         self._uploader.unregister(self._log)

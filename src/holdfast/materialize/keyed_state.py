@@ -46,6 +46,8 @@ class PendingCut:
     """The SQN at which its log starts."""
     last_sqn: int | None = None
     """The SQN of the last change set in its log; None until the log is stored."""
+    merges: int = 0
+    """The number of merges in the log before the cut (`ChangelogWriter.merges`)."""
     rows: int | None = None
     """The table's number of rows at the cut, if it is known."""
     handle: Future[TableHandle] = field(default_factory=Future)

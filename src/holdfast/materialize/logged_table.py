@@ -4,6 +4,7 @@
                                      └ boundary: snapshot, upload ─► provisional base
     checkpoint(cut) = newest base with boundary ≤ cut, and the log from the lead, or that boundary, to the cut
     completed       = the base it used becomes the current base, and the log is truncated to its boundary
+    too many pieces = stored pieces before the lead are merged in the background (`log_merge`)
     aborted         = the log between the completed cut and the base that the next cut starts from is skipped
 
 The *lead* is the last change set of the last completed cut. The next cut names it even if its base contains it already,
@@ -11,6 +12,9 @@ so that a follower with the completed checkpoint's state needs only the log to c
 base changes nothing, since everything after it is applied as well. After `GIVEN_UP_MAX` failed checkpoints in a row
 there is no lead, so that the log between can be dropped. A restored table keeps the base from which it was restored
 until there is a lead.
+
+Pieces are merged up to the lead, so that a follower finds the lead's end, and no cut or rewind divides a merged piece.
+Objects that were merged are kept until a checkpoint that was cut afterwards has completed.
 
 Invariants: the current base is kept, together with the log from it to the completed cut, because a rewind goes there.
 Cuts only go forward. So a cut starts from the newest base at or before the last requested cut, or from a newer base.
@@ -20,8 +24,9 @@ runs.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 
-from holdfast.changelog.ranges import RangePart
+from holdfast.changelog.ranges import Range, RangePart
 from holdfast.changelog.writer import ChangelogWriter, NeededLog
 from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed, StorageError
@@ -31,11 +36,16 @@ from holdfast.formats.log_objects import LogId
 from holdfast.ids import NO_BATCH, BatchNumber
 from holdfast.materialize.base import Base
 from holdfast.materialize.keyed_state import KeyedState, PendingCut
+from holdfast.materialize.log_merge import store_merged
 from holdfast.materialize.materializer import Materialization
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.materialize.schedule import Schedule
+from holdfast.printable import logger
 from holdfast.state.table import StateTable, merge_changes
-from holdfast.uploads.uploader import Uploader
+from holdfast.uploads.scheduling import report_failure
+from holdfast.uploads.uploader import MERGING, Uploader
+
+_log = logger(__name__)
 
 GIVEN_UP_MAX = 3
 """Failed checkpoints in a row after which the table drops the log that continues the completed one. With a higher value
@@ -70,6 +80,8 @@ class LoggedTable(KeyedState):
         self._completed_cut = self._last_cut = NO_BATCH
         """The batches of the last completed checkpoint, and of the last requested checkpoint."""
         self._failed: BaseException | None = None
+        self._merging = False
+        """True while pieces of the log are being merged."""
         self._boundaries: dict[BatchNumber, int] = {}
         """The SQN after each of the last cuts, at which a follower may have materialized the table."""
 
@@ -90,7 +102,10 @@ class LoggedTable(KeyedState):
             self._committed(batch, changes is not None)
             self._log.append(batch, changes)
             now_s = self._clock.monotonic()
+            run = self._run_to_merge(now_s)
             pace = self._schedule.pace(now_s) if self._due(now_s) else None
+        if run:
+            self._uploader.in_background(partial(self._merge, run), MERGING).add_done_callback(report_failure)
         if pace is not None:
             self._materialize(self._log.next_sqn(), batch, pace, now_s)
 
@@ -118,7 +133,38 @@ class LoggedTable(KeyedState):
         log = self._log.size(newest.sqn)
         if self._awaits_lead and not (log.pieces or log.pending_sets):
             return False  # no cut could use the base
-        return self._schedule.due(log, newest, self._table.settled, now_s)
+        merges = self._merging or self._schedule.merge_waits(now_s)
+        return self._schedule.due(log, newest, self._table.settled, now_s, merges)
+
+    def _run_to_merge(self, now_s: float) -> Sequence[Range]:
+        """Return the ranges to merge now, if the log has too many pieces; afterwards `_merging` tells whether there are
+        any."""
+        if self._closed or self._merging or self._lead is None or self._schedule.merge_waits(now_s):
+            return ()
+        newest = self._bases.newest
+        frees_min = self._schedule.merge_frees(self._log.size(newest.sqn), newest)
+        run = self._log.run_to_merge(newest.sqn, self._lead, frees_min) if frees_min else ()
+        self._merging = bool(run)
+        return run
+
+    def _merge(self, run: Sequence[Range]) -> None:
+        """Store the changes of these ranges as one piece, which later checkpoints name."""
+        pieces: Sequence[LogPiece] = ()
+        used, error = False, None
+        try:
+            pieces = store_merged(self._id, run, self._table.stored_schema(), self._uploader)
+        except Exception as found:
+            error = found
+            _log.info("the log of %s was not merged: %s", self._id, error)
+        with self._lock:
+            self._merging = False
+            if error is None:
+                self._schedule.merged()
+                used = self._log.merged(run, list(pieces))
+            elif not isinstance(error, CheckpointFailed):
+                self._schedule.merge_failed(self._clock.monotonic())
+        if not used:
+            self._uploader.release(piece.object for piece in pieces)
 
     def _materialization_ended(self, made: Materialization, began_s: float, error: BaseException | None) -> None:
         now_s = self._clock.monotonic()
@@ -132,6 +178,7 @@ class LoggedTable(KeyedState):
     def _cut(self, pending: PendingCut) -> Callable[[], None]:
         pending.base = self._base_at(pending.batch)
         pending.from_sqn = self._start(pending.base)
+        pending.merges = self._log.merges
         cut = self._log.cut(pending.batch, pending.from_sqn)
         self._last_cut = max(self._last_cut, pending.batch)
         self._schedule.cut()
@@ -157,6 +204,7 @@ class LoggedTable(KeyedState):
         self._given_up = 0
         self._lead = cut.last_sqn if cut.batch > self._leadless else None
         self._awaits_lead = self._awaits_lead and self._lead is None
+        self._log.forget_replaced(cut.merges)
         self._log.truncate(cut.from_sqn)  # local copies of all that the completed checkpoint names are kept
 
     def _gave_up(self) -> None:

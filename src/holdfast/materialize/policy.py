@@ -1,12 +1,14 @@
 """The rule by which tables are materialized, over observed sizes and times.
 
-    log ─► due by its pieces, by its size beside the table's, or by time ─► at which pace ─► then a pause
+    log ─► too many pieces ─► merged, or due if that frees too few
+        └► due by its size beside the table's, or by time ─► at which pace ─► then a pause
 
-Materializing bounds the number of pieces in a handle (`log_handles_max`), the size of the log relative to the table
-(`log_ratio_max`) and the age of the log (`interval_s`). If a materialization stores only new files, it costs a few
-times the log that it replaces, so it may happen often. If it stores the complete table, it happens rarely. Unless a log
-grows fast, a materialization yields the store and the processors to other work, even if the log then exceeds a bound
-(`Pace`). A log without new changes is never materialized.
+Merging the log bounds the number of pieces in a handle (`log_handles_max`). Materializing bounds it where merging does
+not, and also the size of the log relative to the table (`log_ratio_max`) and the age of the log (`interval_s`). If a
+materialization stores only new files, it costs a few times the log that it replaces, so it may happen often. If it
+stores the complete table, it happens rarely. Unless a log grows fast, a materialization yields the store and the
+processors to other work, even if the log then exceeds a bound (`Pace`). A log without new changes is never
+materialized.
 """
 
 import zlib
@@ -53,6 +55,9 @@ HURRIED = Pace(lanes=2, patient=False, pause_ratio=0.0)
 """The pace while the log grows fast: the log to replay is as long as materializations take."""
 AWAITED = Pace(lanes=4, patient=False, pause_ratio=0.0)
 """The pace for tables without a log, whose materialization is the checkpoint."""
+MERGE_DIVISOR = 4
+"""Divisor of `log_handles_max` for the pieces that a merge must free. A higher value merges less at a time, and stores
+more objects."""
 FOLLOWER_S_MAX = 60.0
 """Bound in seconds on the wait of a due materialization for a follower's. A higher value gives slow followers more
 time, and lets the log grow for longer where there is none."""
@@ -68,7 +73,8 @@ class MaterializationPolicy:
     Parameters
     ----------
     log_handles_max
-        Most pieces of the log that a handle names. A higher value materializes less often and restores more slowly.
+        Most pieces of the log that a handle names, before neighbours are merged or the table is materialized. A higher
+        value stores changes again less often, and restores more slowly.
     log_ratio_max, log_bytes_min
         Bounds on the size of the stored log, as a multiple of the stored table and in bytes. The larger bound applies,
         since a small table is not worth additional requests. Higher values materialize less often and replay more. None
@@ -101,12 +107,14 @@ class MaterializationPolicy:
         next_s: float,
         growth: float,
         settled: bool,
+        merges: bool = False,
     ) -> bool:
         """Return whether to materialize at this boundary. The pause must be over.
 
         `log` is the log since the last boundary. `table_bytes` is the stored size of the last materialization.
         `incremental` is true if a materialization stores only new files, `settled` if the files have just been merged.
         The log is needed until the materialization ends. Until then it grows by about `growth` times its present size.
+        `merges` is true if the log is being merged, so that its number of pieces is no reason.
         """
         if not log.pieces and not log.pending_sets:
             return False
@@ -117,9 +125,18 @@ class MaterializationPolicy:
             ratio *= SETTLED_RATIO
         return (
             now_s >= next_s
-            or log.pieces >= self.log_handles_max
+            or (self.is_long(log) and not merges)
             or log.stored_bytes * (1.0 + growth) > max(self.log_bytes_min, ratio * table_bytes)
         )
+
+    def is_long(self, log: LogSize) -> bool:
+        """Return whether a handle would name too many pieces of this log."""
+        return log.pieces >= self.log_handles_max
+
+    @property
+    def merge_frees_min(self) -> int:
+        """Pieces that a merge of the log must free; 0: too few pieces are allowed for any merge."""
+        return self.log_handles_max // MERGE_DIVISOR
 
     def pace(self, growth: float, last: Pace | None) -> Pace:
         """Return the pace of the next materialization; `growth` as for `due`, `last` the pace of its predecessor.

@@ -2,6 +2,7 @@
 
     due ──► pace ──► stored ──► a pause, then due by the policy
                 └──► failed ──► due after a delay; after `failures_max` in a row the table fails
+    too many pieces ──► a merge of the log; after `failures_max` failures in a row a materialization in its place
 
 Pure: the caller passes times in, and no clock is read. `policy` has the bounds.
 """
@@ -29,18 +30,40 @@ class Schedule:
         """The time since which a materialization has been due; None if none is."""
         self._cuts = 0
         """Cuts since then."""
+        self._merge_failures = 0
+        self._merge_from_s = now_s
+        """No merge begins earlier, after one has failed."""
 
-    def due(self, log: LogSize, base: Base, settled: bool, now_s: float) -> bool:
+    def merge_frees(self, log: LogSize, base: Base) -> int:
+        """Return the pieces that a merge of the log has to free now; 0 if none is due."""
+        if not self._policy.is_long(base.size(log)) or self._merge_failures >= self._policy.failures_max:
+            return 0
+        return self._policy.merge_frees_min
+
+    def merge_waits(self, now_s: float) -> bool:
+        """Return whether a merge waits after a failure."""
+        return now_s < self._merge_from_s
+
+    def merged(self) -> None:
+        """Note that a merge has ended well."""
+        self._merge_failures = 0
+
+    def merge_failed(self, now_s: float) -> None:
+        """Note a failed merge."""
+        self._merge_failures += 1
+        self._merge_from_s = now_s + self._policy.retry_delay_s
+
+    def due(self, log: LogSize, base: Base, settled: bool, now_s: float, merges: bool = False) -> bool:
         """Return whether a materialization should begin at this boundary.
 
         `log` is the size of the log since `base`, the newest base. `settled` says that the table's files were just
-        merged.
+        merged, `merges` that the log is being merged, so that its number of pieces is no reason.
         """
         if now_s < self._pause_ends_s:
             return False
-        growth = self._growth(now_s)
+        growth, size = self._growth(now_s), base.size(log)
         if not self._policy.due(
-            base.size(log), base.stored_bytes, bool(base.files), now_s, self._next_s, growth, settled
+            size, base.stored_bytes, bool(base.files), now_s, self._next_s, growth, settled, merges
         ):
             self._due_since_s = None
             return False
@@ -59,7 +82,7 @@ class Schedule:
 
     def stored(self, began_s: float, now_s: float, pace: Pace) -> None:
         """Note that a materialization that began at `began_s` has been stored."""
-        self._failures = 0
+        self._failures = self._merge_failures = 0
         self._next_s = now_s + self._policy.interval_s
         self._began_s, self._took_s, self._pace = began_s, now_s - began_s, pace
         self._pause_ends_s = now_s + self._policy.pause_s(self._took_s, pace)

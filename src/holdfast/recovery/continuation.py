@@ -4,12 +4,17 @@
     new   n+1:  materialized │ p1 p2 p3 p4 p5        the same parts: apply p4 p5
     new   n+1:  another          │ p3 p4 p5          the owner materialized up to p2: apply p4 p5, read no parts
     new   n+1:  another                  │ p5        p4 is in the parts and nowhere else: the table is made anew
+    new   n+1:  materialized │ p1+p2+p3+p4 p5        the owner merged its log: apply both, also if held has p1 p2 alone
 
 The name of an object is used once, and so is the number of a change set within a log. So a piece that both handles name
 has the same changes, and the table after this piece is the same, whatever the handles name before it. The numbers of
 change sets alone prove nothing: a table that is restored from parts counts them from 0 again. A small piece that an
 acknowledgement carries may be stored twice, with two consecutive checkpoints of the same epoch: it is recognised by its
 checksum.
+
+On the same materialized parts, and within an epoch, the numbers do prove that a merged piece has the changes of another
+piece: they go on after each restore, since every later checkpoint on these parts names the log after them, and a return
+to an older checkpoint begins an epoch. Changes that were applied may be applied again together with all after them.
 """
 
 from collections.abc import Sequence
@@ -17,6 +22,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.formats.handles import LogPiece, TableHandle
+from holdfast.ids import Epoch
 from holdfast.storage import names
 
 
@@ -38,10 +44,20 @@ def continuation(held: Sequence[TableHandle], new: TableHandle) -> list[LogPiece
     # The logs of several handles cannot be compared with each other.
     if len(before) > 1 or not pieces:
         return None
+    last = pieces[-1]
     for place, piece in enumerate(new.log):
-        if _holds_end_of(piece, pieces[-1]):
-            rest = msgspec.structs.replace(piece, sqn_start=pieces[-1].sqn_stop)
+        if _holds_end_of(piece, last):
+            rest = msgspec.structs.replace(piece, sqn_start=last.sqn_stop)
             return new.log[place + 1 :] if rest.sqn_start == rest.sqn_stop else [rest, *new.log[place + 1 :]]
+    if parts != new.materialized:
+        return None
+    for place, piece in enumerate(new.log):
+        if _is_merged(piece, last):
+            return [
+                msgspec.structs.replace(each, sqn_start=max(each.sqn_start, last.sqn_stop))
+                for each in new.log[place:]
+                if each.sqn_stop > last.sqn_stop
+            ]
     return None
 
 
@@ -63,6 +79,20 @@ def _is_stored_again(known: LogPiece, piece: LogPiece) -> bool:
     moved = msgspec.structs.replace(known, object=piece.object, offset=piece.offset)
     if known.head_crc is None or moved != piece:
         return False
-    found = [names.parse(each.object) for each in (known, piece)]
-    epochs = {each.epoch for each in found if isinstance(each, names.GatheredName | names.ChangelogName)}
-    return len(epochs) == 1 and None not in found and any(isinstance(each, names.GatheredName) for each in found)
+    return _epoch(known) == _epoch(piece) is not None and any(
+        isinstance(names.parse(each.object), names.GatheredName) for each in (known, piece)
+    )
+
+
+def _is_merged(piece: LogPiece, last: LogPiece) -> bool:
+    """True if the owner merged `last` with others to `piece`, or to `piece` and others for other key groups."""
+    groups = range(max(piece.key_group_start, last.key_group_start), min(piece.key_group_stop, last.key_group_stop))
+    wider = piece.sqn_stop - piece.sqn_start > last.sqn_stop - last.sqn_start
+    has_end = wider and piece.sqn_start < last.sqn_stop <= piece.sqn_stop
+    return has_end and len(groups) > 0 and _epoch(piece) == _epoch(last) is not None
+
+
+def _epoch(piece: LogPiece) -> Epoch | None:
+    """Return the epoch in which a piece was stored, if its object's name has one."""
+    found = names.parse(piece.object)
+    return found.epoch if isinstance(found, names.GatheredName | names.ChangelogName) else None

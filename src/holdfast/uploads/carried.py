@@ -83,6 +83,12 @@ class Carried:
             self._bytes += len(data)
             return name
 
+    def find(self, name: str) -> bytes | tuple[str, int]:
+        """Return the bytes of a carried object, or the object that has them and its begin there. An object that is not
+        carried has its own bytes."""
+        with self._lock:
+            return self._waiting.get(name) or self._places.get(name, (name, 0))
+
     def compose(self, checkpoint_id: CheckpointId, objects: Iterable[str]) -> Composed:
         """Join, for a checkpoint, the members of `objects` that have no place yet. Raises `CheckpointFailed` if one was
         forgotten, because the checkpoint has ended already.

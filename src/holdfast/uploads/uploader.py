@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 from holdfast import failpoints
 from holdfast.changelog_config import DEFAULTS, RetryPolicy
 from holdfast.errors import CheckpointFailed
+from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import OBJECT_HEADER, LogId
 from holdfast.ids import CheckpointId, Epoch, Incarnation
 from holdfast.metrics import Histogram
@@ -43,8 +44,9 @@ from holdfast.uploads.target_size import TargetSize
 
 T = TypeVar("T")
 
-LOGS, SHARED, MATERIALIZING = "upload", "shared", "materialize"
-"""Lanes: attempts to store objects of logs and manifests, attempts to store materialized objects, materializations."""
+LOGS, SHARED, MATERIALIZING, MERGING = "upload", "shared", "materialize", "merge"
+"""Lanes: attempts to store objects of logs and manifests, attempts to store materialized objects, materializations,
+merges of logs."""
 MATERIALIZATIONS = "materialization"
 """Prefix of the metrics that measure the objects of materialized tables."""
 UPLOADS_MAX = 12
@@ -230,13 +232,33 @@ class Uploader:
         CheckpointFailed
             The TaskManager is closing.
         """
+        return self._put_aside(self._new_shared_object, data, file)
+
+    def put_merged(self, data: bytes) -> str:
+        """Store an object of a log whose changes are stored already, as `put_shared` stores a materialized one."""
+        return self._put_aside(self._new_log_object, data)
+
+    def read(self, pieces: Sequence[LogPiece]) -> list[bytes]:
+        """Return the bytes of stored pieces of this process's logs. Raises `StorageError`. Of this uploader's threads,
+        only those of `in_background` may call it."""
+        reads = [self._scheduler.submit(SHARED, partial(self._read, piece)) for piece in pieces]
+        return [self._scheduler.result(read) for read in reads]
+
+    def _read(self, piece: LogPiece) -> bytes:
+        found = self.carried.find(piece.object)
+        if isinstance(found, bytes):
+            return found[piece.offset : piece.offset + piece.length]
+        name, start = found
+        return self._store.get_range(name, start + piece.offset, piece.length)
+
+    def _put_aside(self, new_name: Callable[[], str], data: bytes | memoryview, file: Path | None = None) -> str:
         self.wait_until_available()
         with self._lock:
             if self._closed:
-                raise CheckpointFailed("a materialized part is not stored: its TaskManager is closing")
+                raise CheckpointFailed("a part of a table is not stored: its TaskManager is closing")
         failpoints.hit("materialize.upload.before")
         write = partial(self._store.put, data=data)
-        stored = self._puts.put(write, self._new_shared_object, len(data), SHARED, MATERIALIZATIONS)
+        stored = self._puts.put(write, new_name, len(data), SHARED, MATERIALIZATIONS)
         name = self._scheduler.result(stored)
         self._ownership.hold(name)
         if self._copies is not None:
@@ -262,9 +284,10 @@ class Uploader:
         """Add a user of each object; every user calls `release` in the end."""
         self._ownership.retain(objects)
 
-    def in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Run a materialization. Only few run at a time in a TaskManager, so that logs can be uploaded meanwhile."""
-        return self._scheduler.submit(MATERIALIZING, call)
+    def in_background(self, call: Callable[[], T], lane: str = MATERIALIZING) -> Future[T]:
+        """Run a materialization, or a merge of a log (`MERGING`), which does not wait for long materializations. Only
+        few run at a time in a TaskManager, so that logs can be uploaded meanwhile."""
+        return self._scheduler.submit(lane, call)
 
     def acknowledge(self, objects: Iterable[str]) -> None:
         """Note objects that an acknowledgement will name: from now on only the JobMaster may delete them."""
@@ -404,5 +427,6 @@ def _threads(uploads_max: int, materializations_max: int, attempts_max: int) -> 
             SHARED: materializations_max * attempts_max,
             DELETES: 1,
             MATERIALIZING: materializations_max,
+            MERGING: 1,
         }
     )
