@@ -54,7 +54,7 @@ class CountingStore(ObstoreStore):
     def __init__(self) -> None:
         super().__init__("memory://", MemoryStore())
         self.put_bytes = {True: 0, False: 0}
-        """By whether they are of materialized tables."""
+        """The bytes, by whether they are of materialized tables."""
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
         self.put_bytes[name.startswith(SHARED)] += len(data)
