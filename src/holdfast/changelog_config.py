@@ -27,8 +27,9 @@ class RetryPolicy:
     max_attempts
         Requests to the store in all; 1: no retries.
     timeout
-        Time that an attempt may take beyond the time its size needs at the measured rate. When it takes longer, the
-        next attempt starts in parallel, and the first one to succeed wins. None: attempts never run in parallel.
+        Time that an attempt may take. If an object of its size usually takes more than half of it, the attempt may take
+        twice that usual time, and at most `timeout` more than it. When it takes longer, the next attempt starts in
+        parallel, and the first one to succeed wins. None: attempts never run in parallel.
     next_attempt_delay
         Time from a failed attempt to the next.
     extra_requests

@@ -1,16 +1,18 @@
 """The rule for slow upload attempts: when an attempt is slow, and whether another may start beside it. Does no I/O.
 
-An attempt is slow after `timeout + size / measured rate`, or earlier, once it takes longer for its size than nearly all
-of the latest attempts: this shortens the tail. A checkpoint waits for the slowest of all its uploads, so `BESIDE_MAX`
-attempts start at once beside a slow attempt. Invariant: there are at most `STARTING_REQUESTS` extra requests plus a
-share (a setting) of the first attempts, however slow the whole store becomes. After Dean and Barroso, The Tail at Scale
-(2013).
+An attempt is slow after `timeout`, and a larger one after up to `timeout` more than usual for its size; or earlier,
+once it takes longer for its size than nearly all of the latest attempts: this shortens the tail. A checkpoint waits for
+the slowest of all its uploads, so `BESIDE_MAX` attempts start at once beside a slow attempt. Invariant: there are at
+most `STARTING_REQUESTS` extra requests plus a share (a setting) of the first attempts, however slow the whole store
+becomes. After Dean and Barroso, The Tail at Scale (2013).
 """
 
 import threading
 from collections import deque
 
 import numpy as np
+
+Seconds = np.float64 | np.ndarray[tuple[int], np.dtype[np.float64]]
 
 BESIDE_MAX = 2
 """Attempts that start at once beside a slow attempt. With a higher value fewer attempts can count as slow for the same
@@ -19,7 +21,7 @@ SLOW_OF_BUDGET = 0.96
 """Share of the budget that slow attempts are expected to use. It is a little below 1, so that the budget suffices for
 the slowest attempts."""
 SLOW_SHARE_MAX = 0.5
-STARTING_REQUESTS = 2.0
+STARTING_REQUESTS = 6.0
 """Extra requests that are allowed before any upload has added to the budget. A process makes few uploads, often one for
 each checkpoint, and even the first checkpoint of a job with many processes waits for the slowest upload. A higher value
 lets a store that is slow at the start get more requests."""
@@ -80,7 +82,7 @@ class Hedging:
             return None
         with self._lock:
             usual_s = size_bytes * self._seconds_per_byte
-            longest_s = self._timeout_s + usual_s
+            longest_s = float(_longest_s(self._timeout_s, np.float64(usual_s)))
             return max(min(TIMEOUT_S_MIN + usual_s, longest_s), longest_s * self._share_of_timeout)
 
     def take(self, wanted: int) -> int:
@@ -94,5 +96,14 @@ class Hedging:
         sizes, took_s = np.array(self._observed).T
         self._seconds_per_byte = min(SECONDS_PER_BYTE_MAX, float(took_s.sum() / max(1.0, sizes.sum())))
         if len(self._observed) * self._slow_share >= OBSERVED_SLOW_MIN and self._timeout_s is not None:
-            shares = took_s / (self._timeout_s + sizes * self._seconds_per_byte)
+            shares = took_s / _longest_s(self._timeout_s, sizes * self._seconds_per_byte)
             self._share_of_timeout = min(1.0, float(np.quantile(shares, 1.0 - self._slow_share)))
+
+
+def _longest_s(timeout_s: float, usual_s: Seconds) -> Seconds:
+    """Return the time after which an attempt is slow, from the usual time for its size: twice that, within bounds.
+
+    The usual time has the store's latency in it, which is all of it for small objects: it is not added to a time-out
+    that is meant for the latency.
+    """
+    return np.clip(2 * usual_s, timeout_s, timeout_s + usual_s)
