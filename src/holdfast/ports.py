@@ -4,6 +4,7 @@ If addresses are translated (NAT), others reach a driver at another address than
 Ports are not translated: others reach a process at the same port at which it listens.
 """
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -85,3 +86,14 @@ def listen(
         except failures as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     raise HoldfastError(f"{what}: no free port from {ports[0]} to {ports[1]} on {host} ({reason}); widen port_range")
+
+
+def listening(endpoint: Endpoint, what: str, backlog: int) -> socket.socket:
+    """Listen at an endpoint, for connections without Flight. Raises as `listen` does, and `OSError`."""
+    host = bare(endpoint.listens_on)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    def make(port: int) -> socket.socket:
+        return socket.create_server((host, port), family=family, backlog=backlog)
+
+    return listen(make, endpoint.port_range, host, what)

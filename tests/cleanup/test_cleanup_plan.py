@@ -184,6 +184,30 @@ def test_cleaning_up_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     assert told == [(0, 8), (3, 8), (6, 8)]
 
 
+@pytest.mark.parametrize(("failing", "left"), [([2], 3), ([3], 2), ([2, 3], 5), ([1], 8)])
+def test_a_deletion_that_fails_keeps_only_the_objects_of_its_records(
+    monkeypatch: pytest.MonkeyPatch, failing: list[int], left: int
+) -> None:
+    """A plan of a record and seven objects, three at a time: the second and third requests delete objects alone."""
+    monkeypatch.setattr("holdfast.cleanup.plan.DELETE_BATCH", 3)
+    job = Abandoned()
+    before = len(job.store.list(""))
+    steered = Steered(job.store, {("delete", number): Fault.FAIL for number in failing})
+    with pytest.raises(StorageError):
+        carry_out(steered.store, job.plan())
+    assert len(job.store.list("")) == before - 8 + left
+
+
+def test_a_store_that_does_not_answer_is_left_to_the_next_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cleanup.plan.DELETE_BATCH", 1)
+    job = Abandoned()
+    steered = Steered(job.store, {("delete", number): Fault.FAIL for number in (2, 4, 5, 6)})
+    before = len(job.store.list(""))
+    with pytest.raises(StorageError):
+        carry_out(steered.store, job.plan())
+    assert len(job.store.list("")) == before - 2, "the record and one object, before three failures in a row"
+
+
 def test_cleaning_up_stops_when_told() -> None:
     job = Abandoned()
     before = job.left()

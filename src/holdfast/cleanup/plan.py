@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from holdfast.errors import CorruptObject, ObjectNotFound
+from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound
 from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal.codec import decode_committables
 from holdfast.journal.fence import TakenOver, journal_numbers, read_record
@@ -29,6 +29,8 @@ from holdfast.storage.reading import read_all
 from holdfast.storage.store import ObjectInfo, ObjectStore
 
 DELETE_BATCH = 500
+FAILURES_MAX = 3
+"""Deletions that may fail one after the other: a store that does not answer is left to the next clean-up."""
 READS_MAX = 8
 
 StagedFiles = Callable[[str, Sequence[bytes]], Iterable[str]]
@@ -137,14 +139,26 @@ def carry_out(
 
     `progress` is called with the number deleted so far and the number planned.
 
-    Raises `StorageError`; the next takeover finds the remaining objects again.
+    Objects go only once all expired records, which may name them, are gone. Beyond that, a failure keeps no other
+    objects from being deleted, until `FAILURES_MAX` follow each other. Raises the first error at the end; the next
+    takeover finds the remaining objects again.
     """
+    first: HoldfastError | None = None
+    failures = 0
     wanted = [names.journal(number) for number in plan.expired] + [info.name for info in plan.deleted]
     for start in range(0, len(wanted), DELETE_BATCH):
         if stopped():
             return start
         progress(start, len(wanted))
-        store.delete(wanted[start : start + DELETE_BATCH])
+        try:
+            store.delete(wanted[start : start + DELETE_BATCH])
+            failures = 0
+        except HoldfastError as error:
+            first, failures = first or error, failures + 1
+            if start < len(plan.expired) or failures == FAILURES_MAX:
+                break
+    if first is not None:
+        raise first
     return len(wanted)
 
 

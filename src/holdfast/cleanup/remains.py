@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.cleanup.targets import Target
-from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.errors import HoldfastError, ObjectNotFound
 from holdfast.ids import Epoch, Incarnation
 from holdfast.journal.codec import decode_committables
 from holdfast.printable import logger
@@ -108,7 +108,7 @@ class Remains:
     def _sweep(self, sink: str, target: Target, gone: Gone, named: list[bytes]) -> None:
         try:
             target.sweep(gone, named)
-        except (StorageError, CorruptObject, OSError) as error:
+        except (HoldfastError, OSError) as error:
             log.warning("sink %r: files staged for nothing are left to the next sweep: %s", sink, error)
 
     def _folders(self, dead: Collection[Incarnation]) -> list[str]:

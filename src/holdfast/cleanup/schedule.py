@@ -14,7 +14,7 @@ from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.cleanup.janitor import EpochJanitor
 from holdfast.cleanup.remains import Remains
 from holdfast.clock import Clock
-from holdfast.errors import CorruptObject, StorageError
+from holdfast.errors import HoldfastError
 from holdfast.ids import Incarnation
 from holdfast.printable import logger
 
@@ -95,5 +95,5 @@ class CleanupSchedule:
             self._found(ObjectsFound(self._remains.stored(dead, outstanding.resolved)))
             if not self._stopped():
                 self._remains.drop_staged(outstanding)
-        except (StorageError, CorruptObject, OSError) as error:
+        except (HoldfastError, OSError) as error:
             log.warning("the remains of the dead are left to the next sweep: %s", error)

@@ -9,7 +9,7 @@ import select
 import socket
 from contextlib import suppress
 
-from holdfast.ports import Endpoint, bare, joined, listen, parted
+from holdfast.ports import Endpoint, joined, listening, parted
 
 LINKS_MAX = 16
 """Bound on the connections that a leader holds. A driver in waiting that gets no connection relies on the heartbeat
@@ -22,13 +22,7 @@ class LinkServer:
     """The leader's side: a listening socket, and the connections that were made to it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        host = bare(endpoint.listens_on)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-        def listener(port: int) -> socket.socket:
-            return socket.create_server((host, port), family=family, backlog=LINKS_MAX)
-
-        self._listener = listen(listener, endpoint.port_range, host, "the leader's link")
+        self._listener = listening(endpoint, "the leader's link", LINKS_MAX)
         self._listener.setblocking(False)
         self._held: list[socket.socket] = []
         self.address = joined(endpoint.host, self._listener.getsockname()[1])

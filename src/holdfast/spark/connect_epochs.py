@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.code_shipping import pickled
-from holdfast.ports import ANY, PortRange, listen
+from holdfast.ports import ANY, Endpoint, PortRange, listening
 from holdfast.printable import logger
 from holdfast.sources.spark_stream.epoch_calls import ARROW_ROWS, ARROW_ROWS_MAX, PartStorer, StoreEpoch
 from holdfast.sources.spark_stream.storing import PARTS_DDL
@@ -69,12 +69,8 @@ class CallsFromServer:
                 each.close()
 
     def _listen(self, store: StoreEpoch) -> None:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-
-        def make(port: int) -> socket.socket:
-            return socket.create_server((self._host, port), family=family, backlog=CALLS_MAX)
-
-        self._server = server = listen(make, self._ports, self._host, "the calls of a streaming DataFrame")
+        endpoint = Endpoint(self._host, port_range=self._ports)
+        self._server = server = listening(endpoint, "the calls of a streaming DataFrame", CALLS_MAX)
         own = credentials(new_secret())
         self._program = ProgramAddress(server.getsockname()[:2], HOST, own.authority, own.certificate + own.key)
         context = context_of(self._program, is_server=True)

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from holdfast.errors import JobRefused
-from holdfast.ports import Endpoint, PortRange, bare, listen
+from holdfast.ports import Endpoint, PortRange, bare, listening
 from holdfast.printable import logger
 from holdfast.spark.host import SparkHost, SparkJob, TaskBody
 
@@ -266,13 +266,7 @@ class WaitingTasks:
     """Holds the connections of tasks that sent the word, until it is closed."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        host = bare(endpoint.listens_on)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-        def make(port: int) -> socket.socket:
-            return socket.create_server((host, port), family=family, backlog=TASKS_MAX)
-
-        self._server = listen(make, endpoint.port_range, host, "the count of slots")
+        self._server = listening(endpoint, "the count of slots", TASKS_MAX)
         self.address: tuple[str, int] = (bare(endpoint.host), self._server.getsockname()[1])
         """The host and port at which tasks reach the program."""
         self.word = uuid.uuid4().bytes
