@@ -10,9 +10,9 @@ large for an acknowledgement, a request that stores something takes as long as F
 
 JSON: `sequential_requests` (the longest chain in which each request begins after the end of the request before, between
 a cut and its completion; the most of any checkpoint), `requests` (a checkpoint's, on average), `p50_ms` and `p99_ms`
-(from the cut to its completion), `data_p50_ms` and `data_p99_ms` (from the cut until everything but the record is stored,
-which is what FLIP-158 computes), `of_latency` (`p50_ms` over the latency); `large` (the same where each TaskManager's
-changes are too large for an acknowledgement); `writers` (`p50_ms`, `p99_ms`, `data_p50_ms`,
+(from the cut to its completion), `data_p50_ms` and `data_p99_ms` (from the cut until everything but the record is
+stored, which is what FLIP-158 computes), `of_latency` (`p50_ms` over the latency); `large` (the same where each
+TaskManager's changes are too large for an acknowledgement); `writers` (`p50_ms`, `p99_ms`, `data_p50_ms`,
 `data_p99_ms`, `requests`, `claimed_p50_ms`, `claimed_p99_ms`, which are claims for the data).
 """
 
