@@ -149,6 +149,15 @@ def _bits_of(value: Any) -> Any:
 
 
 @kernel
+def _extremes(values: npt.NDArray[np.uint64]) -> Any:
+    """The least and the greatest of some values, of which there is at least one."""
+    least = most = values[0]
+    for value in values:
+        least, most = min(least, value), max(most, value)
+    return least, most
+
+
+@kernel
 def _ones(bits: int) -> Any:
     """A uint64 of so many bits, all set."""
     return np.uint64(0) if bits == 0 else ~np.uint64(0) >> np.uint64(64 - bits)
@@ -187,9 +196,11 @@ def argsort(values: npt.NDArray[np.uint64]) -> Any:
     order = np.empty(len(values), np.int32)
     if len(values) == 0:
         return order
-    words = np.arange(len(values)).view(np.uint64)
-    least = values.min()
-    bits, row_bits = _bits_of(values.max() - least), _bits_of(np.uint64(len(values) - 1))
+    words = np.empty(len(values), np.uint64)
+    for i in range(len(words)):
+        words[i] = i
+    least, most = _extremes(values)
+    bits, row_bits = _bits_of(most - least), _bits_of(np.uint64(len(values) - 1))
     row = _ones(row_bits)
     done = 0
     while done < bits:
@@ -211,8 +222,8 @@ def stored_heads(tags: npt.NDArray[np.uint64], groups: npt.NDArray[np.int32], gr
     if len(tags) == 0:
         return order, heads
     words = np.empty(len(tags), np.uint64)
-    least = tags.min()
-    group_bits, tag_bits = _bits_of(np.uint64(group_count - 1)), _bits_of(tags.max() - least)
+    least, most = _extremes(tags)
+    group_bits, tag_bits = _bits_of(np.uint64(group_count - 1)), _bits_of(most - least)
     row_bits = _bits_of(np.uint64(len(tags) - 1))
     if group_bits + tag_bits + row_bits < 64:  # a word cannot be shifted by all of its bits
         for i in range(len(tags)):

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import numpy as np
-
-from holdfast.functions.rows.kernels import sort_by_group
+from holdfast.functions.rows.kernels import sort_by_group, sort_slices
 from holdfast.state.compiled import kernel
 
 
@@ -16,13 +14,7 @@ def sort_points(groups: Any, points: Any, bounds: Any, order: Any) -> None:
     element longer than the number of groups.
     """
     sort_by_group(groups, bounds, order)
-    for g in range(bounds.shape[0] - 1):
-        begin, end = bounds[g], bounds[g + 1]
-        for i in range(begin + 1, end):
-            if points[order[i]] < points[order[i - 1]]:
-                segment = order[begin:end].copy()
-                order[begin:end] = segment[np.argsort(points[segment], kind="mergesort")]
-                break
+    sort_slices(bounds, points, order)
 
 
 @kernel
