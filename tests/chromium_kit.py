@@ -1,4 +1,8 @@
-"""Chromium, headless, for the tests of pages: a browser for the run, started when the first test asks for it."""
+"""Chromium, headless, for the tests of pages: a browser for each file of them.
+
+A browser that stays open goes on drawing its last page, without a graphics card: in a run of all tests that took more
+processor time than the tests of pages.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -23,7 +27,7 @@ OPTIONS = (
 """Root may not use the sandbox; the others keep the browser from talking to other hosts."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     program, driver = subprocess.run([FIND], check=True, capture_output=True, text=True).stdout.split()
     options = webdriver.ChromeOptions()
