@@ -255,6 +255,13 @@ def test_hexadecimal_digits_are_no_integer(tmp_path):
     assert "column 'n': '0x10' is no int64" in bad[0].reason
 
 
+def test_a_column_with_hexadecimal_digits_is_inferred_as_text(tmp_path):
+    path = put_text(tmp_path / "a.csv", 'n,m\n16,1\n0x10,2\n"0XfF",3\n7,4\n')
+    rows, bad = read_all(FileSource(str(path)))
+    assert rows == [("16", 1), ("0x10", 2), ("0XfF", 3), ("7", 4)]
+    assert bad == []
+
+
 def test_a_number_that_a_float_cannot_hold_is_a_bad_row_and_infinity_is_not(tmp_path):
     path = put_text(tmp_path / "a.csv", "id,x,y\n1,1e39,0\n2,inf,1\n3,-1e400,1e39\n4\n5,-Infinity,1e400\n6,,\n")
     rows, bad = read_all(FileSource(str(path), schema="id INT, x FLOAT, y DOUBLE"))

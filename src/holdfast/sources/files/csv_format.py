@@ -89,10 +89,13 @@ class CsvFormat(TextFormat):
                 f"delimiter={self._options.delimiter!r}: use delimiter={found!r} if that divides the values, else give "
                 "schema= (and header=False if the first line is a row)"
             )
+        rows = data[head.end :]
         try:
-            return read_csv(data[head.end :], columns, self._options, None).schema
+            schema = read_csv(rows, columns, self._options, None).schema
+            texts = hexadecimal_values(rows, columns, self._options, dict(zip(schema.names, schema.types, strict=True)))
         except pa.ArrowInvalid as error:
             raise JobRefused(f"{file.path}: the schema cannot be inferred: {error}: give schema=") from error
+        return pa.schema([field.with_type(pa.string()) if texts.get(field.name) else field for field in schema])
 
     def check(self, schema: pa.Schema) -> None:
         for column in schema:
@@ -327,18 +330,13 @@ class CsvParser(BlockParser):
         return reasons
 
     def _hexadecimal(self, fenced: bytes) -> dict[int, str]:
-        """Return the rows with hexadecimal digits in a column of integers: PyArrow reads `0x10` as 16."""
-        integers = [name for name, type_ in self._types.items() if pa.types.is_integer(type_)]
-        if not integers or (b"0x" not in fenced and b"0X" not in fenced):
-            return {}
-        texts = read_csv(fenced, self._columns, self._options, dict.fromkeys(integers, pa.string()), lambda row: "skip")
-        reasons: dict[int, str] = {}
-        for name in integers:
-            column = texts.column(name).combine_chunks()
-            for row in np.flatnonzero(is_hexadecimal(column)).tolist():
-                found = f"column {name!r}: {column[row].as_py()!r}"
-                reasons[row] = f"{found} is no {self._types[name]}; expected decimal digits"
-        return reasons
+        """Return the rows with hexadecimal digits in a column of integers."""
+        found = hexadecimal_values(fenced, self._columns, self._options, self._types, lambda row: "skip")
+        return {
+            row: f"column {name!r}: {text!r} is no {self._types[name]}; expected decimal digits"
+            for name, texts in found.items()
+            for row, text in texts.items()
+        }
 
     def _wrong_count(self, row: pa_csv.InvalidRow) -> str:
         problem = f"has {row.actual_columns} fields, expected {row.expected_columns}"
@@ -409,6 +407,21 @@ def read_csv(
             quoted_strings_can_be_null=False,
         ),
     )
+
+
+def hexadecimal_values(
+    data: bytes, columns: list[str], options: CsvOptions, types: dict[str, pa.DataType], misfit: object = None
+) -> dict[str, dict[int, str]]:
+    """Return the hexadecimal texts in columns of integers, by row: PyArrow reads `0x10` as 16."""
+    integers = [name for name, type_ in types.items() if pa.types.is_integer(type_)]
+    if not integers or (b"0x" not in data and b"0X" not in data):
+        return {}
+    texts = read_csv(data, columns, options, dict.fromkeys(integers, pa.string()), misfit)
+    found = {name: texts.column(name).combine_chunks() for name in integers}
+    return {
+        name: {row: column[row].as_py() for row in np.flatnonzero(is_hexadecimal(column)).tolist()}
+        for name, column in found.items()
+    }
 
 
 def split_header(data: bytes, options: CsvOptions) -> list[str]:
