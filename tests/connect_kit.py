@@ -1,6 +1,7 @@
 """A Spark Connect server from PySpark's own jars, as a process of its own."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from waiting import until
 SPARK_HOME = Path(pyspark.__file__).parent
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_S_MAX = 120.0
+WAIT_S = 240.0
+"""Bound in seconds on each wait of a program, and for one: the machine may be busy with other work."""
 
 
 @contextmanager
@@ -62,6 +65,39 @@ def connect_server(master: str, folder: Path, **more: str) -> Iterator[tuple[str
         for each in [*server.children(recursive=True), server] if server.is_running() else []:
             each.kill()
         started.wait()
+
+
+def started(script: Path, url: str, folder: Path, mode: str) -> "subprocess.Popen[str]":
+    """Start a program of a script in a process of its own, which writes what it finds to that folder."""
+    helpers = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, script, url, folder, mode],
+        env=os.environ | {"PYTHONPATH": helpers, "PYTHONFAULTHANDLER": "1"},
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def await_file(program: "subprocess.Popen[str]", path: Path) -> None:
+    """Wait until a program has written a file, or has failed."""
+    until(lambda: path.exists() or program.poll() is not None, path.name, timeout_s=WAIT_S)
+    assert path.exists(), program.communicate()[1][-4000:]
+
+
+def kill(program: "subprocess.Popen[str]") -> None:
+    program.kill()
+    program.communicate()
+
+
+def end_of(program: "subprocess.Popen[str]") -> None:
+    """Wait for the end of a program, which must be a good one."""
+    try:
+        _, errors = program.communicate(timeout=2 * WAIT_S)
+    except subprocess.TimeoutExpired:
+        program.send_signal(signal.SIGABRT)  # its threads are shown: see `started`
+        _, errors = program.communicate()
+    assert program.returncode == 0, errors[-8000:]
 
 
 def process_at(address: str) -> psutil.Process:

@@ -19,15 +19,14 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from kills_connect import process_at
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
+from connect_kit import WAIT_S, process_at
 from waiting import until
 
 ROWS, KEYS, SPLITS = 40_000, 8, 2
-WAIT_S = 480.0
 STORAGE = "storage"
 
 

@@ -3,7 +3,7 @@
     python kills_connect.py sc://127.0.0.1:<port> <folder> losses | server | client | stream | stream-again
 
 `losses` writes what it found into found.json. `server` waits for the end of its server, and writes the query's error.
-`client` writes the ids of its processes into pids.json, and stays. `stream` reads a streaming DataFrame, loses the
+`client` writes the ports of its processes into ports.json, and stays. `stream` reads a streaming DataFrame, loses the
 process that stores its epochs, a TaskManager and an executor, and stays; `stream-again` goes on with it, and stops.
 """
 
@@ -18,13 +18,12 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from connect_kit import command_of, executor_at, process_at
+from connect_kit import WAIT_S, command_of, executor_at, process_at
 from holdfast.ports import parted
 from waiting import until
 
-ROWS = 40_000
+ROWS = 12_000
 KEYS = 8
-WAIT_S = 240.0
 
 
 def by_key(batch):
@@ -40,7 +39,7 @@ def counting(url, folder, sink):
         parallelism=2,
         task_managers=2,
         senders=1,
-        max_rows_per_batch=200,
+        max_rows_per_batch=400,
         checkpoint=hf.CheckpointConfig(trigger=hf.every("500ms")),
     )
     numbers = job.read(hf.SequenceSource(ROWS, splits=2, rows_per_second=2_000, name="numbers")).map_batches(
@@ -80,7 +79,8 @@ def server(url, folder):
         said = "it goes on"
     except hf.HoldfastError as error:
         said = f"{type(error).__name__}: {error}"
-    Path(folder, "said").write_text(said)
+    Path(folder, "said.new").write_text(said)
+    Path(folder, "said.new").rename(Path(folder, "said"))
 
 
 def client(url, folder):

@@ -11,6 +11,7 @@ from holdfast import failpoints
 from holdfast.clock import ManualClock
 from holdfast.errors import BadRecord, JobRefused
 from holdfast.sources.base import EnumeratorContext
+from holdfast.sources.spark_stream import epoch_calls
 from holdfast.sources.spark_stream.epoch_calls import CallsHere
 from holdfast.sources.spark_stream.storing import StoreParts
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
@@ -200,6 +201,26 @@ def test_available_now_waits_until_sparks_query_has_read_everything(world):
     driver = world.driver(available_now=True, spool_bytes_max=1)
     assert driver.latest()["segment"] == 5
     assert world.rows.settings == {"availableNow": True}
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_query_whose_process_is_not_there_in_time_is_started_again(world, monkeypatch, again):
+    monkeypatch.setattr(epoch_calls, "START_S_MAX", 60.0 if again else -1.0)
+    failing, start = ["one", "two"], Rows.start
+
+    def late(rows):
+        if failing:
+            raise RuntimeError(f"Python worker failed to connect back {failing.pop()}")
+        return start(rows)
+
+    monkeypatch.setattr(Rows, "start", late)
+    world.add([1])
+    if not again:
+        with pytest.raises(JobRefused, match="failed to connect back two"):
+            world.driver()
+        return
+    world.wait_for(driver := world.driver(), 1)
+    assert world.read(driver, world.first)[0] == [1]
 
 
 def test_a_query_that_fails_for_longer_than_the_timeout_fails_the_job_with_sparks_message(world):

@@ -1,17 +1,20 @@
 """The mailbox in a session's settings, and the link to a JobMaster that answers there; with a session of the test."""
 
 import threading
+from weakref import ref
 
 import cloudpickle
 import msgspec
 import pytest
+from grpc import StatusCode
 
 import holdfast as hf
 from holdfast.formats.leader import LeaderState, StoredBeat
 from holdfast.query_calls import CallAnswer, LastWord, QueryCall, StartedQuery, encoded, failure_of
-from holdfast.spark import attaching, cluster_link, session_mail
+from holdfast.spark import attaching, cluster_link, cluster_start, connect_retries, session_mail
 from holdfast.spark.attaching import next_channel
 from holdfast.spark.cluster_link import ClusterLink, DriverChannel, StartFailed
+from holdfast.spark.connect_retries import end_soon
 from holdfast.spark.session_mail import ANSWER, ASK, ENDED, PREFIX, STARTED, MailServer, SessionMail
 from waiting import until
 
@@ -50,6 +53,16 @@ class Session:
 
     def close(self):
         self.is_closed = True
+
+    def set_retry_policies(self, policies):
+        self.policies = policies
+
+
+class Away(Exception):
+    """An error as PySpark raises it if the server does not answer."""
+
+    def getGrpcStatusCode(self):
+        return StatusCode.UNAVAILABLE
 
 
 @pytest.fixture(autouse=True)
@@ -276,6 +289,59 @@ def test_a_server_that_is_gone_ends_the_link_by_name():
     assert link.wait(30) and link.last_word.failure.kind == "SessionStopped"
 
 
+class Streams:
+    """Fails while `down`."""
+
+    down = True
+
+    @property
+    def active(self):
+        if self.down:
+            raise Away("connection refused")
+        return ["the query that hosts"]
+
+
+def test_a_server_that_does_not_answer_for_a_while_ends_nothing_and_is_named():
+    channel = started()
+    link = ClusterLink(channel, refused, 10, WINDOW_S)
+    channel.session.streams = Streams()
+    until(lambda: "does not answer" in link.trouble)
+    channel.session.streams.down = False
+    until(lambda: not link.trouble)
+    assert link.last_word is None
+    link._end(LastWord())
+
+
+def test_a_server_that_does_not_answer_for_too_long_ends_the_link_by_name(monkeypatch):
+    monkeypatch.setattr(cluster_link, "AWAY_S_MAX", 0.1)
+    channel = started()
+    channel.session.streams = Streams()
+    link = ClusterLink(channel, refused, 10, WINDOW_S)
+    assert link.wait(30) and link.last_word.failure.kind == "SessionStopped"
+    assert "connection refused" in link.last_word.failure.message
+
+
+def test_a_call_that_does_not_reach_the_server_says_so(monkeypatch):
+    channel = started()
+
+    def put(*_):
+        raise Away("connection refused")
+
+    monkeypatch.setattr(channel._mail, "put", put)
+    link = ClusterLink(channel, refused, 10, WINDOW_S)
+    with pytest.raises(hf.HoldfastError, match=r"does not answer.*Whether rescale was carried out is not known"):
+        link.ask(QueryCall("rescale"))
+    link._end(LastWord())
+
+
+def test_the_end_of_a_program_asks_a_server_that_is_gone_only_a_few_times():
+    session = Session()
+    end_soon(session)
+    assert not hasattr(session, "policies")
+    connect_retries._bound_at_exit(ref(session))
+    assert [each.max_retries for each in session.policies] == [connect_retries.EXIT_RETRIES_MAX]
+
+
 def test_a_start_of_a_successor_that_fails_is_tried_again():
     first, second, tried = started(3), started(5), []
 
@@ -347,9 +413,40 @@ def test_a_takeover_is_awaited_until_its_first_heartbeat(monkeypatch):
     assert next_channel(Stored, started(3)).started.epoch == 5 and not session.is_closed
 
 
+def test_errors_while_the_next_jobmaster_is_looked_for_are_tried_again(monkeypatch):
+    session = beats(monkeypatch, (5, LeaderState.LEADS))
+    failing = iter([hf.StorageError("away"), OSError("no route")])
+    find = attaching.newest_beat
+
+    def newest_beat(store):
+        for error in failing:
+            raise error
+        return find(store)
+
+    monkeypatch.setattr(attaching, "newest_beat", newest_beat)
+    assert next_channel(Stored, started(3)).started.epoch == 5 and not session.is_closed
+
+
+def test_a_handle_of_a_driver_in_waiting_does_not_become_one_of_the_leader(monkeypatch):
+    beats(monkeypatch, (5, LeaderState.LEADS))
+    monkeypatch.setattr(cluster_start, "newest_beat", lambda store: (5, None))
+    monkeypatch.setattr(cluster_start, "open_store", lambda *_, **__: None)
+    monkeypatch.setattr(cluster_start, "RetryingStore", lambda _: Stored)
+
+    def fails(*_):
+        raise hf.JobRefused("no slots")
+
+    monkeypatch.setattr(cluster_start, "_hosted", fails)
+    job = hf.Job(None, name="job", storage="memory://job")
+    assert cluster_start._successor(job, b"", started(3)).started.epoch == 5
+    with pytest.raises(StartFailed):
+        cluster_start._successor(job, b"", started(0))
+
+
 @pytest.mark.parametrize(("active", "said"), [([], "is lost"), (["a query"], "has not started the job within 0 s")])
 def test_a_jobmaster_that_starts_is_not_called_lost_and_its_connection_is_closed(monkeypatch, active, said):
-    monkeypatch.setattr(attaching, "LEADING_S_MAX", 0.0)
+    monkeypatch.setattr(attaching, "STARTING_S_MAX", 0.0)
+    monkeypatch.setattr(attaching, "SUCCESSOR_S_MAX", 0.0)
     session = beats(monkeypatch, (5, LeaderState.LEADS))
     session.active = active
     session.conf.held.clear()

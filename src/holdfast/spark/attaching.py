@@ -9,21 +9,28 @@ from holdfast.formats.leader import LeaderState, StoredBeat
 from holdfast.hidden import hide_url
 from holdfast.ids import Epoch
 from holdfast.leadership.newest import newest_beat
+from holdfast.printable import logger
 from holdfast.query import Query
 from holdfast.remote_query import RemoteQuery
 from holdfast.settings import FailoverConfig
 from holdfast.spark.cluster_link import ClusterLink, DriverChannel
+from holdfast.spark.connect_retries import end_soon
 from holdfast.spark.session import is_connect
 from holdfast.spark.session_mail import same_session
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
+
+log = logger(__name__)
 
 SUCCESSOR_S_MAX = 120.0
 """Bound in seconds on the wait for another JobMaster after the end of one. The program that started the job, or a
 driver in waiting, needs about half a minute to replace it."""
 POLL_S = 1.0
 LEADING_S_MAX = 30.0
-"""Bound in seconds on the wait for a JobMaster that has taken over, for its first heartbeat and its start."""
+"""Bound in seconds on `attach`'s wait for a JobMaster that has taken over, for its first heartbeat and its start."""
+STARTING_S_MAX = 600.0
+"""Bound in seconds on a handle's wait for the start of the next JobMaster, once that one leads: it may have much state
+to restore, or wait for executors."""
 
 
 def attach(storage: str, *, spark: Any = None, storage_options: Mapping[str, str] | None = None) -> Query:
@@ -49,13 +56,14 @@ def attach(storage: str, *, spark: Any = None, storage_options: Mapping[str, str
         The storage cannot be read.
     """
     session = _connect_session(spark)
+    end_soon(session)
     store = RetryingStore(open_store(storage, dict(storage_options or {}), make=False))
     limits = FailoverConfig()
 
     def successor(lost: DriverChannel) -> DriverChannel:
         return next_channel(store, lost)
 
-    channel = _newest_channel(store, session, Epoch(0), LEADING_S_MAX)
+    channel = _newest_channel(store, session, Epoch(0), LEADING_S_MAX, LEADING_S_MAX)
     return RemoteQuery(ClusterLink(channel, successor, limits.losses_max, limits.losses_window_s))
 
 
@@ -76,11 +84,23 @@ def _connect_session(spark: Any) -> Any:
 
 
 def next_channel(store: ObjectStore, lost: DriverChannel) -> DriverChannel:
-    """Wait for the JobMaster that replaces one that was lost."""
-    return _newest_channel(store, lost.session, lost.started.epoch, SUCCESSOR_S_MAX)
+    """Wait for the JobMaster that replaces one that was lost. Errors are tried again until the end of the wait: the
+    storage or the server may be away, or the next JobMaster may be lost as well."""
+    until_s = time.monotonic() + SUCCESSOR_S_MAX
+    while True:
+        left_s = until_s - time.monotonic()
+        try:
+            return _newest_channel(store, lost.session, lost.started.epoch, max(0.0, left_s), STARTING_S_MAX)
+        except Exception as error:
+            if left_s <= 0:
+                raise
+            log.info("the next JobMaster is looked for again: %s", str(error)[:500])
+        time.sleep(POLL_S)
 
 
-def _newest_channel(store: ObjectStore, spark: Any, after: Epoch, wait_s_max: float) -> DriverChannel:
+def _newest_channel(
+    store: ObjectStore, spark: Any, after: Epoch, wait_s_max: float, start_s_max: float
+) -> DriverChannel:
     """Return the channel to the JobMaster that leads, with an epoch `after` a lost one if there soon is one. Raises
     `HoldfastError` if none leads in the cluster."""
     epoch, beat = _beat_after(store, after, wait_s_max)
@@ -97,7 +117,7 @@ def _newest_channel(store: ObjectStore, spark: Any, after: Epoch, wait_s_max: fl
         )
     channel = DriverChannel(same_session(spark, beat.session))
     try:
-        _await_start(channel, where)
+        _await_start(channel, where, start_s_max)
     except BaseException:
         channel.close()
         raise
@@ -114,14 +134,14 @@ def _beat_after(store: ObjectStore, after: Epoch, wait_s_max: float) -> tuple[Ep
         time.sleep(POLL_S)
 
 
-def _await_start(channel: DriverChannel, where: str) -> None:
-    until_s = time.monotonic() + LEADING_S_MAX
+def _await_start(channel: DriverChannel, where: str, wait_s_max: float) -> None:
+    until_s = time.monotonic() + wait_s_max
     while channel.is_alive():
         if channel.has_started():
             return
         if time.monotonic() >= until_s:
             raise HoldfastError(
-                f"the JobMaster of the job on {where} runs, and has not started the job within {LEADING_S_MAX:g} s "
+                f"the JobMaster of the job on {where} runs, and has not started the job within {wait_s_max:g} s "
                 f"({channel.said() or 'it has said nothing yet'}): attach again later"
             )
         time.sleep(POLL_S)

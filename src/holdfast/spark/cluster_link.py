@@ -14,6 +14,7 @@ import msgspec
 from holdfast.errors import HoldfastError, RestartsExhausted, SessionStopped
 from holdfast.printable import logger
 from holdfast.query_calls import READS, CallAnswer, LastWord, QueryCall, StartedQuery, error_of, failure_of
+from holdfast.spark.connect_retries import is_away, notice_soon
 from holdfast.spark.session_mail import ENDED, SAID, STARTED, SessionMail
 
 log = logger(__name__)
@@ -22,8 +23,14 @@ LOOK_S = 1.0
 """Seconds between two looks at the JobMaster. A higher value notices its end later."""
 AGAIN_S = 10.0
 """Seconds after which the start of a successor that has failed is tried again."""
+AWAY_S_MAX = 600.0
+"""Bound in seconds on the time for which the server may not answer before the handle ends. A higher value outlives
+longer failures of the program's network, and notices later that the server is gone for good."""
 LEAVE_S_MAX = 5.0
 """Bound in seconds on the wait for a look under way when the program ends."""
+
+
+AWAY = "the Spark Connect server does not answer; the job goes on there if the server does"
 
 
 class StartFailed(Exception):
@@ -35,6 +42,7 @@ class DriverChannel:
 
     def __init__(self, session: Any) -> None:
         self.session = session
+        notice_soon(session)
         self.gone = threading.Event()
         self._mail = SessionMail(session)
         self._started: StartedQuery | None = None
@@ -128,8 +136,12 @@ class ClusterLink:
             self._stops = self._stops or call.name == "stop"
             try:
                 answer = channel.ask(call)
-            except BaseException:
+            except BaseException as error:
                 self._stops = False  # a refused stop has changed nothing
+                if is_away(error):
+                    raise HoldfastError(
+                        f"{AWAY}. Whether {call.name} was carried out is not known: call again"
+                    ) from error
                 raise
             if answer is not None:
                 return answer
@@ -144,13 +156,20 @@ class ClusterLink:
             return self._changed.wait_for(lambda: self.last_word is not None, timeout_s)
 
     def _watch(self) -> None:
+        answered_s = time.monotonic()
         while not self._leaves.wait(LOOK_S):
             try:
                 is_alive = self._channel.is_alive()  # before the last word, so that it is not missed
                 word = self._channel.last_word()
                 if not self.started.epoch:
                     self.started = self._channel.look_at_start()
+                answered_s, self.trouble = time.monotonic(), ""
             except Exception as error:
+                if is_away(error) and time.monotonic() - answered_s < AWAY_S_MAX:
+                    if not self.trouble:
+                        log.warning("%s: %s: %s", self.started.name, AWAY, str(error)[:500])
+                    self.trouble = AWAY
+                    continue
                 lost = SessionStopped(f"the Spark Connect server does not answer, or the session has ended: {error}")
                 self._end(LastWord(failure_of(lost)))
                 return

@@ -23,10 +23,12 @@ from holdfast.query_calls import error_of
 from holdfast.remote_query import RemoteQuery
 from holdfast.settings import QueryTrigger
 from holdfast.sinks.memory import MemorySink
+from holdfast.sources.spark_stream.epoch_calls import started_in_time
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.spark.attaching import next_channel
 from holdfast.spark.cluster_driver import lead, packed
 from holdfast.spark.cluster_link import ClusterLink, DriverChannel, StartFailed
+from holdfast.spark.connect_retries import end_soon
 from holdfast.spark.session_mail import SessionMail
 from holdfast.spark.shipping import shipped_by_value
 from holdfast.storage.retrying import RetryingStore
@@ -38,35 +40,35 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-HOST_S_MAX = 300.0
-"""Bound in seconds on the attempts to start the JobMaster's process. Spark gives each attempt some 10 s to connect,
-which may be too few on a busy machine."""
 START_S_MAX = 600.0
 """Bound in seconds on a start in the cluster, which may wait for executors."""
 POLL_S = 0.25
-NOT_IN_TIME = "failed to connect back"
-"""Text in Spark's message if the process did not connect in time, so that another attempt may succeed."""
 
 
 def start_in_cluster(job: "Job", trigger: QueryTrigger, say: "Say") -> RemoteQuery:
     """Start a job's JobMaster beside Spark's driver. Raises the errors of a start there."""
     _check(job)
+    end_soon(job.spark)
     first, again = _packed(job, trigger), _packed(_without_drop(job), trigger)
     say("starting the JobMaster in the cluster")
     channel = _hosted(job.spark, first, None, say)
 
-    def successor(lost: DriverChannel) -> DriverChannel:
-        try:
-            return _hosted(lost.session, again, lost.started.epoch or None, lambda step: None)
-        except Exception as error:
-            faster = _store_of_faster(job, lost)
-            if faster is None:
-                raise StartFailed(str(error)) from error
-            return next_channel(faster, lost)
-
-    link = ClusterLink(channel, successor, job.failover.losses_max, job.failover.losses_window_s)
+    link = ClusterLink(channel, partial(_successor, job, again), job.failover.losses_max, job.failover.losses_window_s)
     log.info("%s: its JobMaster runs in the cluster, and goes on without this program; hf.attach finds it", job.name)
     return RemoteQuery(link)
+
+
+def _successor(job: "Job", sent: bytes, lost: DriverChannel) -> DriverChannel:
+    """Start the JobMaster again, or find another that has taken over meanwhile. Raises `StartFailed`."""
+    epoch = lost.started.epoch
+    try:
+        return _hosted(lost.session, sent, epoch or None, lambda step: None)
+    except Exception as error:
+        # Without an epoch the driver has only waited: the one that leads is not its successor.
+        faster = _store_of_faster(job, lost) if epoch else None
+        if faster is None:
+            raise StartFailed(str(error)) from error
+        return next_channel(faster, lost)
 
 
 def _store_of_faster(job: "Job", lost: DriverChannel) -> ObjectStore | None:
@@ -130,19 +132,18 @@ def _hosted(spark: Any, sent: bytes, leader: Epoch | None, say: "Say") -> Driver
 
 def _host(session: Any, body: Callable[[Any, int], None]) -> Any:
     """Start the streaming query with that body. Raises `JobRefused`."""
-    until_s = time.monotonic() + HOST_S_MAX
-    while True:
-        try:
-            ticks = session.readStream.format("rate").option("rowsPerSecond", 1).load()
-            return ticks.writeStream.foreachBatch(body).trigger(availableNow=True).start()
-        except Exception as error:
-            text = str(error)
-            if NOT_IN_TIME not in text or time.monotonic() > until_s:
-                raise JobRefused(
-                    f"the JobMaster's process could not be started beside Spark's driver: {_last_line(text)}. The "
-                    "Python of Spark's driver needs Holdfast of this version, with the extra `connect`"
-                ) from error
-            log.info("the JobMaster's process was not there in time, and is started again: %s", text[:300])
+
+    def start() -> Any:
+        ticks = session.readStream.format("rate").option("rowsPerSecond", 1).load()
+        return ticks.writeStream.foreachBatch(body).trigger(availableNow=True).start()
+
+    try:
+        return started_in_time(start)
+    except Exception as error:
+        raise JobRefused(
+            f"the JobMaster's process could not be started beside Spark's driver: {_last_line(str(error))}. The "
+            "Python of Spark's driver needs Holdfast of this version, with the extra `connect`"
+        ) from error
 
 
 def _await_start(channel: DriverChannel, hosting: Any, say: "Say") -> DriverChannel:

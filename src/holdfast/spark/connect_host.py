@@ -26,6 +26,7 @@ from holdfast.printable import logger
 from holdfast.sources.spark_stream.epoch_calls import EpochCalls
 from holdfast.spark.connect_epochs import CallsFromServer
 from holdfast.spark.connect_plans import check_texts, check_uncached
+from holdfast.spark.connect_retries import end_soon, notice_soon
 from holdfast.spark.connect_shipping import Inline, SessionFile, nth
 from holdfast.spark.connect_slots import CountedSlots, staying_in
 from holdfast.spark.host import Shipped, SparkJob, TaskBody
@@ -39,9 +40,6 @@ INTERRUPT_S = 5.0
 """Seconds that a cancelled task has to end on its own. A higher value blocks slots longer."""
 LOOK_S = 2.0
 """Seconds between two looks at the session, which also keep the server from closing it."""
-RETRIES_MAX, BACK_OFF_MS_MAX = 8, 5_000
-"""Bounds on the attempts at a call while the server does not answer, some 25 s in all. Then the session counts as
-ended."""
 STREAM = 7_203_115_000_000
 """The first number of the range from which a transform's stream is made. A user's own range begins at another one."""
 STREAM_ROWS = 1 << 16
@@ -54,15 +52,14 @@ class ConnectHost:
     """Implements `host.SparkHost`."""
 
     def __init__(self, spark: Any, ports: PortRange = ANY, beside_driver: bool = False) -> None:
-        from pyspark.sql.connect.client.retries import DefaultPolicy  # needs the extra `connect`
-
         self.session = spark
         self._beside_driver = beside_driver
         """True if this process runs beside Spark's driver, on its machine."""
         self._own = _cloned(spark)
         """The session in which everything runs. DataFrames are declared in the user's session, since Connect cannot
         join DataFrames of different sessions."""
-        self._own.client.set_retry_policies([DefaultPolicy(RETRIES_MAX, max_backoff=BACK_OFF_MS_MAX)])
+        notice_soon(self._own)
+        end_soon(spark)
         self._own.conf.set("spark.sql.adaptive.enabled", "false")
         self._own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "262144")
         self._ports = ports

@@ -4,11 +4,20 @@ On a classic session Spark calls a function of this program (`CallsHere`). Spark
 server, and `spark/connect_epochs` forwards the call.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from holdfast.printable import logger
 from holdfast.sources.spark_stream.storing import PARTS_DDL, StoreParts
 
+log = logger(__name__)
+
+START_S_MAX = 300.0
+"""Bound in seconds on the attempts to start a query. Spark gives the Python process of a query on Spark Connect some
+10 s to connect, which may be too few on a busy machine."""
+NOT_IN_TIME = "failed to connect back"
+"""Text in Spark's message if the process did not connect in time, so that another attempt may succeed."""
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ARROW_ROWS_MAX = "262144"
 
@@ -34,6 +43,18 @@ class EpochCalls(Protocol):
     def close(self) -> None:
         """Take no more calls, and end those that wait."""
         ...
+
+
+def started_in_time(start: Callable[[], Any]) -> Any:
+    """Start a query with a `foreachBatch`, again if its Python process was not there in time. Raises Spark's errors."""
+    until_s = time.monotonic() + START_S_MAX
+    while True:
+        try:
+            return start()
+        except Exception as error:
+            if NOT_IN_TIME not in str(error) or time.monotonic() > until_s:
+                raise
+            log.info("the Python process of a streaming query was not there in time, and is started again: %s", error)
 
 
 class CallsHere:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from holdfast.errors import HoldfastError, JobRefused
 from holdfast.printable import logger
-from holdfast.sources.spark_stream.epoch_calls import EpochCalls, PartStorer
+from holdfast.sources.spark_stream.epoch_calls import EpochCalls, PartStorer, started_in_time
 from holdfast.sources.spark_stream.epochs import EpochWriter, first_lines
 
 log = logger(__name__)
@@ -67,7 +67,7 @@ class StreamReader:
     def begin(self) -> str:
         """Start the query, and return the id that its checkpoint gives it. Raises `JobRefused` with Spark's reason."""
         try:
-            self._start()
+            started_in_time(self._start)
         except Exception as error:
             raise JobRefused(
                 f"source {self._source!r}: Spark does not start this streaming DataFrame with the checkpoint "
