@@ -18,7 +18,7 @@ from waiting import until
 SPARK_HOME = Path(pyspark.__file__).parent
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_S_MAX = 120.0
-WAIT_S = 240.0
+WAIT_S = 480.0
 """Bound in seconds on each wait of a program, and for one: the machine may be busy with other work."""
 
 

@@ -12,7 +12,7 @@ from kills_connect import KEYS, ROWS
 from connect_kit import WAIT_S, await_file, end_of, kill, started
 from waiting import until
 
-pytestmark = [pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(1800)]
 
 SCRIPT = Path(__file__).parent / "kills_connect.py"
 ENDED_S_MAX = 30.0

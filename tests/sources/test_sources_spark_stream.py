@@ -206,6 +206,7 @@ def test_available_now_waits_until_sparks_query_has_read_everything(world):
 @pytest.mark.parametrize("again", [True, False])
 def test_a_query_whose_process_is_not_there_in_time_is_started_again(world, monkeypatch, again):
     monkeypatch.setattr(epoch_calls, "START_S_MAX", 60.0 if again else -1.0)
+    monkeypatch.setattr(epoch_calls, "PAUSE_S", 0.0)
     failing, start = ["one", "two"], Rows.start
 
     def late(rows):

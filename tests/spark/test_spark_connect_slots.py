@@ -96,6 +96,21 @@ def test_a_program_that_executors_on_demand_do_not_reach_is_refused():
         until(lambda: slots.number() < 0)
 
 
+@pytest.mark.parametrize("is_on_demand", [True, False])
+def test_executors_with_another_python_are_refused_with_the_remedy(monkeypatch, is_on_demand):
+    def run(*_):
+        raise RuntimeError("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.11")
+
+    host = OnDemand(slots_max=2)
+    monkeypatch.setattr(host, "run", run)
+    slots = CountedSlots(host, Staying(), ANY, on_demand=is_on_demand)
+    with (
+        pytest.raises(JobRefused, match=r"has different version: 3.11.*need the same minor version"),
+        slots.asking(2) if is_on_demand else nullcontext(),
+    ):
+        until(lambda: slots.number() < 0)
+
+
 def test_tasks_that_do_not_reach_the_program_end_no_query_beside_which_they_were_asked_for():
     host, slots = on_demand(slots_max=2, reached=False)
     with slots._staying.stays("tm"):

@@ -20,7 +20,6 @@ import msgspec
 from holdfast.code_shipping import pickled
 from holdfast.errors import HoldfastError, QueryFailed
 from holdfast.ids import Epoch
-from holdfast.printable import logger
 from holdfast.query import Query
 from holdfast.query_calls import LastWord, QueryCall, QueryServant, StartedQuery, failure_of
 from holdfast.settings import QueryTrigger
@@ -30,12 +29,9 @@ from holdfast.standby_query import StandbyQuery
 if TYPE_CHECKING:
     from holdfast.job import Job
 
-log = logger(__name__)
 
 END_S_MAX = 10.0
 """Bound in seconds on the wait for calls that are being carried out when the query ends."""
-KEEP_S = 60.0
-"""Seconds between two requests to the session of the batch, so that the server does not close it."""
 
 
 class InCluster(NamedTuple):
@@ -100,7 +96,7 @@ def lead(sent: bytes, hosting: str, leader: Epoch | None, rows: Any, batch: int)
     word = LastWord()
     try:
         query = _started(sent, InCluster(hosting, leader), rows.sparkSession, mail)
-        word = _served(query, rows.sparkSession, mail)
+        word = _served(query, mail)
     except BaseException as error:
         word = LastWord(failure_of(error))
     mail.put(ENDED, msgspec.msgpack.encode(word))
@@ -126,7 +122,7 @@ def _started(sent: bytes, hosted: InCluster, session: Any, mail: SessionMail) ->
     return start_on_spark(job, trigger, lambda step: mail.put(SAID, step.encode()), hosted)
 
 
-def _served(query: Query, session: Any, mail: SessionMail) -> LastWord:
+def _served(query: Query, mail: SessionMail) -> LastWord:
     """Answer calls until the query has ended; return its last word."""
     servant = QueryServant(query)
 
@@ -134,13 +130,11 @@ def _served(query: Query, session: Any, mail: SessionMail) -> LastWord:
         return servant.answer(QueryCall(*cloudpickle.loads(request)))
 
     mail.put(STARTED, msgspec.msgpack.encode(_facts(query)))
-    server, ended = MailServer(mail, answer), threading.Event()
-    threading.Thread(target=_keep, args=(session, ended), name="holdfast-keep-session", daemon=True).start()
+    server = MailServer(mail, answer)
     if isinstance(query, StandbyQuery) and query.await_lead():
         mail.put(STARTED, msgspec.msgpack.encode(_facts(query)))
     with suppress(QueryFailed):  # the last word tells
         query.awaitTermination()
-    ended.set()
     server.close(END_S_MAX)
     return servant.last_word()
 
@@ -148,12 +142,3 @@ def _served(query: Query, session: Any, mail: SessionMail) -> LastWord:
 def _facts(query: Query) -> StartedQuery:
     epoch = Epoch(0) if "standby" in query.status else query.view().epoch
     return StartedQuery(query.id, query.name, query.runId, epoch)
-
-
-def _keep(session: Any, ended: threading.Event) -> None:
-    while not ended.wait(KEEP_S):
-        try:
-            session.conf.get("spark.app.id", None)
-        except Exception as error:
-            log.warning("the session of the job's DataFrames has ended: %s", str(error)[:500])
-            return

@@ -10,6 +10,7 @@ import re
 import socket
 import tempfile
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -40,6 +41,9 @@ INTERRUPT_S = 5.0
 """Seconds that a cancelled task has to end on its own. A higher value blocks slots longer."""
 LOOK_S = 2.0
 """Seconds between two looks at the session, which also keep the server from closing it."""
+KEEP_S = 60.0
+"""Seconds between two requests to the user's session, so that the server does not close it after an hour without any:
+transforms and DataFrames are declared there."""
 STREAM = 7_203_115_000_000
 """The first number of the range from which a transform's stream is made. A user's own range begins at another one."""
 STREAM_ROWS = 1 << 16
@@ -77,6 +81,7 @@ class ConnectHost:
         threading.Thread(target=self._look, name="holdfast-connect-session", daemon=True).start()
 
     def _look(self) -> None:
+        kept_s = time.monotonic()
         while not self._closed.wait(LOOK_S):
             try:
                 self._own.conf.get("spark.app.id", None)
@@ -85,6 +90,16 @@ class ConnectHost:
                     log.warning("the Spark Connect session has ended: %s", str(error)[:500])
                     self._lost.set()
                 return
+            if time.monotonic() - kept_s >= KEEP_S:
+                kept_s = time.monotonic()
+                self._keep_users_session()
+
+    def _keep_users_session(self) -> None:
+        try:
+            self.session.conf.get("spark.app.id", None)
+        except Exception as error:
+            if not self.has_ended():
+                log.warning("the session in which the job's DataFrames are declared has ended: %s", str(error)[:500])
 
     def setting(self, name: str) -> str | None:
         if name not in self._known:

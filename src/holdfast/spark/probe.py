@@ -36,7 +36,7 @@ def probe_executors(
         with host.described(SparkJob("holdfast-probe", "holdfast: probe of the executors")):
             answers = host.run([b""] * tasks, lambda _: [run(program, storage, nonce)])
     except Exception as error:
-        raise JobRefused(_python_failed(str(error))) from error
+        raise JobRefused(python_failed(str(error))) from error
     for name, python, version, missing, unshared in sorted({tuple(json.loads(answer)) for answer in answers}):
         if not version:
             raise JobRefused(
@@ -62,7 +62,8 @@ def probe_executors(
             )
 
 
-def _python_failed(text: str) -> str:
+def python_failed(text: str) -> str:
+    """Say why tasks fail on the executors, and what to do if their Python is the reason."""
     remedy = (
         f"The driver runs Python {platform.python_version()} ({sys.executable}), and executors need the same minor "
         f"version: let PYSPARK_PYTHON name it on them before the session starts (PYSPARK_PYTHON={sys.executable} "

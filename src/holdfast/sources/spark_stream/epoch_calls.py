@@ -16,6 +16,9 @@ log = logger(__name__)
 START_S_MAX = 300.0
 """Bound in seconds on the attempts to start a query. Spark gives the Python process of a query on Spark Connect some
 10 s to connect, which may be too few on a busy machine."""
+PAUSE_S, PAUSE_S_MAX = 5.0, 20.0
+"""Seconds by which each pause before another attempt is longer than the last, and their bound: the process that was
+late works on until it is ready, and takes the processor from the next one."""
 NOT_IN_TIME = "failed to connect back"
 """Text in Spark's message if the process did not connect in time, so that another attempt may succeed."""
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -47,7 +50,7 @@ class EpochCalls(Protocol):
 
 def started_in_time(start: Callable[[], Any]) -> Any:
     """Start a query with a `foreachBatch`, again if its Python process was not there in time. Raises Spark's errors."""
-    until_s = time.monotonic() + START_S_MAX
+    until_s, pause_s = time.monotonic() + START_S_MAX, 0.0
     while True:
         try:
             return start()
@@ -55,6 +58,8 @@ def started_in_time(start: Callable[[], Any]) -> Any:
             if NOT_IN_TIME not in str(error) or time.monotonic() > until_s:
                 raise
             log.info("the Python process of a streaming query was not there in time, and is started again: %s", error)
+        pause_s = min(pause_s + PAUSE_S, PAUSE_S_MAX)
+        time.sleep(pause_s)
 
 
 class CallsHere:
