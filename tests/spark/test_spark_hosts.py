@@ -130,14 +130,24 @@ def test_a_thread_has_its_earlier_group_again_and_tasks_that_ask_for_slots_do_no
     assert host.run([b"y"], lambda task: [task]) == [b"y"]
 
 
+class AskedSession:
+    """A user's session that counts what it is asked for."""
+
+    is_stopped = False
+
+    def __init__(self):
+        self.conf, self.asked = self, 0
+
+    def get(self, name, default):
+        self.asked += 1
+
+
+@pytest.mark.parametrize("host", ["connect"], indirect=True)
 def test_the_users_session_is_asked_too_so_that_the_server_does_not_close_it(host, monkeypatch):
-    if isinstance(host, ClassicHost):
-        return
     monkeypatch.setattr(connect_host, "LOOK_S", 0.01)
     monkeypatch.setattr(connect_host, "KEEP_S", 0.0)
-    looks, get = [], host.session.conf.get
-    monkeypatch.setattr(host.session.conf, "get", lambda *asked: looks.append(asked) or get(*asked))
-    until(lambda: len(looks) > 2)
+    monkeypatch.setattr(host, "session", AskedSession())
+    until(lambda: host.session.asked > 2)
 
 
 def test_a_transforms_stream_has_a_partition_for_each_unit_and_its_plan_is_judged(host):
