@@ -42,12 +42,12 @@ class Submitted:
     def until_rows(self, rows: int) -> None:
         self.until(lambda: self.rows() >= rows, f"{rows} rows")
 
-    def until(self, condition, awaited: str, seconds: float = 240.0) -> None:
+    def until(self, condition, awaited: str, seconds: float = 600.0) -> None:
         """Wait for a condition, or fail as soon as the program has ended."""
         until(lambda: condition() or self.process.poll() is not None, awaited, seconds)
         assert condition(), f"ended before {awaited}:\n{self.log[-3000:]}\n{self.out[-3000:]}"
 
-    def result(self, seconds: float = 400.0) -> str:
+    def result(self, seconds: float = 800.0) -> str:
         """Wait for the end; return the result that the program has logged last."""
         self.process.wait(seconds)
         found = re.findall(r"steady INFO RESULT (.*)", self.log)

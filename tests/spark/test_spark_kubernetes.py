@@ -6,7 +6,7 @@ import pytest
 from kubernetes_kit import has_own_hosts, kubernetes
 from submitted_kit import STEADY
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 EXECUTORS = {"executor__cores": 3, "executor__instances": 2}
 

@@ -6,7 +6,7 @@ import pytest
 from submitted_kit import STEADY
 from yarn_kit import yarn
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 EXECUTORS = {"executor__cores": 3, "executor__instances": 2, "decommission__enabled": "true"}
 
