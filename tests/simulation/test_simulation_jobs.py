@@ -6,12 +6,15 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 from simulation_run import failing, simulate
 from simulation_settings import STRUCK, keeping
+from simulation_sizes import small_first
 
 from pinned_seeds import PinnedSeeds
 
@@ -22,15 +25,19 @@ PINNED = PinnedSeeds("turns of failpoints")
 """Turns of failpoints (see `draw`) in which each was struck in a short job."""
 
 
+def others(strike: int) -> Iterator[int]:
+    """Yield the seeds that have a failpoint's turn."""
+    yield from small_first(range(strike, SEEDS_MORE, len(STRUCK)))
+
+
 @pytest.mark.parametrize("strike", range(len(STRUCK)), ids=STRUCK)
 def test_jobs_balance_whatever_happens_to_them(strike: int) -> None:
     """Each failpoint has a seed in which a process crashes there: where few come there, more are drawn."""
-    name, turns = STRUCK[strike], SEEDS_MORE // len(STRUCK)
-    came = False
-    for turn in [PINNED.first(name), *range(turns)]:
-        world = simulate(strike + turn * len(STRUCK))
+    name, came = STRUCK[strike], False
+    for seed in chain([strike + PINNED.first(name) * len(STRUCK)], others(strike)):
+        world = simulate(seed)
         came = came or name in world.struck
-        if name in world.struck and PINNED.found(name, turn, len(world.runtime.trace)):
+        if name in world.struck and PINNED.found(name, seed // len(STRUCK), len(world.runtime.trace)):
             break
     assert came, "no seed came to crash there"
 
