@@ -11,7 +11,7 @@ marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup prepared postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate seeds check format \
-        bench-count bench-start bench-latency bench-scale bench-state bench-functions bench-expressions bench-uploads bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments pictures docs dist freeze clean
+        bench-count bench-start bench-latency bench-scale bench-state bench-functions bench-expressions bench-uploads bench-space bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments pictures docs dist freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -112,6 +112,9 @@ bench-uploads: setup  ## The tail of upload latencies, with and without hedging,
 
 bench-checkpoint-path: setup  ## The requests that a checkpoint waits for, in manual time, as one JSON line
 	@$(RUN) python -m benchmarks.checkpoint_path --json $(BENCH)
+
+bench-space: setup  ## Bytes stored for each changed byte of a table in memory, as one JSON line
+	@$(RUN) python -m benchmarks.space --json $(BENCH)
 
 bench-memory: setup  ## The driver's memory over 3,600 batches with one checkpoint at the end, as one JSON line
 	@$(RUN) python -m benchmarks.driver_memory --json $(BENCH)

@@ -85,6 +85,21 @@ def test_it_is_due_by_time_also_for_what_was_never_persisted():
     assert due(pieces=0, pending=1, now_s=60.0)
 
 
+def test_a_table_that_is_stored_whole_is_due_by_time_once_its_log_is_as_large():
+    policy = MaterializationPolicy(interval_s=60.0)
+    assert not due(stored_bytes=999, table_bytes=1000, policy=policy, now_s=60.0)
+    assert due(stored_bytes=1000, table_bytes=1000, policy=policy, now_s=60.0)
+    assert not due(stored_bytes=1000, table_bytes=1000, policy=policy, now_s=59.0)
+    assert due(stored_bytes=10, table_bytes=1000, policy=policy, now_s=60.0, incremental=True)
+
+
+def test_the_number_of_pieces_is_no_reason_while_they_are_merged():
+    assert due(pieces=4)
+    assert not POLICY.due(LogSize(4, 10, 0), 1000, False, 0.0, 60.0, 0.0, False, merges=True)
+    assert POLICY.merge_frees_min == 1
+    assert MaterializationPolicy(log_handles_max=3).merge_frees_min == 0
+
+
 def test_first_ones_are_spread_over_the_interval_and_the_same_at_each_start():
     logs = [LogId("op", "state", start, start + 1) for start in range(200)]
     first = [POLICY.first_s(log, 10.0) for log in logs]

@@ -80,7 +80,9 @@ class MaterializationPolicy:
         since a small table is not worth additional requests. Higher values materialize less often and replay more. None
         as the ratio: it is chosen by the cost of a materialization.
     interval_s
-        Seconds between two materializations if there is no other reason for one.
+        Seconds between two materializations if there is no other reason for one. A table of which all rows are stored
+        then also needs a stored log of `log_ratio_max` times its size, or none: otherwise it would store few changes
+        again and again.
     failures_max
         Failures in a row that end the subtask. A success resets the count.
     retry_delay_s
@@ -124,7 +126,7 @@ class MaterializationPolicy:
         if settled:
             ratio *= SETTLED_RATIO
         return (
-            now_s >= next_s
+            (now_s >= next_s and (incremental or not log.pieces or log.stored_bytes >= ratio * table_bytes))
             or (self.is_long(log) and not merges)
             or log.stored_bytes * (1.0 + growth) > max(self.log_bytes_min, ratio * table_bytes)
         )

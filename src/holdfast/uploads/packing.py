@@ -16,6 +16,9 @@ from holdfast.formats.blocks import BLOCK_BYTES, Merge
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import OBJECT_HEADER, ChangeSet, EncodedPiece, LogId, encode_pieces
 
+DENSE_BYTES_MAX = 64 * 1024
+"""Bytes of a request up to which it is compressed by Zstandard, which takes longer than LZ4 and stores less. A higher
+value lets checkpoints wait for longer: these bytes take 0.1 to 0.3 ms more."""
 Release = Callable[[list[str]], None]
 """Function that releases the stored objects with pieces of a failed request."""
 
@@ -45,6 +48,7 @@ class PersistRequest:
             self.log,
             self._change_sets,
             merge=self._merge,
+            codec="zstd" if self.size_bytes <= DENSE_BYTES_MAX else "lz4",
             block_bytes=min(BLOCK_BYTES, piece_bytes_max // 2),
             piece_bytes_max=piece_bytes_max,
         )
