@@ -17,10 +17,11 @@ import holdfast as hf
 from holdfast.checkpoint import events as cp
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.clock import ManualClock
-from holdfast.exchange.task import Failure, OutputResult, UnitResult
+from holdfast.exchange.task import OutputResult, UnitResult
 from holdfast.execution import events as ev
 from holdfast.execution.failing import FailingSplits
 from holdfast.execution.machine import Machine
+from holdfast.failure import Failure
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.plan import Plan, Unit
 from holdfast.ids import BatchNumber, JournalNumber, Role, RunNumber

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "holdfast"
 
 LEAF_NAMES = """
 arrays availability back_off behind casts changelog_config clock code_shipping equality errors expressions
-failpoints hidden ids json_rows kernels metrics packed_values ports printable python_values quantities
+failpoints failure hidden ids json_rows kernels metrics packed_values ports printable python_values quantities
 references schema store_prices value_fits watermarks
 """
 """Modules and rooms that every room may import, and that import only each other."""

@@ -7,7 +7,6 @@ The name of a call says the type of its answer, so that an answer is read withou
 answers is the affair of others (`spark.session_mail`).
 """
 
-import builtins
 import io
 import itertools
 from collections.abc import Mapping
@@ -17,9 +16,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from holdfast import errors
 from holdfast.checkpoint.updates import DeclaredLayout
 from holdfast.errors import HoldfastError
+from holdfast.failure import Failure, failure_of
 from holdfast.formats.history import CheckpointStats, SavepointStats
 from holdfast.ids import Epoch
 from holdfast.jobmaster.batches.progress import Totals
@@ -100,43 +99,23 @@ class StartedQuery(msgspec.Struct, frozen=True):
     epoch: Epoch
 
 
-class CallFailure(msgspec.Struct, frozen=True):
-    """An error with the name of its class, and its cause."""
-
-    kind: str
-    message: str
-    cause: "CallFailure | None" = None
-
-
 class CallAnswer(msgspec.Struct, frozen=True):
     """The encoded value that a call returned, or its error."""
 
     value: bytes = b""
-    failure: CallFailure | None = None
+    failure: Failure | None = None
 
 
 class LastWord(msgspec.Struct, frozen=True):
     """The end of a query: its error, and the encoded values of all `READS`."""
 
-    failure: CallFailure | None = None
+    failure: Failure | None = None
     reads: dict[str, bytes] = {}
 
 
-def failure_of(error: BaseException, causes_max: int = CAUSES_MAX) -> CallFailure:
-    """Describe an error and its causes, so that `error_of` can make it again in another process."""
-    cause = error.__cause__ if causes_max else None
-    return CallFailure(type(error).__name__, str(error), None if cause is None else failure_of(cause, causes_max - 1))
-
-
-def error_of(failure: CallFailure) -> Exception:
+def error_of(failure: Failure) -> Exception:
     """Make an error of the same class, if it is one of Holdfast's or Python's, with the same message and causes."""
-    kind = getattr(errors, failure.kind, None) or getattr(builtins, failure.kind, None)
-    if kind in (TimeoutError, ValueError, TypeError) or (isinstance(kind, type) and issubclass(kind, HoldfastError)):
-        made: Exception = kind(failure.message)
-    else:
-        made = HoldfastError(f"{failure.kind}: {failure.message}")
-    made.__cause__ = None if failure.cause is None else error_of(failure.cause)
-    return made
+    return failure.error(HoldfastError, (TimeoutError, ValueError, TypeError))
 
 
 def encoded(value: Any) -> bytes:
@@ -179,7 +158,7 @@ class QueryServant:
         try:
             return msgspec.msgpack.encode(CallAnswer(encoded(self._value(call))))
         except Exception as error:
-            return msgspec.msgpack.encode(CallAnswer(failure=failure_of(error)))
+            return msgspec.msgpack.encode(CallAnswer(failure=failure_of(error, causes_max=CAUSES_MAX)))
 
     def last_word(self) -> LastWord:
         """Describe a query that has ended."""
@@ -189,7 +168,7 @@ class QueryServant:
                 reads[name] = encoded(self._value(QueryCall(name)))
             except Exception as failed:
                 log.debug("%s of a query that has ended is not kept: %s", name, failed)
-        return LastWord(None if error is None else failure_of(error), reads)
+        return LastWord(None if error is None else failure_of(error, causes_max=CAUSES_MAX), reads)
 
     def _value(self, call: QueryCall) -> Any:
         if call.name not in ANSWERS:

@@ -7,7 +7,9 @@ from job_kit import Feed, new_job, pairs
 from msgspec import msgpack
 
 import holdfast as hf
+from holdfast.failure import Failure, failure_of
 from holdfast.query_calls import (
+    CAUSES_MAX,
     READS,
     CallAnswer,
     LastWord,
@@ -16,7 +18,6 @@ from holdfast.query_calls import (
     StartedQuery,
     decoded,
     error_of,
-    failure_of,
 )
 from holdfast.remote_query import RemoteQuery
 from holdfast.testing import start
@@ -114,7 +115,7 @@ def test_a_handle_shows_what_a_query_that_ended_has_left(both):
 
 def test_the_error_that_ended_a_query_comes_with_its_cause(both):
     _, handle, _ = both
-    handle._link.last_word = LastWord(failure_of(_failed()))
+    handle._link.last_word = LastWord(failure_of(_failed(), causes_max=CAUSES_MAX))
     handle._link.wait = lambda timeout_s: True
     with pytest.raises(hf.QueryFailed, match="query 'test' ended: PositionLost") as raised:
         handle.awaitTermination()
@@ -138,7 +139,7 @@ def _failed():
     ],
 )
 def test_errors_cross_by_the_names_of_their_classes(error, kind):
-    made = error_of(msgpack.decode(msgpack.encode(failure_of(error)), type=type(failure_of(error))))
+    made = error_of(msgpack.decode(msgpack.encode(failure_of(error)), type=Failure))
     assert type(made) is kind and str(error) in str(made)
 
 

@@ -10,7 +10,8 @@ from jobmaster_kit import NotedTaskManagers, plan, processed, summing_program
 from holdfast.availability import Refusal, SnapshotAvailability
 from holdfast.clock import ManualClock
 from holdfast.errors import BadRecord, CheckpointFailed, TaskManagerLost
-from holdfast.exchange.task import Failure, OutputResult, UnitResult
+from holdfast.exchange.task import OutputResult, UnitResult
+from holdfast.failure import Failure
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import DEAD_LETTERS, OperatorOrigin, OperatorTarget, SourceOrigin
 from holdfast.ids import Epoch, RunNumber

@@ -10,6 +10,7 @@ import pytest
 from spark_kit import new_job, newest, write_rows
 
 import holdfast as hf
+from holdfast.errors import CorruptObject
 from holdfast.jobmaster.savepoints import savepoints
 from holdfast.journal.codec import StoredSavepoint
 from holdfast.journal.savepoints import find_savepoint
@@ -89,8 +90,10 @@ def test_a_task_answers_the_error_of_a_damaged_object_and_writes_nothing() -> No
     source.put("dstl/a", b"damaged")
     portion = [CopiedObject("dstl/a", 7, 1)]
     (answer,) = savepoint_copies.CopyPortions(source.url, target.url, {})(msgspec.msgpack.encode(portion))
-    failure = msgspec.msgpack.decode(answer, type=savepoint_copies.CopyFailure)
-    assert failure.error == "CorruptObject" and "dstl/a" in failure.message
+    found = msgspec.msgpack.decode(answer, type=savepoint_copies.CopyAnswer)
+    assert found.failure is not None and isinstance(found.failure.error(), CorruptObject)
+    assert "dstl/a" in found.failure.message
+    assert found.requests == {"storeGets": 1, "storeGetBytes": 7}, "the job counts them too"
     assert not target.list("")
 
 

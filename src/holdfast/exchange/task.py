@@ -12,13 +12,14 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from holdfast import errors
 from holdfast.arrays import plain_rows, plain_schema
 from holdfast.calls.declared import CallPlace
 from holdfast.clock import Clock, SystemClock
+from holdfast.errors import BadRecord
 from holdfast.exchange.event_times import newest_us, odd_times, pieces_between, rows_with_odd_times
 from holdfast.exchange.hot_keys import KeySample
 from holdfast.exchange.unit_writer import UnitAttempt, UnitWriter
+from holdfast.failure import Failure, failure_of
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import (
     BATCH_TIME,
@@ -71,24 +72,6 @@ class LevelRequest(msgspec.Struct, frozen=True):
     """The time of the batch, from its plan."""
     side_by_side: int = 1
     """Greatest number of units of the level that run at the same time."""
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """Reason for a unit's failure: the name of an error class, in `holdfast.errors` or elsewhere, and its message.
-
-    `split`: the split that was being read; empty if that is not known.
-    """
-
-    kind: str
-    message: str
-    split: str = ""
-
-    def error(self) -> Exception:
-        """Recreate the error, with its own class if that is a class of Holdfast."""
-        cls = getattr(errors, self.kind, None)
-        if isinstance(cls, type) and issubclass(cls, errors.HoldfastError):
-            return cls(self.message)
-        return RuntimeError(f"{self.kind}: {self.message}")
 
 
 class OutputResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -168,16 +151,6 @@ class UnitWork:
 
     def stage_dead_letters(self, bad: list[BadRow]) -> list[bytes]:
         return stage_dead_letters(bad, self.program, self.request, self.unit.unit, self.attempt, self.store)
-
-
-def failure_of(error: BaseException, where: str = "", split: str = "") -> Failure:
-    """Describe an error. `where`, the place of the work, is added to errors that are not Holdfast's own.
-
-    `split`: the split that was being read, if that is known.
-    """
-    foreign = where and not isinstance(error, errors.HoldfastError)
-    kind = errors.class_abroad(error) or type(error).__name__
-    return Failure(kind, f"{error} ({where})" if foreign else str(error), split)
 
 
 @dataclass
@@ -274,7 +247,7 @@ class UnitRows:
     def _collect_bad(self, bad: list[BadRow]) -> None:
         if bad and not self.work.keeps_bad_rows:
             first = bad[0]
-            raise errors.BadRecord(
+            raise BadRecord(
                 f"source {self.source!r}, split {first.split!r}, position {first.position}: {first.reason}; "
                 f"the row is {first.payload!r}. Correct it, or keep such rows apart with Job(bad_records='dead_letter')"
             )
@@ -318,7 +291,7 @@ def bad_rows_of(
         reason = reasons[index]
         source, split, position = _place(work, node, index, origin)
         if not work.keeps_bad_rows:
-            raise errors.BadRecord(
+            raise BadRecord(
                 f"source {source!r}, split {split!r}, position {position}: {reason}; the row is {row}. "
                 "Filter such rows out, or keep them apart with Job(bad_records='dead_letter')"
             )

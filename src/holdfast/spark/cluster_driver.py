@@ -19,9 +19,10 @@ import msgspec
 
 from holdfast.code_shipping import pickled
 from holdfast.errors import HoldfastError, QueryFailed
+from holdfast.failure import failure_of
 from holdfast.ids import Epoch
 from holdfast.query import Query
-from holdfast.query_calls import LastWord, QueryCall, QueryServant, StartedQuery, failure_of
+from holdfast.query_calls import CAUSES_MAX, LastWord, QueryCall, QueryServant, StartedQuery
 from holdfast.settings import QueryTrigger
 from holdfast.spark.session_mail import ENDED, SAID, STARTED, MailServer, SessionMail
 from holdfast.standby_query import StandbyQuery
@@ -98,7 +99,7 @@ def lead(sent: bytes, hosting: str, leader: Epoch | None, rows: Any, batch: int)
         query = _started(sent, InCluster(hosting, leader), rows.sparkSession, mail)
         word = _served(query, mail)
     except BaseException as error:
-        word = LastWord(failure_of(error))
+        word = LastWord(failure_of(error, causes_max=CAUSES_MAX))
     mail.put(ENDED, msgspec.msgpack.encode(word))
 
 

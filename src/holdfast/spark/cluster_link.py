@@ -12,8 +12,9 @@ import cloudpickle
 import msgspec
 
 from holdfast.errors import HoldfastError, RestartsExhausted, SessionStopped
+from holdfast.failure import failure_of
 from holdfast.printable import logger
-from holdfast.query_calls import READS, CallAnswer, LastWord, QueryCall, StartedQuery, error_of, failure_of
+from holdfast.query_calls import CAUSES_MAX, READS, CallAnswer, LastWord, QueryCall, StartedQuery, error_of
 from holdfast.spark.connect_retries import is_away, notice_soon
 from holdfast.spark.session_mail import ENDED, SAID, STARTED, SessionMail
 
@@ -171,7 +172,7 @@ class ClusterLink:
                     self.trouble = AWAY
                     continue
                 lost = SessionStopped(f"the Spark Connect server does not answer, or the session has ended: {error}")
-                self._end(LastWord(failure_of(lost)))
+                self._end(LastWord(failure_of(lost, causes_max=CAUSES_MAX)))
                 return
             if word is not None:
                 self._end(word)
@@ -198,7 +199,7 @@ class ClusterLink:
         try:
             channel = self._next(lost)
         except Exception as error:
-            self._end(LastWord(failure_of(error)))
+            self._end(LastWord(failure_of(error, causes_max=CAUSES_MAX)))
             return
         if channel is None:
             self._end(LastWord())

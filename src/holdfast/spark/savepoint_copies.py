@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from holdfast import errors
 from holdfast.errors import HoldfastError
+from holdfast.failure import Failure, failure_of
 from holdfast.jobmaster.starting.from_savepoint import OpenedSavepoint
 from holdfast.journal.other_storages import open_job_store
 from holdfast.printable import logger
 from holdfast.spark.host import SparkHost, SparkJob
 from holdfast.storage.copying import CopiedObject, copy_objects
+from holdfast.storage.counted import Requests, counted, note, untold
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
@@ -33,15 +34,16 @@ PORTION_OBJECTS_MAX = 256
 CopyPortion = list[CopiedObject]
 
 
-class CopyFailure(msgspec.Struct, frozen=True):
-    """An error of a task, with the name of its class. A task returns it, since Spark would retry a task that raises."""
+class CopyAnswer(msgspec.Struct, frozen=True):
+    """The requests that a task made, and its error if it has one. A task returns that, since Spark would retry a task
+    that raises."""
 
-    error: str
-    message: str
+    requests: Requests
+    failure: Failure | None
 
 
 class CopyPortions:
-    """The body of a task that copies an encoded portion. It returns nothing, or the failure that ended it."""
+    """The body of a task that copies an encoded portion, and returns a `CopyAnswer`."""
 
     def __init__(self, source: str, target: str, storage_options: Mapping[str, str]) -> None:
         self._source = source
@@ -50,12 +52,18 @@ class CopyPortions:
 
     def __call__(self, portion: bytes) -> Iterator[bytes]:
         expected = {each.name: each for each in msgspec.msgpack.decode(portion, type=CopyPortion)}
+        requests: Requests = {}
+        failure = None
         try:
-            source = RetryingStore(open_store(self._source, self._storage_options, make=False))
-            target = RetryingStore(open_job_store(self._target, self._storage_options))
-            copy_objects(source, target, list(expected), expected=expected)
+            target = counted(RetryingStore(open_job_store(self._target, self._storage_options)))
+            source = counted(RetryingStore(open_store(self._source, self._storage_options, make=False)), target)
+            try:
+                copy_objects(source, target, list(expected), expected=expected)
+            finally:
+                requests = untold(target)
         except HoldfastError as error:
-            yield msgspec.msgpack.encode(CopyFailure(type(error).__name__, str(error)))
+            failure = failure_of(error)
+        yield msgspec.msgpack.encode(CopyAnswer(requests, failure))
 
 
 def copy_on_executors(
@@ -85,12 +93,15 @@ def copy_on_executors(
     body = CopyPortions(source, target, storage_options)
     try:
         with host.described(SparkJob("holdfast-savepoint", f"holdfast: {done}")):
-            failures = host.run(portions, body) if portions else []
+            answers = host.run(portions, body) if portions else []
     except Exception as error:
         raise HoldfastError(f"{store.url}: Spark could not run the tasks that {done}: {error}") from error
-    for each in failures:
-        failure = msgspec.msgpack.decode(each, type=CopyFailure)
-        raise getattr(errors, failure.error)(failure.message)
+    found = [msgspec.msgpack.decode(each, type=CopyAnswer) for each in answers]
+    for answer in found:
+        note(store, answer.requests)
+    for answer in found:
+        if answer.failure is not None:
+            raise answer.failure.error()
 
 
 def portions_of(objects: Iterable[CopiedObject]) -> Iterator[CopyPortion]:

@@ -24,8 +24,8 @@ from holdfast.exchange.task import (
     UnitRows,
     UnitWork,
     bad_rows_of,
-    failure_of,
 )
+from holdfast.failure import failure_of
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import MapBatches, Program
 from holdfast.ids import of_partition

@@ -20,10 +20,9 @@ from holdfast.functions.ranking.greatest import check_order, check_top
 from holdfast.functions.rows.greatest import greatest
 from holdfast.functions.rows.grouping import distinct_keys
 from holdfast.functions.windows.row_windows import RowWindowsSpec
-from holdfast.functions.windows.rows_operator import WindowFinish
+from holdfast.functions.windows.rows_operator import ClosingRows, WindowFinish
 from holdfast.functions.windows.sending import PANE_FIELD
 from holdfast.functions.windows.windowed import FINAL, Windowing
-from holdfast.state.physical import Integers
 
 
 @dataclass(frozen=True)
@@ -79,14 +78,8 @@ class TopFinish(WindowFinish):
     def __init__(self, spec: TopSpec) -> None:
         self._spec = spec
 
-    def finish(
-        self,
-        rows: pa.RecordBatch,
-        keys: pa.RecordBatch,
-        groups: Integers,
-        context: BatchContext,
-        result: OperatorResult,
-    ) -> None:
+    def finish(self, closing: ClosingRows, context: BatchContext, result: OperatorResult) -> None:
+        rows, keys, groups = closing
         spec = self._spec
         kept = greatest(rows.column(spec.by), groups, spec.n, spec.ties, spec.least)
         names = [field.name for field in spec.result_fields]

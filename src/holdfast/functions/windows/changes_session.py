@@ -11,11 +11,10 @@ import pyarrow as pa
 from holdfast.functions.changes.aggregate import ChangesAggregateOperator, ChangesAggregateSpec
 from holdfast.functions.operator import BatchContext, OperatorInput, OperatorResult
 from holdfast.functions.windows.row_windows import RowWindowsSpec
-from holdfast.functions.windows.rows_operator import WindowFinish
+from holdfast.functions.windows.rows_operator import ClosingRows, WindowFinish
 from holdfast.functions.windows.session import SessionAggregating
 from holdfast.functions.windows.session_chains import SESSION
 from holdfast.ids import FIRST_BATCH
-from holdfast.state.physical import Integers
 from holdfast.state.table import StateTable
 
 
@@ -42,14 +41,8 @@ class AggregatesFinish(WindowFinish):
     def __init__(self, spec: ChangesSessionSpec) -> None:
         self._schema, self._kept = spec.output_schema, spec.kept
 
-    def finish(
-        self,
-        rows: pa.RecordBatch,
-        keys: pa.RecordBatch,
-        groups: Integers,
-        context: BatchContext,
-        result: OperatorResult,
-    ) -> None:
+    def finish(self, closing: ClosingRows, context: BatchContext, result: OperatorResult) -> None:
+        rows, keys, groups = closing
         aggregates = ChangesAggregateOperator(self._kept, 1, StateTable)
         for table in aggregates.tables.values():
             table.begin(FIRST_BATCH)

@@ -21,7 +21,7 @@ from holdfast.functions.operator import BatchContext, OperatorResult
 from holdfast.functions.rows.columns import BoolArray
 from holdfast.functions.rows.ordering import ordered
 from holdfast.functions.windows.declared import WINDOW_END, WINDOW_START, SessionWindow, times_array, times_of
-from holdfast.functions.windows.rows_operator import WindowFinish
+from holdfast.functions.windows.rows_operator import ClosingRows, WindowFinish
 from holdfast.functions.windows.session_kernels import join_sessions
 from holdfast.functions.windows.windowed import WindowedSpec
 from holdfast.schema import CHANGE_TYPE
@@ -48,14 +48,8 @@ class LiveRows(WindowFinish):
     def close(self) -> None:
         self._inner.close()
 
-    def finish(
-        self,
-        rows: pa.RecordBatch,
-        keys: pa.RecordBatch,
-        groups: Integers,
-        context: BatchContext,
-        result: OperatorResult,
-    ) -> None:
+    def finish(self, closing: ClosingRows, context: BatchContext, result: OperatorResult) -> None:
+        rows, keys, groups = closing
         if rows.num_rows:
             rows, groups = left_of(rows, groups, keys.num_rows)
         if not rows.num_rows:
@@ -65,7 +59,7 @@ class LiveRows(WindowFinish):
         else:
             with_rows, groups = np.unique(groups, return_inverse=True)
             keys = keys.take(pa.array(with_rows))
-        self._inner.finish(rows, keys, groups, context, result)
+        self._inner.finish(ClosingRows(rows, keys, groups), context, result)
 
     def _divided(
         self, rows: pa.RecordBatch, keys: pa.RecordBatch, groups: Integers, window: SessionWindow

@@ -32,7 +32,7 @@ from holdfast.functions.rows.bad_rows import bad_row, set_apart
 from holdfast.functions.rows.calls import named_tuples, raised
 from holdfast.functions.rows.times import to_datetime
 from holdfast.functions.windows.row_windows import RowWindowsSpec
-from holdfast.functions.windows.rows_operator import WindowFinish
+from holdfast.functions.windows.rows_operator import ClosingRows, WindowFinish
 from holdfast.functions.windows.windowed import FINAL, Windowing
 from holdfast.python_values import python_values, shown_rows
 from holdfast.state.physical import Integers
@@ -122,14 +122,8 @@ class FunctionFinish(WindowFinish):
     def close(self) -> None:
         self._function.close()
 
-    def finish(
-        self,
-        rows: pa.RecordBatch,
-        keys: pa.RecordBatch,
-        groups: Integers,
-        context: BatchContext,
-        result: OperatorResult,
-    ) -> None:
+    def finish(self, closing: ClosingRows, context: BatchContext, result: OperatorResult) -> None:
+        rows, keys, groups = closing
         ctx = self._ctx
         ctx.batch_time = to_datetime(context.batch_time_us)
         ctx.watermark = None if context.watermark_us is None else to_datetime(context.watermark_us)

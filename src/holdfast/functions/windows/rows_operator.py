@@ -9,6 +9,7 @@ window never stores rows, for this reason.
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,23 +46,23 @@ def rows_schemas(spec: WindowedSpec) -> dict[str, TableSchema]:
     }
 
 
+class ClosingRows(NamedTuple):
+    """The rows of windows that close: of the input's schema, in order of their windows.
+
+    `keys`: the windows' key columns with their bounds, as in the output. `groups`: the rows' indexes among these.
+    """
+
+    rows: pa.RecordBatch
+    keys: pa.RecordBatch
+    groups: Integers
+
+
 class WindowFinish(ABC):
     """Makes output of the rows of windows that close."""
 
     @abstractmethod
-    def finish(
-        self,
-        rows: pa.RecordBatch,
-        keys: pa.RecordBatch,
-        groups: Integers,
-        context: BatchContext,
-        result: OperatorResult,
-    ) -> None:
-        """Put out the rows that closing windows make of their rows.
-
-        `rows` are of the input's schema, in order of their windows; `keys` are the windows' key columns with their
-        bounds, as in the output; `groups` are the rows' indexes among these.
-        """
+    def finish(self, closing: ClosingRows, context: BatchContext, result: OperatorResult) -> None:
+        """Put out the rows that closing windows make of their rows."""
 
     def is_snapshot_available(self) -> SnapshotAvailability:
         """Say whether a checkpoint may be cut after the batch that was committed last."""
@@ -178,7 +179,7 @@ class WindowRowsOperator(PaneOperator):
         by_window = np.argsort(groups, kind="stable")
         shown = pa.RecordBatch.from_arrays(self._with_bounds(keys), schema=pa.schema(self._windowed.key_fields))
         whole = rows.select(self._schema.names).take(pa.array(by_window))
-        self._of_windows.finish(whole, shown, groups[by_window], context, result)
+        self._of_windows.finish(ClosingRows(whole, shown, groups[by_window]), context, result)
 
 
 def put_rows(table: StateTable, rows: pa.RecordBatch, positions: Integers) -> None:

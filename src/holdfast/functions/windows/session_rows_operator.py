@@ -17,7 +17,7 @@ from holdfast.availability import SnapshotAvailability
 from holdfast.functions.aggregates.declared import count
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, TableSchema
 from holdfast.functions.rows.grouping import distinct_slots, ranks, spans
-from holdfast.functions.windows.rows_operator import POSITION, ROWS, WindowFinish, put_rows, slots_of_rows
+from holdfast.functions.windows.rows_operator import POSITION, ROWS, ClosingRows, WindowFinish, put_rows, slots_of_rows
 from holdfast.functions.windows.session import SessionAggregates, SessionSpec
 from holdfast.functions.windows.session_chains import SESSION, OpenSessions
 from holdfast.functions.windows.session_operator import SessionOperator
@@ -152,7 +152,7 @@ class SessionRowsOperator(SessionOperator):
         found = self._taken_out(slots).select(self._schema.names)
         rows = pa.RecordBatch.from_arrays(found.columns, schema=self._schema)
         shown = pa.RecordBatch.from_arrays(keys, schema=self._shown)
-        self._of_windows.finish(rows, shown, groups, context, result)
+        self._of_windows.finish(ClosingRows(rows, shown, groups), context, result)
 
 
 def _joining(was: OpenSessions, starts: Integers) -> tuple[Integers, Integers, Integers]:

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdfast.errors import SenderHung, SenderLost, StorageError
-from holdfast.exchange.task import UnitResult, failure_of
+from holdfast.exchange.task import UnitResult
 from holdfast.execution import reactions
 from holdfast.execution.isolation import Isolation, SplitName, SplitUnit, UnitEnd, UnitFailure
 from holdfast.execution.reactions import Reaction
+from holdfast.failure import failure_of
 from holdfast.graph.plan import Plan, Unit
 from holdfast.graph.program import Program, SourceOrigin
 from holdfast.graph.regions import regions_of

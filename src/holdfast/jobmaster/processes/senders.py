@@ -21,9 +21,10 @@ from msgspec.structs import replace
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, SenderHung, SenderLost, StaleCall, TaskManagerLost
 from holdfast.exchange.resident import Order, OrderCommon, SenderGateway
-from holdfast.exchange.task import Failure, UnitResult
+from holdfast.exchange.task import UnitResult
 from holdfast.execution import events
 from holdfast.execution import units as rules
+from holdfast.failure import Failure
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program, SourceOrigin
 from holdfast.graph.regions import regions_of
