@@ -130,10 +130,10 @@ class ChangelogConfig:
     log_handles_max, log_ratio_max, materialization_interval
         When a table's log has `log_handles_max` pieces, some of them are merged to one. A table is materialized when
         merging frees too few of them (as with less than 4), when its log will be larger than `log_ratio_max` times the
-        stored table by the end of the materialization (None: 0.09 with RocksDB, which stores only new files, and 1 in
-        memory), or when `materialization_interval` has passed (in memory: and the log is as large as that, which is
-        otherwise at least 8 MiB). Unless the log grows fast, the next materialization starts no earlier than a fifth of
-        the last one's duration after it.
+        table by the end of the materialization (None: 0.09 with RocksDB, which stores only new files, and 1 in memory;
+        the size of a table in memory is what it would take if it were stored now), or when `materialization_interval`
+        has passed (in memory: and the log is as large as that, which is otherwise at least 8 MiB). Unless the log grows
+        fast, the next materialization starts no earlier than a fifth of the last one's duration after it.
     persist_delay, persist_size_threshold
         A request to persist waits for other requests, to share an object with them, until this time is over or this
         size is reached. Higher values give fewer objects and later acknowledgements.

@@ -35,6 +35,21 @@ def test_a_checkpoint_names_the_log_and_later_a_materialization_with_the_log_sin
     assert pa.ipc.read_schema(pa.py_buffer(third.schema)) == subtask.table.stored_schema()
 
 
+def test_a_log_of_rows_that_are_all_new_is_no_reason_to_materialize_and_a_log_longer_than_the_table_is():
+    subtask = make(log_bytes_min=1)
+    for batch in range(5):
+        subtask.run(*range(100 * batch, 100 * batch + 100))
+        subtask.checkpoint(batch)
+    subtask.run(0)
+    assert subtask.metric("startedMaterialization") == 0
+    subtask.run(*range(100))
+    handle = subtask.checkpoint(5)
+    subtask.run(0)  # each of 100 rows is twice in the log
+    subtask.materialized(1)
+    assert len(handle.log) == 6 and len(subtask.checkpoint(6).materialized) == 1
+    subtask.uploader.close()
+
+
 def test_the_log_is_truncated_only_when_a_checkpoint_that_uses_the_materialization_completes(subtask: Subtask):
     subtask.run(1)
     old = subtask.checkpoint(1)

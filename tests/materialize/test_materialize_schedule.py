@@ -30,6 +30,13 @@ def test_after_one_was_stored_the_next_is_due_after_the_interval_or_after_the_pa
     assert due(made, SHORT_LOG, 70.0)
 
 
+def test_a_log_is_compared_with_the_stored_table_or_with_the_present_one_if_that_is_larger() -> None:
+    made = Schedule(MaterializationPolicy(log_bytes_min=1, log_ratio_max=1.0), LogId("op", "state", 0, 4), 0.0)
+    log = LogSize(pieces=1, stored_bytes=500, pending_sets=0, shrinks_to=0.5)
+    for rows_bytes, is_due in [(0, True), (998, True), (1000, False)]:
+        assert made.due(log, Base(0, NO_BATCH), False, 0.0, rows_bytes=rows_bytes) == is_due
+
+
 def test_as_many_failures_in_a_row_as_are_tolerated_end_it_and_others_are_tried_again_after_the_delay() -> None:
     made = schedule()
     assert not made.failed(1.0)

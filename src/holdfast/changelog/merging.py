@@ -57,7 +57,10 @@ def merged_range(run: Sequence[Range], pieces: list[LogPiece]) -> Range:
     """Return the range that replaces a run, given its stored pieces."""
     first, last = run[0], run[-1]
     extent = Extent(first.sqn_start, last.sqn_stop, first.batch_start, last.batch_stop)
+    before_bytes = sum(each.stored_bytes for each in run)
     merged = Range(True, [], [extent], pieces, asked=True, level=1 + max(each.level for each in run))
+    # The kept rows are taken to be compressed like the rows of the run.
+    merged.rows_bytes = sum(each.rows_bytes for each in run) * merged.stored_bytes // max(1, before_bytes)
     merged.done.set_result(pieces)
     return merged
 

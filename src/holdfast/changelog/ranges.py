@@ -89,6 +89,8 @@ class Range:
     extents: list[Extent]
     pieces: list[LogPiece] | None = None
     """The stored pieces. They may reach beyond the range if it was narrowed."""
+    rows_bytes: int = 0
+    """The bytes of the collected rows, before they are encoded; 0 if the change sets had their rows from the begin."""
     asked: bool = False
     """True if a cut needs the range."""
     error: BaseException | None = None
@@ -119,6 +121,11 @@ class Range:
     @property
     def batch_stop(self) -> int:
         return self.extents[-1].batch_stop
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the stored pieces."""
+        return sum(piece.length for piece in self.pieces or ())
 
     def extend(self, change_set: Pending) -> None:
         """Append the following neighbour."""
@@ -165,6 +172,32 @@ class Skipped:
 
 
 Entry = Pending | Range | Skipped
+
+
+class LogSize(NamedTuple):
+    """The size of a log from an SQN on: the pieces that a handle would name, and the pending change sets.
+
+    `shrinks_to`: the stored bytes for each byte of the table's rows, as far as this start stored them; 0: unknown.
+    """
+
+    pieces: int
+    stored_bytes: int
+    pending_sets: int
+    shrinks_to: float = 0.0
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry], from_sqn: int) -> "LogSize":
+        """Return the size of the log with these entries from an SQN on."""
+        later = [each for each in entries if each.sqn_stop > from_sqn]
+        stored = [each for each in later if isinstance(each, Range) and each.pieces]
+        measured = [each for each in stored if each.rows_bytes]
+        rows_bytes = sum(each.rows_bytes for each in measured)
+        return cls(
+            sum(len(each.pieces or ()) for each in stored),
+            sum(each.stored_bytes for each in stored),
+            sum(isinstance(each, ChangeSet | Deferred) for each in later),
+            sum(each.stored_bytes for each in measured) / rows_bytes if rows_bytes else 0.0,
+        )
 
 
 def divides(batch: BatchNumber, entry: Entry) -> bool:

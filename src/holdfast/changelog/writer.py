@@ -23,7 +23,17 @@ import pyarrow as pa
 
 from holdfast.changelog.cut_pieces import pieces_of
 from holdfast.changelog.merging import Replaced, merged_range, run_to_merge
-from holdfast.changelog.ranges import Deferred, DeferredChanges, Entry, Range, RangePart, Skipped, divides, wanted
+from holdfast.changelog.ranges import (
+    Deferred,
+    DeferredChanges,
+    Entry,
+    LogSize,
+    Range,
+    RangePart,
+    Skipped,
+    divides,
+    wanted,
+)
 from holdfast.changelog.waiting import UncollectedRows
 from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.formats.blocks import Merge
@@ -34,14 +44,6 @@ from holdfast.uploads.packing import PersistRequest
 from holdfast.uploads.uploader import Uploader
 
 __all__ = ["ChangelogWriter", "DeferredChanges", "LogSize", "NeededLog"]
-
-
-class LogSize(NamedTuple):
-    """The size of a log from an SQN on: the pieces that a handle would name, and the pending change sets."""
-
-    pieces: int
-    stored_bytes: int
-    pending_sets: int
 
 
 class NeededLog(NamedTuple):
@@ -257,10 +259,7 @@ class ChangelogWriter:
         """Return the size of the log that a checkpoint starting at `from_sqn` would name."""
         with self._lock:
             if self._measured is None or self._measured[0] != from_sqn:
-                pieces = [p for each in self._ranges() if each.sqn_stop > from_sqn for p in each.pieces or ()]
-                pending = [each for each in self._entries if isinstance(each, ChangeSet | Deferred)]
-                sets = sum(each.sqn_stop > from_sqn for each in pending)
-                self._measured = from_sqn, LogSize(len(pieces), sum(piece.length for piece in pieces), sets)
+                self._measured = from_sqn, LogSize.of(self._entries, from_sqn)
             return self._measured[1]
 
     @property
@@ -415,8 +414,9 @@ class ChangelogWriter:
             for each in opened:
                 try:
                     rows = [change_set.rows for change_set in each.collect(self._merge)]
+                    each.rows_bytes = sum(part.nbytes for part in rows)
                     with self._lock:
-                        self._waiting.collected(sum(part.num_rows for part in rows), sum(part.nbytes for part in rows))
+                        self._waiting.collected(sum(part.num_rows for part in rows), each.rows_bytes)
                     collected.append(each)
                 except CheckpointFailed as error:
                     failed[each] = error

@@ -39,10 +39,9 @@ class Base:
 
     def size(self, log: LogSize) -> LogSize:
         """Return the size of the log on this base, including the restored pieces."""
-        return LogSize(
-            log.pieces + len(self.restored_log),
-            log.stored_bytes + sum(piece.length for piece in self.restored_log),
-            log.pending_sets,
+        return log._replace(
+            pieces=log.pieces + len(self.restored_log),
+            stored_bytes=log.stored_bytes + sum(piece.length for piece in self.restored_log),
         )
 
 

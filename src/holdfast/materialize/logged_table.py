@@ -134,7 +134,7 @@ class LoggedTable(KeyedState):
         if self._awaits_lead and not (log.pieces or log.pending_sets):
             return False  # no cut could use the base
         merges = self._merging or self._schedule.merge_waits(now_s)
-        return self._schedule.due(log, newest, self._table.settled, now_s, merges)
+        return self._schedule.due(log, newest, self._table.settled, now_s, merges, self._table.rows_bytes)
 
     def _run_to_merge(self, now_s: float) -> Sequence[Range]:
         """Return the ranges to merge now, if the log has too many pieces; afterwards `_merging` tells whether there are

@@ -113,7 +113,8 @@ class MaterializationPolicy:
     ) -> bool:
         """Return whether to materialize at this boundary. The pause must be over.
 
-        `log` is the log since the last boundary. `table_bytes` is the stored size of the last materialization.
+        `log` is the log since the last boundary. `table_bytes` is the stored size of the last materialization, or about
+        that of a materialization now, if it is larger: so a log of rows that are all new is no reason.
         `incremental` is true if a materialization stores only new files, `settled` if the files have just been merged.
         The log is needed until the materialization ends. Until then it grows by about `growth` times its present size.
         `merges` is true if the log is being merged, so that its number of pieces is no reason.

@@ -53,18 +53,20 @@ class Schedule:
         self._merge_failures += 1
         self._merge_from_s = now_s + self._policy.retry_delay_s
 
-    def due(self, log: LogSize, base: Base, settled: bool, now_s: float, merges: bool = False) -> bool:
+    def due(
+        self, log: LogSize, base: Base, settled: bool, now_s: float, merges: bool = False, rows_bytes: int = 0
+    ) -> bool:
         """Return whether a materialization should begin at this boundary.
 
         `log` is the size of the log since `base`, the newest base. `settled` says that the table's files were just
-        merged, `merges` that the log is being merged, so that its number of pieces is no reason.
+        merged, `merges` that the log is being merged, so that its number of pieces is no reason. `rows_bytes` are the
+        bytes of the table's rows now, before they are encoded; 0: unknown.
         """
         if now_s < self._pause_ends_s:
             return False
         growth, size = self._growth(now_s), base.size(log)
-        if not self._policy.due(
-            size, base.stored_bytes, bool(base.files), now_s, self._next_s, growth, settled, merges
-        ):
+        table_bytes = max(base.stored_bytes, int(log.shrinks_to * rows_bytes))
+        if not self._policy.due(size, table_bytes, bool(base.files), now_s, self._next_s, growth, settled, merges):
             self._due_since_s = None
             return False
         if self._due_since_s is None:

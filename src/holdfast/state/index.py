@@ -157,6 +157,10 @@ class VariableIndex(BytesIndex):
         return super().memory_bytes + self._words.nbytes
 
     @property
+    def key_bytes(self) -> int:
+        return super().key_bytes + INLINE_MAX + int(self._control[ARENA_LIVE]) // max(1, len(self))
+
+    @property
     def _cells(self) -> Integers:
         """The cell of each slot; no reference may be kept, since the memory grows where it lies."""
         return self._words[self._lead :][: CELL_WORDS * len(self._tags)].reshape(-1, CELL_WORDS)

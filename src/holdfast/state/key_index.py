@@ -32,7 +32,7 @@ from holdfast.state.index_kernels import (
     UNSEEN,
 )
 from holdfast.state.keys import Keys
-from holdfast.state.physical import Bytes, Integers, Slots
+from holdfast.state.physical import Bytes, Integers, Slots, byte_width
 
 ENTRIES_LEAST = 128
 INDEX_ENTRY_BYTES = 16
@@ -57,6 +57,8 @@ SWEEP_PER_ROW = 4
 """Positions of the old table that a look-up pours while entries are poured: at least, and for each row. The new table
 has room for a third of the old table's positions, so it is not full before all are poured. Higher values end the
 pouring sooner and make each look-up slower."""
+OFFSET_BYTES = 4
+"""Bytes of a value of variable width in a column, beside the value's own."""
 _EMPTY = np.empty(0, np.int64)
 
 
@@ -92,6 +94,11 @@ class KeyIndex(ABC):
     def memory_bytes(self) -> int:
         tables = self._entries.nbytes + self._old.nbytes - self._given_back
         return tables + self._tags.nbytes + self._free.nbytes + self._fresh.nbytes + self._unseen.nbytes
+
+    @property
+    def key_bytes(self) -> int:
+        """About the bytes that a key takes in its columns, on average."""
+        return sum(byte_width(kind) or OFFSET_BYTES for kind in self.key_schema.types)
 
     def reserve(self, keys: int) -> None:
         """Make room in an empty index for so many keys at once, instead of step by step."""

@@ -47,6 +47,11 @@ class HitRatio:
         self._full_second = (0, 0)
         """Hits and look-ups of the last full second with any look-up."""
 
+    @property
+    def so_far(self) -> tuple[int, int]:
+        """All hits and look-ups."""
+        return self.hits, self.accesses
+
     def count(self, hits: int, accesses: int) -> None:
         second = int(self._now_s())
         if second != self._second:
@@ -166,7 +171,7 @@ class Residency:
         """
         dirty = kernels.gather(self.dirty, old.slots)
         if not dirty.all():
-            dirty |= self._rows.changed(old, present) if changed is None else changed
+            dirty |= self._rows.changed(old) if changed is None else changed
             kernels.fill(self.dirty, old.slots[dirty & present], True)
             old, present = (old, present) if dirty.all() else (old.only(dirty), present[dirty])
         if not present.all():

@@ -174,6 +174,11 @@ class Rows:
         return 1 + sum(column.values.itemsize + 1 for column in self.columns)
 
     @property
+    def stored_slot_bytes(self) -> int:
+        """The bytes of a row's key group, key and slot in `KeyedRows`, without those in the arena."""
+        return 4 + self.index.key_bytes + self.slot_bytes
+
+    @property
     def object_bytes(self) -> float:
         """The average bytes of a row's objects, and of its values in the arena."""
         return (self._objects_bytes + self.arena.live_bytes) / max(1, len(self.index))
@@ -210,11 +215,9 @@ class Rows:
         kernels.scatter(self.present, slots, rows.present)
         self.measure_objects(slots)
 
-    def changed(self, old: OldRows, present: Bools) -> Bools:
-        """Mark the rows that differ from the saved `old`; rows that may have been changed in place count as changed.
-
-        `present` says which of them are there now.
-        """
+    def changed(self, old: OldRows) -> Bools:
+        """Mark the rows that differ from the saved `old`; rows that may have been changed in place count as changed."""
+        present = self.present_at(old.slots)
         changed: Bools = present != old.present
         if not old.present.any():
             return changed

@@ -122,6 +122,12 @@ class StateTable:
         return self._rows.row_bytes
 
     @property
+    def rows_bytes(self) -> int:
+        """About the `nbytes` of all rows in `StoredRows`; 0 if unknown: over a base store, and with objects."""
+        known = self._residency is None and self._may_defer
+        return self.rows_in_memory * self._rows.stored_slot_bytes + self._rows.arena.live_bytes if known else 0
+
+    @property
     def settled(self) -> bool:
         """True if the base store's files are now about as small as they get."""
         return self._residency is not None and self._residency.base.settled
@@ -145,8 +151,7 @@ class StateTable:
     @property
     def cache_accesses(self) -> tuple[int, int]:
         """Two numbers of distinct rows that batches looked up so far: those that were in memory, and all."""
-        ratio = None if self._residency is None else self._residency.hit_ratio
-        return (0, 0) if ratio is None else (ratio.hits, ratio.accesses)
+        return (0, 0) if self._residency is None else self._residency.hit_ratio.so_far
 
     def stored_schema(self) -> pa.Schema:
         """The schema of `changes`, `snapshot` and `apply`: key group, deleted, keys, values."""
@@ -223,7 +228,7 @@ class StateTable:
         in place always count as changed.
         """
         old = self._in_transaction("changes").old_rows()
-        return self._changes(old, self._changed(old))
+        return self._changes(old, self._rows.changed(old))
 
     def defer_changes(self) -> "StateTable | pa.RecordBatch | None":
         """Return the source of the batch's changes: the table itself, whose `collect` reads them after the commit.
@@ -234,16 +239,14 @@ class StateTable:
         transaction = self._in_transaction("defer_changes")
         if not self._may_defer:
             old = transaction.old_rows()
-            transaction.changed = self._changed(old)
+            transaction.changed = self._rows.changed(old)
             return self._changes(old, transaction.changed)
         transaction.deferred = not transaction.is_empty
         return self if transaction.deferred else None
 
     def collect(self, up_to_batch: BatchNumber) -> list[StoredRows]:
         """Take out the deferred changes of batches up to `up_to_batch`, in order of replay: at least one change set,
-        maybe without rows. Any thread may call it. Raises `CheckpointFailed` if they were condensed with the changes of
-        later batches (`unlogged`).
-        """
+        maybe without rows. Any thread may call it. Raises `CheckpointFailed` as `Unlogged.take` does."""
         with self._lock:
             parts, slots_used = self._unlogged.waiting(up_to_batch), self._rows.index.slots_used
         touched = touched_by(parts, slots_used)
@@ -425,9 +428,6 @@ class StateTable:
         """Close the base store and delete its files."""
         if self._residency is not None:
             self._residency.base.close()
-
-    def _changed(self, old: OldRows) -> Bools:
-        return self._rows.changed(old, self._rows.present_at(old.slots))
 
     def _changes(self, old: OldRows, changed: Bools) -> pa.RecordBatch | None:
         return self._snapshot(old.slots[changed]) if changed.any() else None
