@@ -118,6 +118,29 @@ def test_undo_brings_back_values_deletions_and_absence() -> None:
     assert not table.in_batch
 
 
+@pytest.mark.parametrize("values", [COUNT, pa.schema([])], ids=["with values", "of keys alone"])
+def test_undo_of_new_rows_keeps_their_slots_alone_and_takes_back_mixed_batches_too(values: pa.Schema) -> None:
+    table = StateTable(KEY, values, 128)
+
+    def write(number: BatchNumber, *parts: range) -> None:
+        table.begin(number)
+        for keys in parts:
+            table.present[table.lookup(pa.record_batch({"k": pa.array(keys, pa.int64())}))] = True
+
+    write(BatchNumber(1), range(100))
+    assert table.undo_bytes < 100 * (8 + 1), "no copies of values: a slot, a list of it, and whether it was there"
+    table.commit()
+    write(BatchNumber(2), range(100, 150), range(50, 160))
+    table.commit()
+    write(BatchNumber(3), range(200, 250))
+    table.undo()
+    assert len(table) == 160
+    table.rewind(BatchNumber(1))
+    assert sorted(table.snapshot().column("k").to_pylist()) == list(range(100))
+    table.rewind(BatchNumber(0))
+    assert len(table) == table.rows_in_memory == 0
+
+
 def test_a_deleted_key_comes_back_blank() -> None:
     table = StateTable(KEY, COUNT, 128)
     batch(table, 1, {1: 10})

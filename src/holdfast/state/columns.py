@@ -74,7 +74,7 @@ class Column:
         self.fixed_width = not dtype.hasobject
         """True if `values` are the values themselves."""
         self._msgpack = is_object(field)
-        self.values: Values = _blank(dtype, capacity)
+        self.values: Values = blank_values(dtype, capacity)
         self.valid: Bools = np.zeros(capacity, np.bool_)
 
     @property
@@ -89,7 +89,7 @@ class Column:
 
     def blank(self, count: int) -> tuple[Values, Bools]:
         """Return the values and validity of that many blank rows."""
-        return _blank(self.values.dtype, count), np.zeros(count, np.bool_)
+        return blank_values(self.values.dtype, count), np.zeros(count, np.bool_)
 
     def grow(self, capacity: int) -> None:
         enlarge(self, "values", capacity)
@@ -348,5 +348,6 @@ def _bits(values: Values) -> Values:
     return values.view(_UNSIGNED[values.dtype.itemsize])
 
 
-def _blank(dtype: np.dtype[Any], capacity: int) -> Values:
+def blank_values(dtype: np.dtype[Any], capacity: int) -> Values:
+    """Return the values of that many blank rows."""
     return np.full(capacity, None, dtype) if dtype.hasobject else np.zeros(capacity, dtype)

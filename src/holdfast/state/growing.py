@@ -32,8 +32,8 @@ def enlarge(owner: Any, name: str, length: int) -> None:
     before, shape = len(getattr(owner, name)), (length, *getattr(owner, name).shape[1:])
     if getattr(owner, name).nbytes < COPIED_BYTES or not _resized(owner, name, shape):
         held = getattr(owner, name)
-        longer = np.zeros(shape, held.dtype)
-        longer[:before] = held
+        longer = np.empty(shape, held.dtype)
+        longer[:before], longer[before:] = held, 0
         setattr(owner, name, longer)
     else:
         _ask_for_huge_pages(getattr(owner, name))

@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.state import arena_kernels, kernels
 from holdfast.state.arena import Arena, Space
 from holdfast.state.bytes_column import BytesColumn, new_column
-from holdfast.state.columns import Values, addresses, gathered, placed, placed_array, scatter_some, taken
+from holdfast.state.columns import Values, addresses, blank_values, gathered, placed, placed_array, scatter_some, taken
 from holdfast.state.growing import enlarge
 from holdfast.state.index import new_index
 from holdfast.state.keys import Keys
@@ -30,7 +30,10 @@ later, and keeps more memory."""
 
 @dataclass(frozen=True)
 class RowCopies:
-    """Copies of rows: whether each is there, its value columns, and the spaces of the arena that their handles name."""
+    """Copies of rows: whether each is there, its value columns, and the spaces of the arena that their handles name.
+
+    If none of the rows is there, `columns` may be empty: new rows are most rows of a table that grows.
+    """
 
     present: Bools
     columns: list[tuple[Values, Bools]]
@@ -49,6 +52,10 @@ class RowCopies:
         objects."""
         self.held.update(source.held)
         scatter_some(self.present, places, source.present)
+        if not source.columns:
+            return
+        if not self.columns:
+            self.columns.extend(_blank_like(source.columns, len(self.present)))
         for cells, new_cells in zip(self.columns, source.columns, strict=True):
             for array, new in zip(cells, new_cells, strict=True):
                 scatter_some(array, places, new)
@@ -198,9 +205,10 @@ class Rows:
     def copy(self, slots: Slots) -> OldRows:
         """Copies of rows; nobody reads the values of rows that are not present."""
         present = self.present_at(slots)
-        is_any = present.any()
-        columns = [column.gather(slots) if is_any else column.blank(len(slots)) for column in self.columns]
-        return OldRows(present, columns, slots, held=set(self.arena.spaces) if is_any else set())
+        if not present.any():
+            return OldRows(present, [], slots)
+        columns = [column.gather(slots) for column in self.columns]
+        return OldRows(present, columns, slots, held=set(self.arena.spaces))
 
     def with_keys(self, rows: OldRows) -> KeyedRows:
         """Copies whose slots still have their keys, in their order."""
@@ -210,7 +218,9 @@ class Rows:
     def put(self, slots: Slots, rows: RowCopies) -> None:
         """Write the copies' presence and values at `slots`, which may differ from the slots they were copied from."""
         self.arena.hold(rows.held)
-        for column, (values, valid) in zip(self.columns, rows.columns, strict=True):
+        if not rows.columns:
+            self.blank(slots)
+        for column, (values, valid) in zip(self.columns, rows.columns, strict=bool(rows.columns)):
             column.scatter(slots, values, valid)
         kernels.scatter(self.present, slots, rows.present)
         self.measure_objects(slots)
@@ -232,7 +242,7 @@ class Rows:
     def different(self, now: RowCopies, old: RowCopies) -> Bools:
         """Mark the rows that differ between two copies of the same slots, as `changed` does."""
         different: Bools = now.present != old.present
-        if not old.present.any():
+        if not old.present.any() or not now.present.any():
             return different
         for column, new_cells, old_cells in zip(self.columns, now.columns, old.columns, strict=True):
             column.mark_different(new_cells, old_cells, different)
@@ -299,12 +309,13 @@ class Rows:
 
     def value_arrays(self, rows: RowCopies) -> list[Any]:
         """The copies' values, null where not present."""
-        pairs = zip(self.columns, rows.columns, strict=True)
+        cells = rows.columns or [column.blank(len(rows.present)) for column in self.columns]
+        pairs = zip(self.columns, cells, strict=True)
         return [column.to_arrow(values, valid & rows.present) for column, (values, valid) in pairs]
 
     def variable_bytes(self, rows: RowCopies) -> int:
         """Return the bytes that the copies' values have in the arena."""
-        pairs = zip(self.columns, rows.columns, strict=True)
+        pairs = zip(self.columns, rows.columns, strict=True) if rows.columns else ()
         found = (values for column, (values, _) in pairs if isinstance(column, BytesColumn))
         return sum(int(arena_kernels.total_bytes(values)) for values in found)
 
@@ -344,7 +355,9 @@ def concatenated(segments: Sequence[OldRows]) -> OldRows:
     """Join all segments in order; there is at least a single segment."""
     if len(segments) == 1:
         return segments[0]
-    columns = zip(*(segment.columns for segment in segments), strict=True)
+    filled = next((segment.columns for segment in segments if segment.columns), [])
+    cells = (segment.columns or _blank_like(filled, len(segment.slots)) for segment in segments)
+    columns = zip(*cells, strict=True)
     return OldRows(
         np.concatenate([segment.present for segment in segments]),
         [
@@ -354,3 +367,8 @@ def concatenated(segments: Sequence[OldRows]) -> OldRows:
         np.concatenate([segment.slots for segment in segments]),
         held=set().union(*(segment.held for segment in segments)),
     )
+
+
+def _blank_like(columns: Sequence[tuple[Values, Bools]], count: int) -> list[tuple[Values, Bools]]:
+    """Return the cells of that many rows that are not there, in columns like these."""
+    return [(blank_values(values.dtype, count), np.zeros(count, np.bool_)) for values, _ in columns]
