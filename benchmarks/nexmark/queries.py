@@ -102,8 +102,9 @@ class LastTen(hf.ProcessFunction):
     last = hf.ValueState(default=[])
 
     def process(self, row: Any, ctx: Any) -> Iterator[Any]:
-        self.last.update(sorted([*self.last.value(), [row.expires, row.id, row.final]])[-10:])
-        yield ctx.key, sum(final for _, _, final in self.last.value()) / len(self.last.value())
+        last = sorted([*self.last.value(), [row.expires, row.id, row.final]])[-10:]
+        self.last.update(last)
+        yield ctx.key, sum(final for _, _, final in last) / len(last)
 
 
 def q6(events: Events) -> hf.Stream:

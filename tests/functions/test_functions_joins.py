@@ -31,7 +31,9 @@ from holdfast.errors import JobRefused, SettingsError
 from holdfast.expressions.declared import SqlExpression
 from holdfast.expressions.parse import parsed
 from holdfast.functions.joins import meeting
+from holdfast.functions.joins.bounds import RIGHT
 from holdfast.functions.joins.declared import JoinSpec
+from holdfast.functions.joins.join_operator import JoinOperator
 from holdfast.functions.joins.meeting import Intervals, Points, SortedPoints
 from holdfast.functions.operator import BatchContext, EventTime, NewTable, OperatorInput
 from holdfast.state.backends import tables_of
@@ -365,16 +367,19 @@ def test_pairs_are_listed_in_pieces_of_bounded_size_in_the_same_order(monkeypatc
 @pytest.mark.parametrize("bounds", ["around", "between"])
 def test_a_row_touches_the_kept_rows_that_it_may_meet_however_many_its_key_has(bounds: str, rows: int) -> None:
     operator = spec_of("inner", bounds).create(0, 128, StateTable)
+    assert isinstance(operator, JoinOperator)
     visits = [("a", at * 1_000_000, (at + 5) * 1_000_000, str(at)) for at in range(100, 100 + rows)]
     run_batch(operator, 1, [], visits, (None, None))
     commit(operator)
-    touched = []
-    for number, late_s in enumerate((1, 1, rows // 2), 2):
+    touched, ordered = [], []
+    for number, late_s in enumerate((1, 1, 1, rows // 2), 2):
         result = run_batch(operator, number, [("a", (100 + rows - late_s) * 1_000_000, "x", 1)], [], (None, None))
         touched.append(len(operator.tables["right"].touched()))
+        ordered.append(bool(operator._kept[RIGHT]._orders))
         assert 0 < sum(batch.num_rows for batch in result.output) < 20
         commit(operator)
-    assert max(touched[1:]) < 25, "the first row has the order made"
+    assert max(touched[2:]) < 25, "the second row has the order made"
+    assert ordered == [False, True, True, True], "a key that is asked for only once needs no order"
 
 
 @pytest.mark.parametrize("how", ["semi", "anti"])

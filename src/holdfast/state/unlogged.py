@@ -21,7 +21,7 @@ from holdfast.errors import CheckpointFailed
 from holdfast.ids import BatchNumber
 from holdfast.state import kernels
 from holdfast.state.history import UndoHistory, UndoSegment
-from holdfast.state.physical import Slots
+from holdfast.state.physical import Bools, Slots
 from holdfast.state.rows import KeyedRows, OldRows, RowCopies, Rows
 
 WAITING_BYTES_MAX = 256 * 1024 * 1024
@@ -126,14 +126,14 @@ class Read:
 class Taken:
     """Changes that no longer wait. `net` puts them together, at any time and without the table's lock.
 
-    `slots` are all slots that `parts`, which are consecutive batches, touched, and `now` has their rows at the time
+    `touched` are the slots that `parts`, which are consecutive batches, touched, and `now` has their rows at the time
     when the changes were taken. `later` has the old rows that later batches had saved by that time. `read` has changes
     of still earlier batches.
     """
 
     read: list[KeyedRows]
     parts: Sequence[UndoPart] = ()
-    slots: Slots | None = None
+    touched: "Touched | None" = None
     now: KeyedRows | None = None
     later: Sequence[OldRows] = ()
     capacity: int = 0
@@ -143,38 +143,69 @@ class Taken:
 
         The changes of several batches hold every row that these batches touched, even a row that came back to its old
         value: they may be replayed onto a table that already has the first of these batches, if it was captured then.
-        Without such a capture, rows that only the batches between had are left out.
+        Without such a capture, rows that only the batches between had are left out (`Touched`).
         """
-        if self.slots is None or self.now is None:
+        if self.touched is None or self.now is None:
             return self.read
         if self.later:
-            timeline = Timeline(self.slots, self.now.rows, self.capacity)
+            timeline = Timeline(self.touched.slots, self.now.rows, self.capacity)
             for segment in reversed(self.later):
                 timeline.back_before(segment)
-        only = self.parts[0]
+        only, was_there = self.parts[0], self.touched.was_there
+        if was_there is not None:
+            return [*self.read, self.now.only(was_there | self.now.rows.present)]
         if len(self.parts) > 1 or isinstance(only, Condensed):
-            return [*self.read, self._without_passing(self.slots, self.now)]
+            return [*self.read, self.now]
         different = rows.different(self.now.rows, only.rows)
         return [*self.read, self.now.only(different)]
 
-    def _without_passing(self, slots: Slots, now: KeyedRows) -> KeyedRows:
-        """Leave out rows that were not there before the first batch, nor after the last, unless a base may have them:
-        the table was captured between, or nobody knows what was there."""
-        segments = [each for each in self.parts if isinstance(each, UndoSegment)]
-        if len(segments) < len(self.parts) or any(each.captured for each in segments[:-1]):
-            return now
-        was_there = np.ones(len(now), np.bool_)
-        numbers = kernels.numbers_by_slot(slots, self.capacity)
-        for each in reversed(segments):
-            kernels.scatter(was_there, kernels.gather(numbers, each.slots) - 1, each.rows.present)
-        return now.only(was_there | now.rows.present)
+
+@dataclass(frozen=True)
+class Touched:
+    """The distinct slots that some consecutive batches touched, and whether their rows were there before the first of
+    these batches.
+
+    `was_there` is None for a single batch. It also is where a base may have rows that came and went: the table was
+    captured between the batches, or nobody knows what was there.
+    """
+
+    slots: Slots
+    was_there: Bools | None = None
+
+    def without_passing(self, rows: Rows, later: Sequence[OldRows]) -> "Touched":
+        """Leave out rows that were not there before, are not there now, and were not touched by `later` batches
+        either: nobody asks for them."""
+        if self.was_there is None:
+            return self
+        stays = self.was_there | rows.present_at(self.slots)
+        if later:
+            touched = np.zeros(rows.capacity, np.bool_)
+            for each in later:
+                kernels.fill(touched, each.slots, True)
+            stays |= kernels.gather(touched, self.slots)
+        if stays.all():
+            return self
+        places = kernels.where(stays)
+        return Touched(kernels.gather(self.slots, places), kernels.gather(self.was_there, places))
 
 
-def touched_by(parts: Sequence[UndoPart], slots_used: int) -> Slots:
-    """Return the distinct slots of `parts`, all below `slots_used`; the slots of several parts are in ascending order.
+def touched_by(parts: Sequence[UndoPart], slots_used: int) -> Touched:
+    """Return the slots that `parts` touched, all below `slots_used`; those of several parts are in ascending order.
 
     `parts` are all changes that wait, up to some batch. In ascending order, slots read a table from begin to end.
     """
+    slots = _slots_of(parts, slots_used)
+    segments = [each for each in parts if isinstance(each, UndoSegment)]
+    if len(parts) < 2 or len(segments) < len(parts) or any(each.captured for each in segments[:-1]):
+        return Touched(slots)
+    were_there = np.ones(slots_used, np.bool_)
+    for each in reversed(segments):
+        kernels.scatter(were_there, each.slots, each.rows.present)
+    return Touched(slots, kernels.gather(were_there, slots))
+
+
+def _slots_of(parts: Sequence[UndoPart], slots_used: int) -> Slots:
+    """Return the distinct slots of `parts`, as `touched_by` does."""
     if len(parts) < 2:
         return next((each.slots for each in parts), np.empty(0, np.int32))
     touched = np.zeros(slots_used, np.bool_)
@@ -255,11 +286,11 @@ class Unlogged:
         return [each for each in self._parts() if each.batch <= up_to_batch]
 
     def take(
-        self, up_to_batch: BatchNumber, in_flight: OldRows | None, gathered: Sequence[UndoPart], touched: Slots
+        self, up_to_batch: BatchNumber, in_flight: OldRows | None, gathered: Sequence[UndoPart], touched: Touched
     ) -> Taken:
         """Take out the changes of batches up to `up_to_batch`; the running batch saved the old rows `in_flight`.
 
-        `touched` are the slots of `gathered`, the parts that waited when these slots were determined.
+        `touched` is determined by `gathered`, the parts that waited at that time.
 
         Raises
         ------
@@ -279,11 +310,13 @@ class Unlogged:
         parts = self.waiting(up_to_batch)
         taken = Taken(read)
         if parts:
-            slots = touched if parts == gathered else touched_by(parts, self._rows.index.slots_used)
-            now = self._rows.with_keys(self._rows.copy(slots))
+            if parts != gathered:
+                touched = touched_by(parts, self._rows.index.slots_used)
             saved = [each.rows for each in self._by_slot(BatchNumber(up_to_batch + 1))]
             later = saved if in_flight is None else [*saved, in_flight]
-            taken = Taken(read, parts, slots, now, later, self._rows.capacity)
+            touched = touched.without_passing(self._rows, later)
+            now = self._rows.with_keys(self._rows.copy(touched.slots))
+            taken = Taken(read, parts, touched, now, later, self._rows.capacity)
         self._read = [each for each in self._read if each.batch > up_to_batch]
         if parts:
             self._end_chain()
@@ -303,7 +336,7 @@ class Unlogged:
         if parts == segments and len(segments) == 1:
             read.append(self._changed(segments[0], self._rows.copy(segments[0].slots)))
         else:
-            slots = touched_by(parts, self._rows.index.slots_used)
+            slots = _slots_of(parts, self._rows.index.slots_used)
             timeline = Timeline(slots, self._rows.copy(slots).copies, self._rows.capacity)
             for each in reversed(segments):
                 if each in self._waiting:
@@ -328,7 +361,7 @@ class Unlogged:
         kept = {*self._history.segments, *self._waiting[-LAG_BATCHES:]}
         given_up = [each for each in self._parts() if each not in kept]
         if given_up:
-            slots = touched_by(given_up, self._rows.index.slots_used)
+            slots = _slots_of(given_up, self._rows.index.slots_used)
             condensed = Condensed(given_up[0].first, given_up[-1].batch, slots)
             self._keep([each for each in self._waiting if each in kept], condensed)
 

@@ -12,7 +12,7 @@ counts no rows of a side, the row with the number 0 is looked up. The tables do 
 module adds nothing to that.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import numpy as np
@@ -117,28 +117,32 @@ class KeptRows:
     def _chosen(
         self, heads: Slots, groups: Integers, choose: Callable[[TimeOrder, Integers], Integers]
     ) -> tuple[Integers, Slots]:
-        long = self.is_long(heads)
-        if not long.any():
+        long = np.flatnonzero(self.is_long(heads))
+        names = self._names(heads[long])
+        asked_again = np.array([self._orders.asked_again(name) for name in names], np.bool_)
+        if not asked_again.any():
             return self.of_keys(heads)
-        short = np.flatnonzero(~long)
+        places = long[asked_again]
+        short = np.delete(np.arange(len(heads)), places)
         of_short, slots = self.of_keys(heads[short])
-        by_group = np.argsort(groups, kind="stable")
-        bounds = np.searchsorted(groups[by_group], np.arange(len(heads) + 1))
-        found = []
-        places = np.flatnonzero(long)
-        for place, order in zip(places.tolist(), self._orders_of(heads[places]), strict=True):
-            found.append(choose(order, by_group[bounds[place] : bounds[place + 1]]))
+        orders = self._orders_of(heads[places])
+        rows = _rows_of_groups(groups, places, len(heads))
+        found = [choose(order, each) for order, each in zip(orders, rows, strict=True)]
         of_long = np.repeat(places, [len(numbers) for numbers in found])
         numbers = np.concatenate(found)
         there = self.table.lookup(self._keyed(self._heads.keys_of(heads), of_long, numbers))
         present = self.table.present[there]
         return np.concatenate([short[of_short], of_long[present]]), np.concatenate([slots, there[present]])
 
+    def _names(self, heads: Slots) -> list[Hashable]:
+        """The names by which the orders of these keys are found."""
+        return names_of_keys(self._heads.keys_of(heads)) if len(heads) else []
+
     def _orders_of(self, heads: Slots) -> list[TimeOrder]:
         """Return the orders of long keys; an order that is missing or out of date is built again."""
         _, following, count = (self._heads.column(name).values[heads] for name in self._head_names)
         orders = []
-        for place, name in enumerate(names_of_keys(self._heads.keys_of(heads))):
+        for place, name in enumerate(self._names(heads)):
             order = self._orders.get(name)
             if order is None or order.following != following[place] or len(order) > 2 * count[place]:
                 _, slots = self.of_keys(heads[place : place + 1])
@@ -153,18 +157,14 @@ class KeptRows:
     ) -> None:
         """Add new rows to the orders that exist. `begins`: the number of the first new row of each key."""
         long = np.flatnonzero(self.is_long(heads) & (added > 0))
-        if not len(long):
-            return
-        by_group = np.argsort(groups, kind="stable")
-        bounds = np.searchsorted(groups[by_group], np.arange(len(heads) + 1))
-        for place, name in zip(long.tolist(), names_of_keys(self._heads.keys_of(heads[long])), strict=True):
-            order, begin = self._orders.get(name), int(begins[place])
-            if order is None:
-                continue
+        found = zip(long.tolist(), self._names(heads[long]), strict=True)
+        ordered = [(place, name, order) for place, name in found if (order := self._orders.get(name)) is not None]
+        places = np.array([place for place, _, _ in ordered], np.int64)
+        for (place, name, order), rows in zip(ordered, _rows_of_groups(groups, places, len(heads)), strict=True):
+            begin = int(begins[place])
             if order.following != begin:
                 self._orders.drop(name)
                 continue
-            rows = by_group[bounds[place] : bounds[place + 1]]
             ends = times[UNTIL][rows] if UNTIL in times else None
             following = begin + len(rows)
             self._orders.change(
@@ -334,6 +334,18 @@ class KeptRows:
         leaves = self._bounds.leaves(self._side, self._times(values, lambda: keys))
         assert leaves is not None, "only rows that leave are in the index"
         return leaves
+
+
+def _rows_of_groups(groups: Integers, chosen: Integers, count: int) -> list[Integers]:
+    """Return the rows of each of the chosen groups, which are in ascending order, as `groups` has the group of each
+    row, below `count`."""
+    if not len(chosen):
+        return []
+    wanted = np.zeros(count, np.bool_)
+    wanted[chosen] = True
+    rows = np.flatnonzero(wanted[groups])
+    rows = rows[np.argsort(groups[rows], kind="stable")]
+    return np.split(rows, np.searchsorted(groups[rows], chosen[1:]))
 
 
 def _that_leave(entries: pa.RecordBatch) -> pa.RecordBatch:

@@ -16,6 +16,9 @@ Expression = Any
 Expressions = Mapping[str, Expression]
 """Expressions by the names of the columns that they make."""
 
+_BY_PLACE = "FieldPath"
+"""A word in expressions of PyArrow that read a column by its place in the schema (`pc.field(0)`)."""
+
 
 def evaluated(rows: pa.RecordBatch, expressions: Expressions) -> list[pa.Array]:
     """Return the value of each expression for each row; raises `pa.ArrowException` if any does not fit the rows."""
@@ -49,11 +52,17 @@ def needed_columns(schema: pa.Schema, expressions: Sequence[Expression]) -> list
     without it."""
     wanted = {str(place): each for place, each in enumerate(expressions) if isinstance(each, pc.Expression)}
     read = {name for each in expressions if not isinstance(each, pc.Expression) for name in each.reads}
+    shown = " ".join(map(str, wanted.values()))
     return [
         name
         for place, name in enumerate(schema.names)
-        if name in read or (wanted and not _fits(schema.remove(place), wanted))
+        if name in read or (wanted and _may_read(shown, name) and not _fits(schema.remove(place), wanted))
     ]
+
+
+def _may_read(shown: str, name: str) -> bool:
+    """Return False if expressions, as PyArrow shows them, surely don't read a column: binding them takes longer."""
+    return name in shown or _BY_PLACE in shown or not name.isidentifier()
 
 
 def _fits(schema: pa.Schema, expressions: Expressions) -> bool:

@@ -1,12 +1,14 @@
 """The entries of single keys in order of time, for keys with very many entries: a search need not look at all of them.
 
-    a key with few entries      the operator looks at all of them: nothing is kept here
-    a key with many             order of times ──► the entries between two times, in a logarithm
+    a key with few entries          the operator looks at all of them: nothing is kept here
+    a key with many, asked once     the operator looks at all of them
+    a key with many, asked again    order of times ──► the entries between two times, in a logarithm
 
-The orders are in memory, stored nowhere, and made when they are first needed. The operator that owns the entries adds
-new entries to the orders, but need not remove entries: removed ones are looked up in vain, until they outnumber the
-others and the order is made anew. All orders are forgotten unless the last event of the table was the commit of the
-last batch.
+The orders are in memory, stored nowhere, and made when they are needed for the second time: many keys are asked for
+only once, and to make an order takes longer than to look at all entries. The operator that owns the entries adds new
+entries to the orders, but need not remove entries: removed ones are looked up in vain, until they outnumber the others
+and the order is made anew. All orders are forgotten unless the last event of the table was the commit of the last
+batch.
 """
 
 from collections import OrderedDict
@@ -26,6 +28,9 @@ LONG_KEY = 256
 a higher value, a row looks at more entries."""
 ORDERS_BYTES_MAX = 64 * 1024 * 1024
 """Memory of a subtask's orders; past it the order that was not used for the longest time is forgotten."""
+ASKED_MAX = 1 << 16
+"""Number of keys without an order of which is known that they were asked for; past it the first of them is forgotten. A
+higher value takes more memory."""
 LATE_MAX = 4_096
 """Number of entries out of order that wait beside the others. A higher value merges them less often, and makes searches
 a little longer."""
@@ -172,6 +177,7 @@ class OrdersOfKeys(Generic[OrderKept]):
 
     def __init__(self) -> None:
         self._orders: OrderedDict[Hashable, OrderKept] = OrderedDict()
+        self._asked: dict[Hashable, None] = {}
         self._commits: int | None = None
         self.memory_bytes = 0
 
@@ -183,8 +189,18 @@ class OrdersOfKeys(Generic[OrderKept]):
         table."""
         if commits is None or commits != (self._commits or 0) + 1:
             self._orders.clear()
+            self._asked.clear()
             self.memory_bytes = 0
         self._commits = commits
+
+    def asked_again(self, key: Hashable) -> bool:
+        """Note that a key is asked for; return whether it was before, so that an order pays."""
+        if key in self._orders or key in self._asked:
+            return True
+        if len(self._asked) >= ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
+        self._asked[key] = None
+        return False
 
     def get(self, key: Hashable) -> OrderKept | None:
         """Return the order of a key, if there is one."""
@@ -196,6 +212,7 @@ class OrdersOfKeys(Generic[OrderKept]):
     def put(self, key: Hashable, order: OrderKept) -> None:
         """Keep an order, perhaps instead of others."""
         self.drop(key)
+        self._asked.pop(key, None)
         self._orders[key] = order
         self.memory_bytes += order.nbytes
         while self.memory_bytes > ORDERS_BYTES_MAX and len(self._orders) > 1:
