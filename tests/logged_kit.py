@@ -24,20 +24,25 @@ from holdfast.uploads.uploader import Uploader
 from waiting import until
 
 KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
+ONCE = RetryPolicy.none()
 
 
 class Subtask:
     """A table with its durable side; counts keys, and keeps the expected restored state by batch."""
 
-    def __init__(self, policy: MaterializationPolicy, gathered_bytes_max: int = 0) -> None:
+    def __init__(self, policy: MaterializationPolicy, gathered_bytes_max: int, retries: RetryPolicy) -> None:
         self.inner = ObstoreStore("memory://", MemoryStore())
         self.fail_shared = 0
         self.puts = 0
         self.shared_open = threading.Event()
         self.shared_open.set()
+        self.fail_reads = 0
+        self.reads: list[str] = []
+        self.reads_open = threading.Event()
+        self.reads_open.set()
         self.clock = ManualClock()
         store = FaultyStore(self.inner, self._fault)
-        self.uploader = Uploader(store, 1, 1, retries=RetryPolicy.none(), gathered_bytes_max=gathered_bytes_max)
+        self.uploader = Uploader(store, 1, 1, retries=retries, gathered_bytes_max=gathered_bytes_max)
         self.table = StateTable(KEYS, VALUES, 16)
         self.keyed = LoggedTable(LogId("count", "state", 0, 16), self.table, self.uploader, policy, self.clock)
         self.batch = -1
@@ -82,6 +87,11 @@ class Subtask:
         return [info.name for info in self.inner.list("")]
 
     def _fault(self, operation: str, name: str) -> Fault | None:
+        if operation == "get_range":
+            self.reads.append(name)
+            self.reads_open.wait(60)
+            self.fail_reads -= 1
+            return Fault.FAIL if self.fail_reads >= 0 else None
         if operation != "put" or not name.startswith("shared/"):
             return None
         self.puts += 1
@@ -117,9 +127,9 @@ class HeldMerges:
         return self.stored[-1]
 
 
-def make(gathered_bytes_max: int = 0, **policy: float) -> Subtask:
+def make(gathered_bytes_max: int = 0, retries: RetryPolicy = ONCE, **policy: float) -> Subtask:
     settings = {"log_handles_max": 1000, "interval_s": 600.0, "retry_delay_s": 0.0} | policy
-    return Subtask(MaterializationPolicy(**settings), gathered_bytes_max)  # type: ignore[arg-type]
+    return Subtask(MaterializationPolicy(**settings), gathered_bytes_max, retries)  # type: ignore[arg-type]
 
 
 def checkpoint_cut_before_a_merge() -> dict[int, int]:

@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.changelog_config import RetryPolicy
 from holdfast.materialize import log_merge
+from holdfast.metrics import SEPARATOR
+from holdfast.uploads.uploader import MATERIALIZATIONS, MERGES
 from logged_kit import HeldMerges, Subtask, checkpoint_cut_before_a_merge, make
 from waiting import until
 
@@ -151,6 +154,33 @@ def test_a_merge_that_fails_comes_later_and_after_three_the_table_is_materialize
     completed(subtask, number, number + 20)
     ended(subtask)
     assert subtask.keyed._log.merges > 1
+    subtask.uploader.close()
+
+
+def test_a_read_that_fails_is_repeated_by_itself():
+    subtask = make(retries=RetryPolicy.fixed(3, timeout=None, next_attempt_delay="1ms"), log_handles_max=8)
+    subtask.fail_reads = 2
+    completed(subtask, 1, 9)
+    ended(subtask)
+    assert (subtask.keyed._log.merges, subtask.keyed._schedule._merge_failures) == (1, 0)
+    assert len(subtask.reads) == len(set(subtask.reads)) + 2
+    subtask.keyed.close()
+    subtask.uploader.close()
+
+
+def test_reads_of_a_merge_hold_up_no_put_of_a_materialization():
+    subtask = make(log_handles_max=8)
+    subtask.reads_open.clear()
+    completed(subtask, 1, 9)
+    until(lambda: subtask.reads)
+    assert subtask.uploader.put_shared(b"a part") in subtask.names()
+    assert not subtask.keyed._log.merges
+    subtask.reads_open.set()
+    ended(subtask)
+    assert subtask.keyed._log.merges == 1
+    counts = [subtask.metric(f"{of}UploadSizes{SEPARATOR}count") for of in (MERGES, MATERIALIZATIONS)]
+    assert counts == [1, 1]
+    subtask.keyed.close()
     subtask.uploader.close()
 
 

@@ -138,6 +138,7 @@ OF_TASK_MANAGERS = (
     ),
     *_of_lane("", "objects of logs and manifests"),
     *_of_lane("materialization", "objects of materialized tables"),
+    *_of_lane("merge", "objects of merged logs"),
     *_of_lane("gathered", "gathered objects of checkpoints"),
     *_of_lane("committables", "objects of committables alone"),
     *_of_lane("record", "records of checkpoints"),

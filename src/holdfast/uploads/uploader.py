@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast import failpoints
 from holdfast.changelog_config import DEFAULTS, RetryPolicy
-from holdfast.errors import CheckpointFailed
+from holdfast.errors import CheckpointFailed, ObjectNotFound, StorageError
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import OBJECT_HEADER, LogId
 from holdfast.ids import CheckpointId, Epoch, Incarnation
@@ -44,11 +44,14 @@ from holdfast.uploads.target_size import TargetSize
 
 T = TypeVar("T")
 
-LOGS, SHARED, MATERIALIZING, MERGING = "upload", "shared", "materialize", "merge"
-"""Lanes: attempts to store objects of logs and manifests, attempts to store materialized objects, materializations,
-merges of logs."""
-MATERIALIZATIONS = "materialization"
-"""Prefix of the metrics that measure the objects of materialized tables."""
+LOGS, SHARED, READING, MATERIALIZING, MERGING = "upload", "shared", "read", "materialize", "merge"
+"""Lanes: attempts to store objects of logs and manifests, attempts to store materialized and merged objects, reads of
+stored pieces, materializations, merges of logs."""
+MATERIALIZATIONS, MERGES = "materialization", "merge"
+"""Prefixes of the metrics that measure the objects of materialized tables, and those of merged logs."""
+READS_MAX = 4
+"""Stored pieces that are read at once. A higher value makes merges shorter, and takes more from the checkpoints beside
+them."""
 UPLOADS_MAX = 12
 """Objects of logs that are uploaded at once: the default bound in flight holds this number of full-size objects."""
 COPIED_BYTES_MAX = 16 * 1024 * 1024
@@ -137,6 +140,7 @@ class Uploader:
         self._new_shared_object = partial(names.shared_object, epoch, incarnation)
         self.carried = Carried(gathered_bytes_max, awaited_bytes_max)
         policy = retries or RetryPolicy()
+        self._retries = policy
         self._scheduler = scheduler or _threads(uploads_max, materializations_max, policy.max_attempts)
         self._janitor = janitor or DeletionQueue(store)
         self._puts = Puts(policy, self._scheduler, self._janitor)
@@ -232,17 +236,39 @@ class Uploader:
         CheckpointFailed
             The TaskManager is closing.
         """
-        return self._put_aside(self._new_shared_object, data, file)
+        return self._put_aside(self._new_shared_object, MATERIALIZATIONS, data, file)
 
     def put_merged(self, data: bytes) -> str:
         """Store an object of a log whose changes are stored already, as `put_shared` stores a materialized one."""
-        return self._put_aside(self._new_log_object, data)
+        return self._put_aside(self._new_log_object, MERGES, data)
 
     def read(self, pieces: Sequence[LogPiece]) -> list[bytes]:
-        """Return the bytes of stored pieces of this process's logs. Raises `StorageError`. Of this uploader's threads,
-        only those of `in_background` may call it."""
-        reads = [self._scheduler.submit(SHARED, partial(self._read, piece)) for piece in pieces]
-        return [self._scheduler.result(read) for read in reads]
+        """Return the bytes of stored pieces of this process's logs. Of this uploader's threads, only those of
+        `in_background` may call it.
+
+        Raises
+        ------
+        ObjectNotFound
+            An object is not there.
+        StorageError
+            All attempts to read a piece failed.
+        """
+        found: dict[int, bytes] = {}
+        for attempts_left in reversed(range(self._retries.max_attempts)):
+            missing = [number for number in range(len(pieces)) if number not in found]
+            reads = [self._scheduler.submit(READING, partial(self._read, pieces[number])) for number in missing]
+            for number, read in zip(missing, reads, strict=True):
+                try:
+                    found[number] = self._scheduler.result(read)
+                except StorageError as error:
+                    if not attempts_left or isinstance(error, ObjectNotFound):
+                        raise
+            if len(found) == len(pieces):
+                break
+            paused: Future[None] = Future()
+            self._scheduler.call_later(self._retries.next_attempt_delay_s, partial(paused.set_result, None))
+            self._scheduler.result(paused)
+        return [found[number] for number in range(len(pieces))]
 
     def _read(self, piece: LogPiece) -> bytes:
         found = self.carried.find(piece.object)
@@ -251,14 +277,16 @@ class Uploader:
         name, start = found
         return self._store.get_range(name, start + piece.offset, piece.length)
 
-    def _put_aside(self, new_name: Callable[[], str], data: bytes | memoryview, file: Path | None = None) -> str:
+    def _put_aside(
+        self, new_name: Callable[[], str], of: str, data: bytes | memoryview, file: Path | None = None
+    ) -> str:
         self.wait_until_available()
         with self._lock:
             if self._closed:
                 raise CheckpointFailed("a part of a table is not stored: its TaskManager is closing")
         failpoints.hit("materialize.upload.before")
         write = partial(self._store.put, data=data)
-        stored = self._puts.put(write, new_name, len(data), SHARED, MATERIALIZATIONS)
+        stored = self._puts.put(write, new_name, len(data), SHARED, of)
         name = self._scheduler.result(stored)
         self._ownership.hold(name)
         if self._copies is not None:
@@ -419,12 +447,13 @@ class Uploader:
 
 def _threads(uploads_max: int, materializations_max: int, attempts_max: int) -> Scheduler:
     """Make a thread for each attempt of an upload, so that no attempt waits for the slow attempt that it should
-    overtake."""
+    overtake. A merge stores an object beside those of materializations."""
     return ThreadScheduler(
         {
             ENCODING: 1,
             LOGS: uploads_max * attempts_max,
-            SHARED: materializations_max * attempts_max,
+            SHARED: (materializations_max + 1) * attempts_max,
+            READING: READS_MAX,
             DELETES: 1,
             MATERIALIZING: materializations_max,
             MERGING: 1,
