@@ -69,6 +69,20 @@ def test_a_text_that_cannot_run_is_refused_by_name(text: str, reason: str) -> No
         values(text, settings)
 
 
+@pytest.mark.parametrize("pattern", ["^a", r"\\Aa", "(^|,)a", "(^a)", "^a|b", "(?:^)a", "(?i)^a", r"\\\\\\Aa", "[b]^a"])
+def test_the_start_of_the_text_is_refused_where_arrow_would_find_it_again_after_each_match(pattern: str) -> None:
+    for name in ("split", "regexp_count"):
+        with pytest.raises(ExpressionRefused, match=f"{name}: the start of the text"):
+            values(f"{name}(text, '{pattern}')")
+    assert values(f"regexp_replace('aa', '{pattern}', 'x')")[0] in ("xa", "aa")
+
+
+def test_a_caret_that_is_not_the_start_of_the_text_splits_and_counts() -> None:
+    for text, pattern, count in [("abca", "[^b]", 3), ("a^b^", r"\\^", 2), (r"a\\Ab", r"\\\\A", 1), ("a^", "[a^]", 2)]:
+        assert values(f"regexp_count('{text}', '{pattern}')")[0] == count
+        assert values(f"size(split('{text}', '{pattern}'))")[0] == count + 1
+
+
 def test_a_part_that_may_fail_runs_over_the_rows_that_need_it() -> None:
     assert values("case when price <> 0 then 100 / price end") == [10.0, None, None]
     assert values("price <> 0 and 100 / price > 1") == [True, False, None]

@@ -250,9 +250,19 @@ def _replacement(text: str, groups: int) -> str:
     return made
 
 
+def _check_start(pattern: str, name: str) -> None:
+    """Refuse `^` and `\\A`: Arrow looks for each further match in the rest of the text, where they would match anew."""
+    bare = re.sub(r"\\(?!A).|\[(?:\\.|[^\]\\])+\]", "", pattern, flags=re.DOTALL)
+    if "^" in bare or "\\A" in bare:
+        raise ExpressionRefused(
+            f"{name}: the start of the text (^ or \\A), as in {pattern!r}, is not supported; use transform(…)"
+        )
+
+
 @function("regexp_count", "string, string")
 def regexp_count(_: Binding, node: Term, pattern: Term) -> Term:
     made, _groups = java_to_re2(_pattern_of(pattern, "regexp_count"))
+    _check_start(_pattern_of(pattern, "regexp_count"), "regexp_count")
     if pc.match_substring_regex(pa.array([""]), made)[0].as_py():
         raise ExpressionRefused("regexp_count: a pattern that matches nothing at all is not supported in expressions")
     literal = literal_of(_pattern_of(pattern, "regexp_count"))
@@ -267,6 +277,7 @@ def regexp_count(_: Binding, node: Term, pattern: Term) -> Term:
 def split(_: Binding, node: Term, pattern: Term, limit: Term | None = None) -> Term:
     given = _pattern_of(pattern, "split")
     made, _groups = java_to_re2(given)
+    _check_start(given, "split")
     if "$" in given.replace("\\$", "") or pc.match_substring_regex(pa.array([""]), made)[0].as_py():
         raise ExpressionRefused(
             f"split: a pattern such as {given!r}, which has $ or matches nothing at all, is not supported"
