@@ -144,8 +144,10 @@ def test_every_metric_is_a_known_one_and_all_that_can_be_there_are(running: Runn
     local = {"localCopiesBytes"}
     cache = {"stateCacheHitRatio", "stateCacheAccesses"} if running.job.state == hf.HashMapState() else set()
     of_many_keys = {"stateKeyGroupSkew"}
-    # No sink has a megabyte of committables, no source stores objects, and TaskManagers store their logs themselves.
-    lanes, kinds = ("gathered", "committables", "source"), ("Sizes", "LatenciesNanos", "Attempts", "Errors")
+    # No sink has a megabyte of committables, no source stores objects, no log is long enough to be merged, and
+    # TaskManagers store their logs themselves.
+    lanes = "gathered", "committables", "source", "merge"
+    kinds = "Sizes", "LatenciesNanos", "Attempts", "Errors"
     elsewhere = {f"{lane}Upload{kind}" for lane in lanes for kind in kinds}
     assert set(KNOWN) - names <= after_materializing | local | cache | of_many_keys | elsewhere
 
