@@ -11,8 +11,10 @@ import pytest
 import test_recovery_restore
 from test_recovery_restore import BACKENDS, GROUPS, KEYS, MEMORY, POLICY, VALUES, Job, memory
 
+from holdfast.changelog.writer import ChangelogWriter
 from holdfast.errors import StorageError
 from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
+from holdfast.formats.log_objects import LogId
 from holdfast.ids import Epoch, Incarnation
 from holdfast.materialize import logged_table
 from holdfast.materialize.policy import MaterializationPolicy
@@ -22,9 +24,11 @@ from holdfast.recovery.restore import TableFollower, select
 from holdfast.settings import StateBackend
 from holdfast.state.backends import new_table
 from holdfast.state.keys import encode_keys, key_groups
+from holdfast.state.table import StateTable, merge_changes
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.stores import FaultyStore, seeded_faults
+from holdfast.uploads.uploader import Uploader
 from waiting import until
 
 
@@ -57,7 +61,17 @@ NARROW = piece("b", 2, 5, groups=(0, 4))
 STORED, NEWER = names.changelog_object(Epoch(3), Incarnation(1)), names.changelog_object(Epoch(4), Incarnation(1))
 OLD = [piece(STORED, start, stop, offset=start) for start, stop in ((0, 2), (2, 5), (5, 6), (6, 9))]
 MERGED = piece(names.changelog_object(Epoch(3), Incarnation(1)), 0, 6)
-HALVES = [msgspec.structs.replace(MERGED, key_group_stop=4), msgspec.structs.replace(MERGED, key_group_start=4)]
+
+
+def halves(known: LogPiece) -> list[LogPiece]:
+    """The same range of change sets as two pieces by key group, of which the second is behind the first."""
+    second = msgspec.structs.replace(known, offset=known.offset + known.length, key_group_start=4)
+    return [msgspec.structs.replace(known, key_group_stop=4), second]
+
+
+HALVES = halves(MERGED)
+AHEAD, NEXT = halves(piece(STORED, 2, 5)), piece(STORED, 5, 7, offset=90)
+CUT = [msgspec.structs.replace(each, sqn_stop=4) for each in AHEAD]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +103,12 @@ HALVES = [msgspec.structs.replace(MERGED, key_group_stop=4), msgspec.structs.rep
         ([handle("m", *OLD[:2])], handle("n", MERGED, OLD[3]), None),
         ([handle("m", *OLD[:2])], handle("m", msgspec.structs.replace(MERGED, object=NEWER), OLD[3]), None),
         ([handle("m", *OLD[:2])], handle("m", *HALVES, OLD[3]), [*(after(each, 5) for each in HALVES), OLD[3]]),
+        ([handle("m", *halves(OLD[0]))], handle("m", *HALVES, OLD[3]), [*(after(each, 2) for each in HALVES), OLD[3]]),
+        ([handle("m", OLD[1])], handle("m", MERGED, OLD[3]), None),
+        ([handle("m", *CUT)], handle("m", *AHEAD, NEXT), [*(after(each, 4) for each in AHEAD), NEXT]),
+        ([handle("m", A, *CUT)], handle("n", *AHEAD, NEXT), [*(after(each, 4) for each in AHEAD), NEXT]),
+        ([handle("m", *AHEAD)], handle("n", *AHEAD, NEXT), [NEXT]),
+        ([handle("m", A, B)], handle("n", C, piece("b", 2, 6)), [piece("b", 5, 6)]),
         ([handle("m", OLD[1], NARROW)], handle("m", msgspec.structs.replace(MERGED, key_group_start=4)), None),
         ([], handle("", A), [A]),
         ([], handle("m"), None),
@@ -188,6 +208,33 @@ def test_a_follower_that_lags_goes_on_from_what_the_owner_has_merged(monkeypatch
     assert follower.made == 1
     job.stop()
     follower.table.close()
+
+
+def test_a_follower_reads_all_pieces_of_a_range_stored_ahead_that_a_cut_divides():
+    """A small batch and a large one are stored ahead as one range, in several pieces by key group."""
+    store = memory()
+    uploader = Uploader(store, 1, 1, object_bytes_max=16_000, preempt_bytes_max=100_000, persist_delay_s=0.0)
+    log = LogId("count", "state", 0, GROUPS)
+    writer = ChangelogWriter(log, uploader, merge_changes)
+    follower = Follower(store, MEMORY, 0, GROUPS)
+    table = StateTable(KEYS, VALUES, GROUPS)
+    for batch, keys in enumerate((range(500), range(500, 6500))):
+        table.begin(batch)
+        slots = table.lookup(pa.record_batch({"k": pa.array(keys, pa.int64())}))
+        table.column("n").values[slots] = 1
+        table.column("n").valid[slots] = table.present[slots] = True
+        changes = table.changes()
+        table.commit()
+        writer.append(batch, changes)
+    for batch, rows in enumerate((500, 6500)):
+        pieces = writer.persist(batch).result(60)
+        assert len(pieces) > 3
+        schema = table.stored_schema().serialize().to_pybytes()
+        follower.follow([TableHandle("count", "state", 0, GROUPS, schema, [], pieces)])
+        assert follower.totals() == Counter(range(rows))
+    assert follower.made == 1
+    writer.close()
+    uploader.close()
 
 
 def test_a_follower_reads_the_new_pieces_alone():

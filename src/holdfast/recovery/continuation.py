@@ -13,8 +13,10 @@ acknowledgement carries may be stored twice, with two consecutive checkpoints of
 checksum.
 
 On the same materialized parts, and within an epoch, the numbers do prove that a merged piece has the changes of another
-piece: they go on after each restore, since every later checkpoint on these parts names the log after them, and a return
-to an older checkpoint begins an epoch. Changes that were applied may be applied again together with all after them.
+piece: they go on after a restore from a checkpoint that names log, and a return to an older checkpoint begins an epoch.
+If a table was restored from a checkpoint without log, its numbers begin at 0 again, below those of the earlier log on
+the same parts. Changes that were applied may be applied again together with all after them. A large range of change
+sets is stored as several pieces for consecutive key groups.
 """
 
 from collections.abc import Sequence
@@ -47,18 +49,32 @@ def continuation(held: Sequence[TableHandle], new: TableHandle) -> list[LogPiece
     last = pieces[-1]
     for place, piece in enumerate(new.log):
         if _holds_end_of(piece, last):
-            rest = msgspec.structs.replace(piece, sqn_start=last.sqn_stop)
-            return new.log[place + 1 :] if rest.sqn_start == rest.sqn_stop else [rest, *new.log[place + 1 :]]
-    if parts != new.materialized:
+            return _after(last, new.log, place)
+    if parts != new.materialized or not new.log or new.log[0].sqn_start < pieces[0].sqn_start:
         return None
     for place, piece in enumerate(new.log):
         if _is_merged(piece, last):
-            return [
-                msgspec.structs.replace(each, sqn_start=max(each.sqn_start, last.sqn_stop))
-                for each in new.log[place:]
-                if each.sqn_stop > last.sqn_stop
-            ]
+            return _after(last, new.log, place)
     return None
+
+
+def _after(last: LogPiece, log: Sequence[LogPiece], place: int) -> list[LogPiece]:
+    """Return the changes after `last`, whose end is in the piece at `place`.
+
+    The pieces directly before it with the same numbers and lower key groups are of the same range as it is.
+    """
+    numbers = log[place].sqn_start, log[place].sqn_stop
+    while (
+        place
+        and (log[place - 1].sqn_start, log[place - 1].sqn_stop) == numbers
+        and log[place - 1].key_group_stop <= log[place].key_group_start
+    ):
+        place -= 1
+    return [
+        msgspec.structs.replace(each, sqn_start=max(each.sqn_start, last.sqn_stop))
+        for each in log[place:]
+        if each.sqn_stop > last.sqn_stop
+    ]
 
 
 def _holds_end_of(piece: LogPiece, last: LogPiece) -> bool:
