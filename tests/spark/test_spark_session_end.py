@@ -53,3 +53,15 @@ def test_no_thread_is_left_and_no_stack_trace_of_ours_was_printed(found):
     ours = str(Path(holdfast.__file__).parent)
     for words in (ours, "Py4J", "java."):
         assert words not in found["log"]
+
+
+def test_a_program_with_a_handle_ends_soon_although_the_server_is_gone():
+    program = """
+import socket
+from pyspark.sql.connect.session import SparkSession
+from holdfast.spark.cluster_link import DriverChannel
+with socket.create_server(("127.0.0.1", 0)) as closed:
+    port = closed.getsockname()[1]
+channel = DriverChannel(SparkSession(connection=f"sc://127.0.0.1:{port}"))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=35)  # it took 52 s

@@ -30,7 +30,6 @@ from holdfast.standby_query import StandbyQuery
 if TYPE_CHECKING:
     from holdfast.job import Job
 
-
 END_S_MAX = 10.0
 """Bound in seconds on the wait for calls that are being carried out when the query ends."""
 

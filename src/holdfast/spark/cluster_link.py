@@ -29,9 +29,8 @@ AWAY_S_MAX = 600.0
 longer failures of the program's network, and notices later that the server is gone for good."""
 LEAVE_S_MAX = 5.0
 """Bound in seconds on the wait for a look under way when the program ends."""
-
-
 AWAY = "the Spark Connect server does not answer; the job goes on there if the server does"
+"""The trouble of a handle, and the start of an error of its calls, while the server does not answer."""
 
 
 class StartFailed(Exception):
@@ -178,6 +177,7 @@ class ClusterLink:
                 self._end(word)
             elif not is_alive:
                 self._replace()
+                answered_s = time.monotonic()
 
     def _end(self, word: LastWord) -> None:
         with self._changed:

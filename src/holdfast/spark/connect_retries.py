@@ -6,8 +6,8 @@ from typing import Any
 from weakref import WeakSet, ref
 
 RETRIES_MAX, BACK_OFF_MS_MAX = 8, 5_000
-"""Bounds on the attempts at a call while the server does not answer, some 25 s in all. Then the session counts as
-ended."""
+"""Bounds on the attempts at a call while the server does not answer, some 25 s in all, and some 50 s for commands such
+as the list of streaming queries. Then the session counts as ended."""
 EXIT_RETRIES_MAX, EXIT_BACK_OFF_MS_MAX = 3, 500
 """The same at the end of the program, a second or two in all. A higher value delays that end while a server is gone."""
 
@@ -16,8 +16,9 @@ _clients: "WeakSet[Any]" = WeakSet()
 
 
 def notice_soon(session: Any) -> None:
-    """Have calls of a session of Holdfast's own fail within half a minute if the server is gone."""
+    """Have calls of a session of Holdfast's own fail within a minute if the server is gone, and sooner at the end."""
     _bound(session.client, RETRIES_MAX, BACK_OFF_MS_MAX)
+    end_soon(session)
 
 
 def is_away(error: BaseException) -> bool:
@@ -27,7 +28,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def end_soon(session: Any) -> None:
-    """Have the program end soon although the server of a user's session is gone. Until then its calls stay as they are.
+    """Have the program end soon although the server of a session is gone. Until then its calls stay as they are.
 
     The functions of `atexit` that are registered last are called first, so this must follow the making of the session.
     """
