@@ -443,6 +443,40 @@ def test_a_handle_of_a_driver_in_waiting_does_not_become_one_of_the_leader(monke
         cluster_start._successor(job, b"", started(0))
 
 
+@pytest.mark.parametrize(
+    ("state", "session_id", "said"),
+    [
+        (LeaderState.LEADS, "", "led by a program of its own"),
+        (LeaderState.STOPPED, "session", r"has ended \(stopped\)"),
+    ],
+)
+def test_an_answer_that_stays_as_it_is_ends_the_wait_for_the_next_jobmaster(monkeypatch, state, session_id, said):
+    beats(monkeypatch)
+    looks = []
+
+    def newest_beat(_):
+        looks.append(1)
+        return 5, StoredBeat("job", 5, 1, state, "", 1, session_id)
+
+    monkeypatch.setattr(attaching, "newest_beat", newest_beat)
+    monkeypatch.setattr(attaching, "SUCCESSOR_S_MAX", 1.0)
+    with pytest.raises(hf.HoldfastError, match=said):
+        next_channel(Stored, started(3))
+    assert len(looks) == 1
+
+
+def test_a_jobmaster_that_does_not_start_is_awaited_once(monkeypatch):
+    monkeypatch.setattr(attaching, "STARTING_S_MAX", 0.05)
+    monkeypatch.setattr(attaching, "SUCCESSOR_S_MAX", 0.05)
+    session = beats(monkeypatch, (5, LeaderState.LEADS))
+    session.conf.held.clear()
+    made = []
+    monkeypatch.setattr(attaching, "same_session", lambda *_: made.append(1) or session)
+    with pytest.raises(hf.HoldfastError, match="has not started the job"):
+        next_channel(Stored, started(3))
+    assert len(made) == 1
+
+
 @pytest.mark.parametrize(("active", "said"), [([], "is lost"), (["a query"], "has not started the job within 0 s")])
 def test_a_jobmaster_that_starts_is_not_called_lost_and_its_connection_is_closed(monkeypatch, active, said):
     monkeypatch.setattr(attaching, "STARTING_S_MAX", 0.0)

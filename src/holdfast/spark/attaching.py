@@ -31,6 +31,9 @@ LEADING_S_MAX = 30.0
 STARTING_S_MAX = 600.0
 """Bound in seconds on a handle's wait for the start of the next JobMaster, once that one leads: it may have much state
 to restore, or wait for executors."""
+_LED_ELSEWHERE = "is led by a program of its own"
+_SETTLED = (_LED_ELSEWHERE, f"({LeaderState.STOPPED.value})", f"({LeaderState.COMPLETE.value})")
+"""Words of the answers after which no other JobMaster is to be expected."""
 
 
 def attach(storage: str, *, spark: Any = None, storage_options: Mapping[str, str] | None = None) -> Query:
@@ -85,14 +88,18 @@ def _connect_session(spark: Any) -> Any:
 
 def next_channel(store: ObjectStore, lost: DriverChannel) -> DriverChannel:
     """Wait for the JobMaster that replaces one that was lost. Errors are tried again until the end of the wait: the
-    storage or the server may be away, or the next JobMaster may be lost as well."""
-    until_s = time.monotonic() + SUCCESSOR_S_MAX
+    storage or the server may be away, or the next JobMaster may be lost as well. Answers that stay as they are end it.
+    """
+    leads_s = time.monotonic() + SUCCESSOR_S_MAX
+    starts_s = leads_s + STARTING_S_MAX
     while True:
-        left_s = until_s - time.monotonic()
+        now_s = time.monotonic()
         try:
-            return _newest_channel(store, lost.session, lost.started.epoch, max(0.0, left_s), STARTING_S_MAX)
+            return _newest_channel(
+                store, lost.session, lost.started.epoch, max(0.0, leads_s - now_s), max(0.0, starts_s - now_s)
+            )
         except Exception as error:
-            if left_s <= 0:
+            if time.monotonic() >= leads_s or any(words in str(error) for words in _SETTLED):
                 raise
             log.info("the next JobMaster is looked for again: %s", str(error)[:500])
         time.sleep(POLL_S)
@@ -112,7 +119,7 @@ def _newest_channel(
         raise HoldfastError(f"the job on {where} does not run: its last start has ended ({how}); start it again")
     if not beat.session:
         raise HoldfastError(
-            f"the job on {where} is led by a program of its own, not in the cluster: ask there. Jobs that were started "
+            f"the job on {where} {_LED_ELSEWHERE}, not in the cluster: ask there. Jobs that were started "
             "with Job(driver='cluster') can be attached to"
         )
     channel = DriverChannel(same_session(spark, beat.session))
@@ -141,7 +148,7 @@ def _await_start(channel: DriverChannel, where: str, wait_s_max: float) -> None:
             return
         if time.monotonic() >= until_s:
             raise HoldfastError(
-                f"the JobMaster of the job on {where} runs, and has not started the job within {wait_s_max:g} s "
+                f"the JobMaster of the job on {where} runs, and has not started the job within {wait_s_max:.0f} s "
                 f"({channel.said() or 'it has said nothing yet'}): attach again later"
             )
         time.sleep(POLL_S)
