@@ -111,6 +111,21 @@ def test_executors_with_another_python_are_refused_with_the_remedy(monkeypatch, 
         until(lambda: slots.number() < 0)
 
 
+@pytest.mark.parametrize("is_on_demand", [True, False])
+def test_another_failure_of_the_tasks_that_wait_stays_what_it_is(monkeypatch, is_on_demand):
+    def run(*_):
+        raise ConnectionError("the session is closed")
+
+    host = OnDemand(slots_max=2)
+    monkeypatch.setattr(host, "run", run)
+    slots = CountedSlots(host, Staying(), ANY, on_demand=is_on_demand)
+    with (
+        pytest.raises(ConnectionError, match=r"^the session is closed$"),
+        slots.asking(2) if is_on_demand else nullcontext(),
+    ):
+        until(lambda: slots.number() < 0)
+
+
 def test_tasks_that_do_not_reach_the_program_end_no_query_beside_which_they_were_asked_for():
     host, slots = on_demand(slots_max=2, reached=False)
     with slots._staying.stays("tm"):

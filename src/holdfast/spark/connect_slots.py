@@ -22,7 +22,7 @@ from holdfast.errors import JobRefused
 from holdfast.ports import Endpoint, PortRange, bare, listening
 from holdfast.printable import logger
 from holdfast.spark.host import SparkHost, SparkJob, TaskBody
-from holdfast.spark.probe import python_failed
+from holdfast.spark.probe import wrong_python
 
 log = logger(__name__)
 
@@ -234,9 +234,11 @@ def _run_beside(host: SparkHost, job: SparkJob, tasks: int, body: TaskBody) -> "
             with host.described(job):
                 answers.set_result(host.run([b""] * tasks, body))
         except BaseException as error:
-            refused = JobRefused(python_failed(str(error)))
-            refused.__cause__ = error
-            answers.set_exception(refused)
+            if text := wrong_python(str(error)):
+                refused = JobRefused(text)
+                refused.__cause__ = error
+                error = refused
+            answers.set_exception(error)
 
     threading.Thread(target=run, name="holdfast-waiting-tasks", daemon=True).start()
     return answers

@@ -62,17 +62,27 @@ def probe_executors(
             )
 
 
-def python_failed(text: str) -> str:
-    """Say why tasks fail on the executors, and what to do if their Python is the reason."""
-    remedy = (
+def _remedy() -> str:
+    return (
         f"The driver runs Python {platform.python_version()} ({sys.executable}), and executors need the same minor "
         f"version: let PYSPARK_PYTHON name it on them before the session starts (PYSPARK_PYTHON={sys.executable} "
         "where they are on this machine)"
     )
+
+
+def wrong_python(text: str) -> str | None:
+    """Say that the executors' Python fails, and what to do, if the text of an error is about that."""
     for line in text.splitlines():
         if any(words in line for words in _WRONG_PYTHON):
-            return f"the executors' Python cannot run the driver's functions: {line.strip()[:500]}. {remedy}"
-    return f"the executors could not be probed: {text[:500]}. If it is Python that does not start there: {remedy}"
+            return f"the executors' Python cannot run the driver's functions: {line.strip()[:500]}. {_remedy()}"
+    return None
+
+
+def python_failed(text: str) -> str:
+    """Say why tasks fail on the executors, and what to do if their Python is the reason."""
+    return wrong_python(text) or (
+        f"the executors could not be probed: {text[:500]}. If it is Python that does not start there: {_remedy()}"
+    )
 
 
 def _probe(program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str, bytes]) -> bytes:
