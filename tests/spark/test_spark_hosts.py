@@ -146,8 +146,26 @@ class AskedSession:
 def test_the_users_session_is_asked_too_so_that_the_server_does_not_close_it(host, monkeypatch):
     monkeypatch.setattr(connect_host, "LOOK_S", 0.01)
     monkeypatch.setattr(connect_host, "KEEP_S", 0.0)
-    monkeypatch.setattr(host, "session", AskedSession())
-    until(lambda: host.session.asked > 2)
+    monkeypatch.setattr(host, "_users", AskedSession())
+    until(lambda: host._users.asked > 2)
+
+
+class EndedSession(AskedSession):
+    def get(self, name, default):
+        super().get(name, default)
+        raise RuntimeError("SESSION_CLOSED")
+
+
+@pytest.mark.parametrize("host", ["connect"], indirect=True)
+def test_a_users_session_that_has_ended_is_asked_and_reported_once(host, monkeypatch, caplog):
+    monkeypatch.setattr(connect_host, "LOOK_S", 0.01)
+    monkeypatch.setattr(connect_host, "KEEP_S", 0.0)
+    users, own = EndedSession(), AskedSession()
+    monkeypatch.setattr(host, "_users", users)
+    monkeypatch.setattr(host, "_own", own)
+    until(lambda: users.asked)
+    until(lambda before=own.asked: own.asked > before + 5)
+    assert users.asked == 1 and caplog.text.count("DataFrames are declared has ended") == 1
 
 
 def test_a_transforms_stream_has_a_partition_for_each_unit_and_its_plan_is_judged(host):

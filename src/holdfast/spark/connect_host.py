@@ -27,10 +27,11 @@ from holdfast.printable import logger
 from holdfast.sources.spark_stream.epoch_calls import EpochCalls
 from holdfast.spark.connect_epochs import CallsFromServer
 from holdfast.spark.connect_plans import check_texts, check_uncached
-from holdfast.spark.connect_retries import end_soon, notice_soon
+from holdfast.spark.connect_retries import end_soon, is_away, notice_soon
 from holdfast.spark.connect_shipping import Inline, SessionFile, nth
 from holdfast.spark.connect_slots import CountedSlots, staying_in
 from holdfast.spark.host import Shipped, SparkJob, TaskBody
+from holdfast.spark.session_mail import same_session
 from holdfast.spark.slots import dynamic
 
 log = logger(__name__)
@@ -64,6 +65,9 @@ class ConnectHost:
         join DataFrames of different sessions."""
         notice_soon(self._own)
         end_soon(spark)
+        self._users = same_session(spark, spark.session_id)
+        """The user's session through a client of our own, whose calls end soon if the server is gone."""
+        notice_soon(self._users)
         self._own.conf.set("spark.sql.adaptive.enabled", "false")
         self._own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "262144")
         self._ports = ports
@@ -81,7 +85,7 @@ class ConnectHost:
         threading.Thread(target=self._look, name="holdfast-connect-session", daemon=True).start()
 
     def _look(self) -> None:
-        kept_s = time.monotonic()
+        kept_s, keeps = time.monotonic(), True
         while not self._closed.wait(LOOK_S):
             try:
                 self._own.conf.get("spark.app.id", None)
@@ -90,16 +94,20 @@ class ConnectHost:
                     log.warning("the Spark Connect session has ended: %s", str(error)[:500])
                     self._lost.set()
                 return
-            if time.monotonic() - kept_s >= KEEP_S:
-                kept_s = time.monotonic()
-                self._keep_users_session()
+            if keeps and time.monotonic() - kept_s >= KEEP_S:
+                kept_s, keeps = time.monotonic(), self._keep_users_session()
 
-    def _keep_users_session(self) -> None:
+    def _keep_users_session(self) -> bool:
+        """Return False if the session has ended. The next look at our own session notices a server that is away."""
         try:
-            self.session.conf.get("spark.app.id", None)
+            self._users.conf.get("spark.app.id", None)
         except Exception as error:
+            if is_away(error):
+                return True
             if not self.has_ended():
                 log.warning("the session in which the job's DataFrames are declared has ended: %s", str(error)[:500])
+            return False
+        return True
 
     def setting(self, name: str) -> str | None:
         if name not in self._known:
@@ -239,6 +247,7 @@ class ConnectHost:
             if not self.has_ended():
                 self._own.client.release_session()
             self._own.client.close()
+            self._users.client.close()
         except Exception as error:
             log.debug("the Spark Connect session of the job was not released: %s", error)
 
