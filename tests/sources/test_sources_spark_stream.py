@@ -224,6 +224,20 @@ def test_a_query_whose_process_is_not_there_in_time_is_started_again(world, monk
     assert world.read(driver, world.first)[0] == [1]
 
 
+def test_a_pause_that_is_ended_ends_the_attempts_and_the_first_of_them_is_a_warning(caplog):
+    pauses = iter([False, False, True])
+    starts = []
+
+    def late():
+        starts.append(1)
+        raise RuntimeError("Python worker failed to connect back")
+
+    with caplog.at_level("INFO"), pytest.raises(RuntimeError):
+        epoch_calls.started_in_time(late, lambda _: next(pauses))
+    assert len(starts) == 3
+    assert [each.levelname for each in caplog.records] == ["WARNING", "INFO", "INFO"]
+
+
 def test_a_query_that_fails_for_longer_than_the_timeout_fails_the_job_with_sparks_message(world):
     failpoints.arm("stream.epoch.parts", "raise:StorageError")
     driver = world.driver(outage_timeout="300ms")

@@ -4,6 +4,7 @@ On a classic session Spark calls a function of this program (`CallsHere`). Spark
 server, and `spark/connect_epochs` forwards the call.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -48,8 +49,9 @@ class EpochCalls(Protocol):
         ...
 
 
-def started_in_time(start: Callable[[], Any]) -> Any:
-    """Start a query with a `foreachBatch`, again if its Python process was not there in time. Raises Spark's errors."""
+def started_in_time(start: Callable[[], Any], pause: Callable[[float], object] = time.sleep) -> Any:
+    """Start a query with a `foreachBatch`, again if its Python process was not there in time. Raises Spark's errors,
+    also once `pause` returns true."""
     until_s, pause_s = time.monotonic() + START_S_MAX, 0.0
     while True:
         try:
@@ -57,9 +59,11 @@ def started_in_time(start: Callable[[], Any]) -> Any:
         except Exception as error:
             if NOT_IN_TIME not in str(error) or time.monotonic() > until_s:
                 raise
-            log.info("the Python process of a streaming query was not there in time, and is started again: %s", error)
-        pause_s = min(pause_s + PAUSE_S, PAUSE_S_MAX)
-        time.sleep(pause_s)
+            text = "the Python process of a streaming query was not there in time, and is started again: %s"
+            log.log(logging.INFO if pause_s else logging.WARNING, text, error)
+            pause_s = min(pause_s + PAUSE_S, PAUSE_S_MAX)
+            if pause(pause_s):
+                raise
 
 
 class CallsHere:

@@ -67,7 +67,7 @@ class StreamReader:
     def begin(self) -> str:
         """Start the query, and return the id that its checkpoint gives it. Raises `JobRefused` with Spark's reason."""
         try:
-            started_in_time(self._start)
+            started_in_time(self._start, self._stopping.wait)
         except Exception as error:
             raise JobRefused(
                 f"source {self._source!r}: Spark does not start this streaming DataFrame with the checkpoint "
