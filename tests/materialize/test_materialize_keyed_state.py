@@ -235,11 +235,29 @@ def test_a_failed_checkpoint_fails_with_the_io_error_and_the_next_one_stores_all
     subtask.uploader.close()
 
 
+def test_a_pending_cut_keeps_the_log_from_its_lead_when_an_earlier_cut_without_a_lead_completes():
+    """Found by seed 168 of the simulation: the JobMaster deleted what the third checkpoint named."""
+    subtask = make(log_bytes_min=1, log_ratio_max=1e-9)
+    subtask.run(1)
+    subtask.checkpoint(1)
+    subtask.run(1)
+    subtask.materialized(1)
+    subtask.run(1)
+    subtask.checkpoint(2)
+    subtask.keyed.completed(1)
+    subtask.run(1)
+    third = subtask.checkpoint(3)
+    assert min(piece.sqn_start for piece in third.log) == 0
+    subtask.keyed.completed(2)
+    assert {piece.object for piece in third.log} <= set(subtask.keyed.held())
+    subtask.keyed.completed(3)
+    subtask.uploader.close()
+
+
 def test_closing_deletes_what_no_handle_named_and_keeps_what_one_did():
-    subtask = make(interval_s=1.0)
+    subtask = make(log_bytes_min=1, log_ratio_max=1e-9)
     subtask.run(1)
     handle = subtask.checkpoint(1)
-    subtask.clock.advance(2.0)
     subtask.run(2)
     subtask.materialized(1)
     assert len(subtask.names()) == 2

@@ -205,7 +205,9 @@ class LoggedTable(KeyedState):
         self._lead = cut.last_sqn if cut.batch > self._leadless else None
         self._awaits_lead = self._awaits_lead and self._lead is None
         self._log.forget_replaced(cut.merges)
-        self._log.truncate(cut.from_sqn)  # local copies of all that the completed checkpoint names are kept
+        # A later cut may start earlier: it has a lead, which a cut before the first completion had not.
+        starts = [cut.from_sqn, *(each.from_sqn for each in self._pending.values() if each.base is not None)]
+        self._log.truncate(min(starts))  # local copies of all that the completed checkpoint names are kept
 
     def _gave_up(self) -> None:
         """Drop the part of the log that no rewind, no pending checkpoint and no later cut can need."""
