@@ -1,6 +1,7 @@
 """Kills of a job on Spark Connect: of a worker and an executor, of the server, and of the program."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -17,13 +18,15 @@ pytestmark = [pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(1800)]
 SCRIPT = Path(__file__).parent / "kills_connect.py"
 ENDED_S_MAX = 30.0
 """Heartbeats of processes are 4 s apart; the machine may be slow."""
+CAUSES = r"TaskManager 0 ended: .*(its Python worker was killed, or it crashed, or its exec|cannot be reached)"
+"""Spark tells the first cause; later than the connection breaks off, which is the other one, if the machine is busy."""
 
 
 def test_a_killed_worker_and_a_killed_executor_cost_no_row_and_double_none(connect, tmp_path):
     end_of(started(SCRIPT, connect[0], tmp_path, "losses"))
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["counts"] == {str(k): ROWS // KEYS for k in range(KEYS)}
-    assert "TaskManager 0 ended: " in found["restarts"][0]  # Spark tells the cause later if the machine is busy
+    assert re.search(CAUSES, found["restarts"][0])
 
 
 def test_each_row_of_a_streaming_dataframe_counts_once_although_its_processes_and_the_program_are_killed(
