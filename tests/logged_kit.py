@@ -161,6 +161,26 @@ def checkpoint_cut_before_a_merge() -> dict[int, int]:
         subtask.uploader.close()
 
 
+def back_behind_what_is_not_completed() -> dict[int, int]:
+    """Return the counts of a checkpoint after the log was merged, and the table then went back to the completed one."""
+    subtask = make(log_handles_max=8)
+    for number in range(6):
+        subtask.run(number)
+        subtask.checkpoint(number)
+        subtask.keyed.completed(number)
+    for number in range(6, 9):
+        subtask.run(number)
+        subtask.checkpoint(number)
+    until(lambda: not subtask.keyed._merging)
+    assert subtask.keyed._log.merges == 1
+    try:
+        subtask.keyed.rewind(5)
+        subtask.run(9)
+        return subtask.restored(subtask.keyed.checkpoint(9, subtask.batch).result(60))
+    finally:
+        subtask.uploader.close()
+
+
 def cut_before_a_materialization() -> dict[int, int]:
     """Return the counts of a checkpoint whose batch came before the newest materialization's."""
     subtask = make(log_handles_max=2)

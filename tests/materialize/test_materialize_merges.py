@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.changelog import merging
 from holdfast.changelog_config import RetryPolicy
 from holdfast.materialize import log_merge
 from holdfast.metrics import SEPARATOR
@@ -114,6 +115,42 @@ def test_a_merge_of_what_was_truncated_meanwhile_is_deleted():
     held.open()
     assert (len(held.stored), subtask.keyed._log.merges) == (1, 0)
     until(lambda: held.stored[0] not in subtask.names())
+    subtask.uploader.close()
+
+
+def test_a_merge_whose_pieces_went_while_they_were_read_is_no_failure():
+    subtask = make(log_handles_max=8, interval_s=1.0)
+    subtask.reads_open.clear()
+    completed(subtask, 1, 9)
+    until(lambda: subtask.reads)
+    subtask.clock.advance(2.0)
+    subtask.run(1)
+    subtask.materialized(1)
+    subtask.run(1)
+    handle = subtask.checkpoint(20)
+    subtask.keyed.completed(20)
+    assert handle.materialized and not set(subtask.reads) & set(subtask.keyed.held())
+    subtask.inner.delete(subtask.reads)
+    subtask.reads_open.set()
+    ended(subtask)
+    assert (subtask.keyed._log.merges, subtask.keyed._schedule._merge_failures) == (0, 0)
+    subtask.keyed.close()
+    subtask.uploader.close()
+
+
+def test_a_merge_takes_no_more_rows_than_its_bound(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(merging, "MERGED_ROWS_BYTES_MAX", 10_000)
+    subtask = make(log_handles_max=8)
+    completed(subtask, 1, 3)
+    for number in range(4, 8):
+        subtask.run(*range(200))
+        subtask.checkpoint(number)
+        subtask.keyed.completed(number)
+    ranges = subtask.keyed._log._ranges()
+    assert 2 * 10_000 > 4 * ranges[-1].rows_bytes > 10_000 and sum(each.stored_bytes for each in ranges) < 10_000
+    run = subtask.keyed._log.run_to_merge(0, ranges[-1].sqn_stop, 1)
+    assert 1 < len(run) < len(ranges) and sum(each.rows_bytes for each in run) <= 10_000
+    subtask.keyed.close()
     subtask.uploader.close()
 
 

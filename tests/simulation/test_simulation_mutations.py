@@ -16,7 +16,11 @@ from simulation_windows import LATE
 
 from changelog_kit import cut_behind_what_was_stored_ahead, go_back_into_a_gap
 from holdfast.errors import HoldfastError
-from logged_kit import checkpoint_cut_before_a_merge, cut_before_a_materialization
+from logged_kit import (
+    back_behind_what_is_not_completed,
+    checkpoint_cut_before_a_merge,
+    cut_before_a_materialization,
+)
 from parts_kit import Driver, acknowledge_before_the_news
 from pinned_seeds import PinnedSeeds
 
@@ -78,7 +82,6 @@ def _merging(drawn: Settings) -> bool:
 
 MATTERS: dict[str, Callable[[Settings], bool]] = {
     "a merged piece lacks its last change": _merging,
-    "a merge goes past the completed checkpoint": _merging,
     "a list keeps the entries of an undone batch": lambda drawn: drawn.listed,
     "lists are not opened again after a rewind": lambda drawn: drawn.listed,
     "the union leaves out what others have": lambda drawn: drawn.listed,
@@ -104,6 +107,7 @@ MATTERS: dict[str, Callable[[Settings], bool]] = {
 
 SCENARIOS: dict[str, Callable[[], object]] = {
     "merged pieces go although a checkpoint names them": checkpoint_cut_before_a_merge,
+    "a merge goes past the completed checkpoint": back_behind_what_is_not_completed,
     "a log forgets that a rewind may go into a gap": go_back_into_a_gap,
     "a cut divides what was stored ahead as a whole": cut_behind_what_was_stored_ahead,
     "the newest changes are stored ahead as well": cut_behind_what_was_stored_ahead,

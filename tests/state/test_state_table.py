@@ -345,6 +345,23 @@ def test_memory_follows_the_rows_that_are_left() -> None:
     assert sorted(contents(table)) == list(range(1000))
 
 
+@pytest.mark.parametrize("length", [5, 20, 35])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_the_bytes_of_all_rows_are_about_those_of_their_snapshot(length: int, columns: int) -> None:
+    kinds = [("k", pa.string()), ("second", pa.int64())]
+    table = StateTable(pa.schema(kinds[:columns]), COUNT, 128)
+    keys = pa.array([f"{number:0{length}d}" for number in range(5_000)])
+    rows = pa.record_batch({"k": keys, "second": pa.array(range(len(keys)))}).select(range(columns))
+    for number, going in enumerate([0, 3_000, 1_990], 1):
+        table.begin(number)
+        present, table.present[table.lookup(rows)] = len(rows) - going, True
+        table.present[table.lookup(rows.slice(present))] = False
+        table.commit()
+        rows = rows.slice(0, present)
+        assert len(table) == present
+        assert 0.9 <= table.rows_bytes / table.snapshot().nbytes <= 1.3
+
+
 def test_an_entry_of_two_longs_takes_at_most_64_bytes_in_a_large_table() -> None:
     table = StateTable(KEY, COUNT, 128)
     for number in range(16):

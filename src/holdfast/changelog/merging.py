@@ -19,13 +19,16 @@ from holdfast.formats.handles import LogPiece
 MERGED_BYTES_MAX = 32 * 1024 * 1024
 """Stored bytes of a run that is merged, at the most. A higher value lets longer logs do with few pieces, and takes more
 memory: the rows of a run are in memory at once."""
+MERGED_ROWS_BYTES_MAX = 128 * 1024 * 1024
+"""Bytes of the rows of such a run before they are encoded, at the most, as far as they are known. A higher value
+matters for rows that shrink to less than a quarter. A merge takes about twice as much memory."""
 
 
 def run_to_merge(entries: Sequence[Entry], from_sqn: int, to_sqn: int, frees_min: int) -> list[Range]:
     """Return the neighbouring ranges between two SQNs that should become one; empty if none would free `frees_min`
     pieces.
 
-    Changes that go across `to_sqn` are left out: whoever knows only that their piece ends there, still finds its end.
+    Changes that go across `to_sqn` are left out: a follower whose log ends there finds that end.
     """
     runs: list[list[Range]] = [[]]
     for entry in entries:
@@ -44,10 +47,11 @@ def run_to_merge(entries: Sequence[Entry], from_sqn: int, to_sqn: int, frees_min
 def _newest_run(ranges: Sequence[Range], level: int, frees_min: int) -> list[Range]:
     """Return the newest run of ranges up to that level; empty if it frees too few pieces."""
     run: list[Range] = []
-    left = MERGED_BYTES_MAX
+    left, rows_left = MERGED_BYTES_MAX, MERGED_ROWS_BYTES_MAX
     for each in reversed(ranges):
-        left -= sum(piece.length for piece in each.pieces or ())
-        if each.level > level or left < 0:
+        left -= each.stored_bytes
+        rows_left -= each.rows_bytes
+        if each.level > level or left < 0 or rows_left < 0:
             break
         run.insert(0, each)
     return run if sum(len(each.pieces or ()) for each in run) > frees_min else []

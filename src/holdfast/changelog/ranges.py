@@ -90,7 +90,7 @@ class Range:
     pieces: list[LogPiece] | None = None
     """The stored pieces. They may reach beyond the range if it was narrowed."""
     rows_bytes: int = 0
-    """The bytes of the collected rows, before they are encoded; 0 if the change sets had their rows from the begin."""
+    """The bytes of collected rows before they are encoded; 0 if the change sets had their rows from the beginning."""
     asked: bool = False
     """True if a cut needs the range."""
     error: BaseException | None = None
@@ -177,7 +177,8 @@ Entry = Pending | Range | Skipped
 class LogSize(NamedTuple):
     """The size of a log from an SQN on: the pieces that a handle would name, and the pending change sets.
 
-    `shrinks_to`: the stored bytes for each byte of the table's rows, as far as this start stored them; 0: unknown.
+    `shrinks_to`: the stored bytes for each byte of rows, measured on the rows of the log that this start stored; 0:
+    unknown.
     """
 
     pieces: int

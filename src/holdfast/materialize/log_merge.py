@@ -34,11 +34,10 @@ def store_merged(log: LogId, run: Sequence[Range], schema: pa.Schema, uploader: 
     parts = [piece for each in run for piece in RangePart(each, each.sqn_start, each.sqn_stop).pieces()]
     uploader.wait_for_checkpoints(sum(each.length for each in parts))
     groups = log.operator, log.table, log.key_group_start, log.key_group_stop
-    rows = [
-        found
-        for piece, data in zip(parts, uploader.read(parts), strict=True)
-        for found in read_piece(memoryview(data), piece, *groups)
-    ]
+    rows: list[pa.RecordBatch] = []
+    data = uploader.read(parts)[::-1]
+    for piece in parts:  # the bytes of a piece go once its rows are there
+        rows += read_piece(memoryview(data.pop()), piece, *groups)
     place = run[0].sqn_start, run[-1].sqn_stop, run[0].batch_start, run[-1].batch_stop
     changes = [ChangeSet(*place, each) for each in rows or [pa.RecordBatch.from_pylist([], schema)]]
     stored: list[LogPiece] = []

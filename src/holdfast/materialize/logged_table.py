@@ -161,7 +161,7 @@ class LoggedTable(KeyedState):
             if error is None:
                 self._schedule.merged()
                 used = self._log.merged(run, list(pieces))
-            elif not isinstance(error, CheckpointFailed):
+            elif not isinstance(error, CheckpointFailed) and not any(each.dropped for each in run):
                 self._schedule.merge_failed(self._clock.monotonic())
         if not used:
             self._uploader.release(piece.object for piece in pieces)

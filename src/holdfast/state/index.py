@@ -18,8 +18,8 @@ import pyarrow as pa
 from holdfast.state import index_kernels, kernels
 from holdfast.state.growing import enlarge
 from holdfast.state.hashing import groups_of, groups_of_integers
-from holdfast.state.index_kernels import ARENA_LIVE, ARENA_USED, CELL_WORDS, INLINE_MAX
-from holdfast.state.key_index import SLOTS_LEAST, KeyIndex, next_capacity
+from holdfast.state.index_kernels import ARENA_LIVE, ARENA_USED, CELL_WORDS, INLINE_MAX, KEY_LENGTHS
+from holdfast.state.key_index import OFFSET_BYTES, SLOTS_LEAST, KeyIndex, next_capacity
 from holdfast.state.keys import (
     Keys,
     decode_bytes,
@@ -157,8 +157,10 @@ class VariableIndex(BytesIndex):
         return super().memory_bytes + self._words.nbytes
 
     @property
-    def key_bytes(self) -> int:
-        return super().key_bytes + INLINE_MAX + int(self._control[ARENA_LIVE]) // max(1, len(self))
+    def key_bytes(self) -> float:
+        columns = len(self.key_schema)
+        beside = OFFSET_BYTES if columns == 1 else -columns  # several values have their lengths and flags with them
+        return int(self._control[KEY_LENGTHS]) / max(1, len(self)) + beside
 
     @property
     def _cells(self) -> Integers:
@@ -171,7 +173,9 @@ class VariableIndex(BytesIndex):
 
     def remove(self, slots: Slots) -> None:
         super().remove(slots)
-        self._control[ARENA_LIVE] -= self._cells[self._long(slots), 0].sum()
+        lengths = self._cells[slots, 0]
+        self._control[KEY_LENGTHS] -= lengths.sum()
+        self._control[ARENA_LIVE] -= lengths[lengths > INLINE_MAX].sum()
 
     def _long(self, slots: Slots) -> Slots:
         """Return the slots whose keys are in the arena."""

@@ -28,12 +28,14 @@ from holdfast.state.compiled import copy_bytes, inlined, kernel, load_u64, prefe
 from holdfast.state.hashing import mix
 from holdfast.state.physical import Integers, Slots
 
-CONTROL_FIELDS = 10
-COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, UNSEEN, ARENA_USED, ARENA_LIVE, SWEEP_START, SWEPT = range(CONTROL_FIELDS)
+CONTROL_FIELDS = 11
+COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, UNSEEN, ARENA_USED, ARENA_LIVE, SWEEP_START, SWEPT, KEY_LENGTHS = range(
+    CONTROL_FIELDS
+)
 """The fields of `control`: entries, and their greatest number; slots ever used, and slots on the free list; rows
 touched by this look-up, and the unseen among them; bytes used in the arena, and the bytes of live keys among them (both
 0 in a `FixedIndex`, and while no key is longer than `INLINE_MAX`); the begin of the sweep of `old`, and the number of
-positions that the sweep has passed."""
+positions that the sweep has passed; the bytes of all keys that have cells."""
 
 CELL_WORDS = 4
 """64-bit words of the cell of a key without a fixed width: the key's length, then the key itself, or, if it is longer
@@ -205,6 +207,7 @@ def _is_key(meta: Any, cells: Any, arena: Any, stride: Any, key: Any, length: An
 def _keep_key(slot: Any, cells: Any, arena: Any, control: Any, key: Any, length: Any) -> None:
     cell = cells + np.uint64(slot) * _CELL
     store_u64(cell, np.uint64(length))
+    control[KEY_LENGTHS] += length
     if length > INLINE_MAX:
         store_u64(cell + _8, np.uint64(control[ARENA_USED]))
         control[ARENA_USED] += length

@@ -8,6 +8,7 @@ slots and the free list. The kinds are in `index`. Does not own values, transact
 """
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +27,7 @@ from holdfast.state.index_kernels import (
     COUNT_MAX,
     FREE,
     FRESH,
+    KEY_LENGTHS,
     SLOTS_USED,
     SWEEP_START,
     SWEPT,
@@ -96,8 +98,13 @@ class KeyIndex(ABC):
         return tables + self._tags.nbytes + self._free.nbytes + self._fresh.nbytes + self._unseen.nbytes
 
     @property
-    def key_bytes(self) -> int:
+    def key_bytes(self) -> float:
         """About the bytes that a key takes in its columns, on average."""
+        return self._column_bytes
+
+    @cached_property
+    def _column_bytes(self) -> int:
+        """The bytes of a key in its columns, without values of variable width."""
         return sum(byte_width(kind) or OFFSET_BYTES for kind in self.key_schema.types)
 
     def reserve(self, keys: int) -> None:
@@ -147,7 +154,7 @@ class KeyIndex(ABC):
         """Remove all keys; capacities stay."""
         self._entries[:] = 0
         self._drop_old()
-        self._control[[COUNT, SLOTS_USED, FREE, ARENA_USED, ARENA_LIVE]] = 0
+        self._control[[COUNT, SLOTS_USED, FREE, ARENA_USED, ARENA_LIVE, KEY_LENGTHS]] = 0
 
     def clear_stamps(self) -> None:
         """Clear all stamps: no slot counts as touched by any batch."""

@@ -6,6 +6,7 @@ stays with its key until the key is removed, or until `compact` moves rows.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -175,13 +176,13 @@ class Rows:
         arrays = self.index.memory_bytes + self.present.nbytes + sum(column.memory_bytes for column in self.columns)
         return arrays + self._sizes.nbytes + self._objects_bytes + self.arena.live_bytes
 
-    @property
+    @cached_property
     def slot_bytes(self) -> int:
         """The bytes of a slot beside the index, without objects and the arena."""
         return 1 + sum(column.values.itemsize + 1 for column in self.columns)
 
     @property
-    def stored_slot_bytes(self) -> int:
+    def stored_slot_bytes(self) -> float:
         """The bytes of a row's key group, key and slot in `KeyedRows`, without those in the arena."""
         return 4 + self.index.key_bytes + self.slot_bytes
 

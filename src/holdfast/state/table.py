@@ -125,7 +125,7 @@ class StateTable:
     def rows_bytes(self) -> int:
         """About the `nbytes` of all rows in `StoredRows`; 0 if unknown: over a base store, and with objects."""
         known = self._residency is None and self._may_defer
-        return self.rows_in_memory * self._rows.stored_slot_bytes + self._rows.arena.live_bytes if known else 0
+        return int(self.rows_in_memory * self._rows.stored_slot_bytes) + self._rows.arena.live_bytes if known else 0
 
     @property
     def settled(self) -> bool:

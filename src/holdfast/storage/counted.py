@@ -9,7 +9,7 @@ objects is several requests, of `PAGE` objects each; a listing over a job's othe
 why a request is made; `uploads` measures its own.
 
 A process reports its new counts (`untold`) with what it sends anyway, and the JobMaster adds them to its own (`note`).
-So the last counts of a process that dies are lost.
+So the last counts of a process that dies are lost, and those in a heartbeat whose answer is lost count twice.
 """
 
 import threading
@@ -21,7 +21,7 @@ from holdfast.storage.store import ObjectInfo, ObjectStore
 
 COUNTS = ("storePuts", "storePutBytes", "storeGets", "storeGetBytes", "storeLists", "storeDeletes")
 SENDER_PUTS = {"storePuts": "senderPuts", "storePutBytes": "senderPutBytes"}
-"""Names under which the JobMaster counts the puts of senders once more."""
+"""Names under which the JobMaster counts the puts of senders a second time, by themselves."""
 PAGE = 1000
 """Objects that a cloud's store lists, or deletes, with a single request."""
 
