@@ -258,7 +258,7 @@ def test_closing_deletes_what_no_handle_named_and_keeps_what_one_did():
     subtask = make(log_bytes_min=1, log_ratio_max=1e-9)
     subtask.run(1)
     handle = subtask.checkpoint(1)
-    subtask.run(2)
+    subtask.run(1)
     subtask.materialized(1)
     assert len(subtask.names()) == 2
     subtask.keyed.close()
