@@ -129,7 +129,7 @@ def test_a_materialization_that_no_checkpoint_came_to_use_never_blocks_the_next(
 
 
 def test_a_superseded_materialization_that_no_handle_named_is_deleted():
-    subtask = make(interval_s=1.0)
+    subtask = make(interval_s=1.0, log_ratio_max=0.0)
     for _ in range(3):
         subtask.clock.advance(2.0)
         subtask.run(1)
@@ -149,7 +149,7 @@ def test_nothing_new_is_not_materialized_however_long_it_takes():
 
 
 def test_one_failure_is_tolerated_and_three_in_a_row_fail_the_subtask():
-    subtask = make(interval_s=1.0)
+    subtask = make(interval_s=1.0, log_ratio_max=0.0)
     subtask.fail_shared = 2
     for attempt in range(1, 4):
         subtask.clock.advance(2.0)
@@ -334,7 +334,7 @@ def test_later_checkpoints_take_no_more_than_early_ones_did(early: int, late: in
 
 
 def test_after_a_materialization_that_took_long_the_next_one_waits_a_fifth_as_long():
-    subtask = make(interval_s=100.0)
+    subtask = make(interval_s=100.0, log_ratio_max=0.0)
     subtask.clock.advance(200.0)
     subtask.run(1)
     subtask.materialized(1)

@@ -82,7 +82,7 @@ def test_a_materialization_that_took_long_is_followed_by_a_longer_pause_but_not_
 def test_it_is_due_by_time_also_for_what_was_never_persisted():
     assert not due(now_s=59.0)
     assert due(now_s=60.0)
-    assert due(pieces=0, pending=1, now_s=60.0)
+    assert due(pieces=0, pending=1, now_s=60.0, table_bytes=0)
 
 
 def test_a_table_that_is_stored_whole_is_due_by_time_once_its_log_is_as_large():
@@ -90,6 +90,7 @@ def test_a_table_that_is_stored_whole_is_due_by_time_once_its_log_is_as_large():
     assert not due(stored_bytes=999, table_bytes=1000, policy=policy, now_s=60.0)
     assert due(stored_bytes=1000, table_bytes=1000, policy=policy, now_s=60.0)
     assert not due(stored_bytes=1000, table_bytes=1000, policy=policy, now_s=59.0)
+    assert not due(pieces=0, pending=1, table_bytes=1000, policy=policy, now_s=60.0)
     assert due(stored_bytes=10, table_bytes=1000, policy=policy, now_s=60.0, incremental=True)
 
 

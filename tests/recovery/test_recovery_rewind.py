@@ -37,7 +37,7 @@ from waiting import until
 GROUPS = 16
 KEYS = pa.schema([("k", pa.int64())])
 VALUES = pa.schema([("n", pa.int64()), ("s", pa.binary())])
-POLICY = MaterializationPolicy(interval_s=1.0, log_handles_max=6, retry_delay_s=0.0)
+POLICY = MaterializationPolicy(interval_s=1.0, log_handles_max=6, log_ratio_max=0.0, retry_delay_s=0.0)
 WAIT_S = 60
 RESTORED_TO = (HashMapState(), RocksDBState())
 Rows = dict[int, tuple[int, bytes]]

@@ -81,8 +81,8 @@ class MaterializationPolicy:
         as the ratio: it is chosen by the cost of a materialization.
     interval_s
         Seconds between two materializations if there is no other reason for one. A table of which all rows are stored
-        then also needs a stored log of `log_ratio_max` times its size, or none: otherwise it would store few changes
-        again and again.
+        then also needs a stored log of `log_ratio_max` times its size: otherwise few changes would store it again and
+        again.
     failures_max
         Failures in a row that end the subtask. A success resets the count.
     retry_delay_s
@@ -127,7 +127,7 @@ class MaterializationPolicy:
         if settled:
             ratio *= SETTLED_RATIO
         return (
-            (now_s >= next_s and (incremental or not log.pieces or log.stored_bytes >= ratio * table_bytes))
+            (now_s >= next_s and (incremental or log.stored_bytes >= ratio * table_bytes))
             or (self.is_long(log) and not merges)
             or log.stored_bytes * (1.0 + growth) > max(self.log_bytes_min, ratio * table_bytes)
         )
@@ -135,6 +135,10 @@ class MaterializationPolicy:
     def is_long(self, log: LogSize) -> bool:
         """Return whether a handle would name too many pieces of this log."""
         return log.pieces >= self.log_handles_max
+
+    def is_merged_by_owner(self, log: LogSize) -> bool:
+        """Return whether a follower leaves the number of pieces of this log to its owner, which merges them."""
+        return self.merge_frees_min > 0 and log.pieces < 2 * self.log_handles_max
 
     @property
     def merge_frees_min(self) -> int:

@@ -2,7 +2,8 @@
 
     followed to record n ─► due by its handles ─► capture, store ─► MadeBase ─► JobMaster ─► the owner's next handle
 
-The bounds are those by which an owner materializes; the sizes come from the handles. Only tables of records of this
+The bounds are those by which an owner materializes; the sizes come from the handles, and a log that its owner merges is
+not too long before it has twice the pieces. Only tables of records of this
 start, since an owner knows the place in its log of its own cuts alone. A table whose base is on its way to the owner is
 left out until a handle names the base, or until both `OFFER_S_MAX` and `OFFER_RECORDS` have passed: a base goes to the
 owner with the completion of the next record, and the record after that names it.
@@ -114,7 +115,8 @@ class RemoteApply:
         if waits and table.offered.isdisjoint(handle.objects()):
             return False
         newest = Base(0, NO_BATCH, tuple(handle.materialized), files=each.files)
-        return table.schedule.due(size_of(handle), newest, each.table.settled, now_s)
+        size = size_of(handle)
+        return table.schedule.due(size, newest, each.table.settled, now_s, self._policy.is_merged_by_owner(size))
 
     def _offer(self, table: _Table, each: FollowedTable, base: Base) -> None:
         """Give the base to the JobMaster, which owns its objects from now on."""
