@@ -7,6 +7,7 @@ first. Writes what it found to FOLDER/found.json.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 from pyspark.sql import SparkSession
@@ -57,11 +58,10 @@ def main(folder: str, url: str = "", server: str = "") -> None:
     keyed.key_by("k").aggregate(n=hf.count(), last=hf.max("value"), name="counts").write(sink)
     query = job.start(hf.processing_time("0s"))
     parts = query._master.parts
-    found = {"senders at the start": parts.cluster.residents}
     until(lambda: parts.senders.serving == 1, timeout_s=WAIT_S)
     until(lambda: query.totals.rows > RATE, timeout_s=WAIT_S)
     query.rescale(task_managers=2).wait(WAIT_S)
-    found["executors of two TaskManagers"] = executors()
+    found: dict[str, Any] = {"executors of two TaskManagers": executors()}
     query.rescale(task_managers=1).wait(WAIT_S)
     until(lambda: executors() < found["executors of two TaskManagers"], timeout_s=WAIT_S)
     until(lambda rows=query.totals.rows: query.totals.rows > rows + RATE, timeout_s=WAIT_S)

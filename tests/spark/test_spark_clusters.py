@@ -149,7 +149,5 @@ def test_under_dynamic_allocation_executors_that_come_late_get_a_sender_and_idle
             words = [url, process.pid]
         script = SCRIPT.with_name("dynamic_script.py")
         found = run_script(script, tmp_path, *words, cwd=tmp_path, PYTHONPATH=str(SCRIPT.parents[1]))
-    if kind == "classic":  # on Spark Connect the third task that waited may have had its slot by then
-        assert found["senders at the start"] == 0
     assert found["executors of two TaskManagers"] >= 3
     assert (found["exact"], found["restarts"]) == (True, [])
