@@ -96,33 +96,28 @@ def test_a_program_that_executors_on_demand_do_not_reach_is_refused():
         until(lambda: slots.number() < 0)
 
 
+OTHER_PYTHON = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.11"
+
+
 @pytest.mark.parametrize("is_on_demand", [True, False])
-def test_executors_with_another_python_are_refused_with_the_remedy(monkeypatch, is_on_demand):
+@pytest.mark.parametrize(
+    ("failure", "expected", "words"),
+    [
+        (RuntimeError(OTHER_PYTHON), JobRefused, r"has different version: 3.11.*need the same minor version"),
+        (ConnectionError("the session is closed"), ConnectionError, r"^the session is closed$"),
+    ],
+    ids=["another Python", "another failure"],
+)
+def test_a_failure_of_the_tasks_that_wait_names_the_remedy_for_python_alone(
+    monkeypatch, is_on_demand, failure, expected, words
+):
     def run(*_):
-        raise RuntimeError("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.11")
+        raise failure
 
     host = OnDemand(slots_max=2)
     monkeypatch.setattr(host, "run", run)
     slots = CountedSlots(host, Staying(), ANY, on_demand=is_on_demand)
-    with (
-        pytest.raises(JobRefused, match=r"has different version: 3.11.*need the same minor version"),
-        slots.asking(2) if is_on_demand else nullcontext(),
-    ):
-        until(lambda: slots.number() < 0)
-
-
-@pytest.mark.parametrize("is_on_demand", [True, False])
-def test_another_failure_of_the_tasks_that_wait_stays_what_it_is(monkeypatch, is_on_demand):
-    def run(*_):
-        raise ConnectionError("the session is closed")
-
-    host = OnDemand(slots_max=2)
-    monkeypatch.setattr(host, "run", run)
-    slots = CountedSlots(host, Staying(), ANY, on_demand=is_on_demand)
-    with (
-        pytest.raises(ConnectionError, match=r"^the session is closed$"),
-        slots.asking(2) if is_on_demand else nullcontext(),
-    ):
+    with pytest.raises(expected, match=words), slots.asking(2) if is_on_demand else nullcontext():
         until(lambda: slots.number() < 0)
 
 
