@@ -6,6 +6,7 @@ again while the tests run. `gc.freeze` takes the objects out of its sight.
 """
 
 import gc
+import logging
 import os
 import shutil
 import sys
@@ -93,6 +94,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.section(f"costliest {kind}, in {COST}, of {sum(costs.values()):.0f} in all")
         for seconds, name in costly[:shown]:
             terminalreporter.write_line(f"{seconds:6.1f} {name}")
+
+
+@pytest.fixture(autouse=True)
+def log_as_it_was() -> Iterator[None]:
+    """Fail a test after which the log passes over warnings: a later test in the same process would look for one."""
+    yield
+    assert logging.root.manager.disable == logging.NOTSET
+    assert (logging.root.level, logging.getLogger("holdfast").level) == (logging.WARNING, logging.NOTSET)
+    assert logging.getLogger("holdfast").propagate
 
 
 @pytest.fixture(scope="session")

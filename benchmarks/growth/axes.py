@@ -1,6 +1,5 @@
 """All axes by name, and how they are measured."""
 
-import logging
 import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -8,6 +7,7 @@ from typing import Any
 
 from benchmarks.growth import graph_axes, history_axes, memory_axes, sink_axes, state_axes
 from benchmarks.growth.axis import measured
+from holdfast.printable import without_warnings
 
 ROOMS = (graph_axes, state_axes, history_axes, sink_axes, memory_axes)
 AXES = {axis.name: axis for room in ROOMS for axis in room.AXES}
@@ -28,8 +28,8 @@ def _apart(name: str, apart: bool) -> dict[str, Any]:
 
 
 def _facts(name: str) -> dict[str, Any]:
-    logging.disable(logging.WARNING)
     try:
-        return measured(AXES[name]).facts()
+        with without_warnings():
+            return measured(AXES[name]).facts()
     except Exception as error:  # an axis that fails must not hide the others
         return {"within": False, "error": f"{type(error).__name__}: {error}"}

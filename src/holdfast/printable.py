@@ -6,6 +6,8 @@ the clipboard. Marks of text direction make a text look like another one. Lone s
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from holdfast.hidden import hide
@@ -35,6 +37,17 @@ def logger(name: str) -> logging.Logger:
     made = logging.getLogger(name)
     made.addFilter(_make_printable)
     return made
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Log errors alone, in the whole process, while jobs run that lose their processes on purpose."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _make_printable(record: logging.LogRecord) -> bool:

@@ -7,13 +7,10 @@ Small jobs (`testing/usual_jobs.py`) run in this process, so the kernels that us
 rarer types are compiled when a job first needs them.
 """
 
-import logging
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +20,7 @@ from holdfast.cli.common import say, told
 from holdfast.errors import HoldfastError
 from holdfast.kernels import places
 from holdfast.kernels.shelf import SHELF
+from holdfast.printable import without_warnings
 
 app = typer.Typer(help="Compile kernels beforehand.", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
@@ -80,7 +78,7 @@ def _compile_into(folder: Path) -> None:
 
     SHELF.only(folder)
     began_s = time.monotonic()
-    with _quiet():
+    with without_warnings():  # the usual jobs lose their TaskManagers on purpose
         for _ in run_usual_jobs():
             shown = f"{compiled().kernels} kernels, {time.monotonic() - began_s:.0f} s"
             if sys.stderr.isatty():
@@ -88,14 +86,3 @@ def _compile_into(folder: Path) -> None:
     files = [each for each in (folder / own_processor().folder).iterdir() if len(each.name) == 64]
     size = sum(each.stat().st_size for each in files)
     say(f"{len(files)} kernels, {size / 1e6:.1f} MB, of which {compiled().kernels} are new: {folder}")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Log no warnings: the usual jobs lose their TaskManagers on purpose."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
