@@ -97,6 +97,7 @@ SUBROOMS: dict[str, str] = {
     "functions.process.of_subtask functions.process.shared functions.rows functions.timing",
     "functions.joins": "functions functions.changes functions.rows functions.timing functions.windows",
     "functions.duplicates": "functions functions.changes functions.rows functions.timing functions.windows",
+    "functions.over": "functions functions.aggregates functions.rows functions.timing functions.windows",
     "functions.ranking": "functions functions.changes functions.rows functions.windows",
     "functions": "",
     # A start makes the master, which holds all other parts.

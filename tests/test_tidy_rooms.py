@@ -31,6 +31,7 @@ CIRCLES = {
     "functions.aggregates.combining functions.aggregates.operator functions.aggregates.spec": OPERATORS,
     "functions.joins.asof_operator functions.joins.condition functions.joins.declared functions.joins.join_operator "
     "functions.joins.output": (OPERATORS),
+    "functions.over.declared functions.over.operator": OPERATORS,
     "functions.process.by_array.batch_operator functions.process.by_row.row_operator functions.process.declared "
     "functions.process.of_subtask.function_operator": OPERATORS,
     "functions.windows.aggregate functions.windows.window_operator": OPERATORS,

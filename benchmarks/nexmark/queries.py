@@ -4,7 +4,7 @@
 Missing of the original's: none that runs in another engine's SQL.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import holdfast as hf
+from benchmarks.nexmark.earlier import LastTen
 
 EURO = 0.908
 PRICE = pc.field("price")
@@ -96,20 +97,12 @@ def q4(events: Events) -> hf.Stream:
     return winning_bids(events).key_by("category").aggregate(mean=hf.mean("final"))
 
 
-class LastTen(hf.ProcessFunction):
-    """The mean price of a seller's last ten auctions that have expired, whatever their order within a batch."""
-
-    last = hf.ValueState(default=[])
-
-    def process(self, row: Any, ctx: Any) -> Iterator[Any]:
-        last = sorted([*self.last.value(), [row.expires, row.id, row.final]])[-10:]
-        self.last.update(last)
-        yield ctx.key, sum(final for _, _, final in last) / len(last)
-
-
 def q6(events: Events) -> hf.Stream:
-    """SELECT seller, avg(final) OVER (PARTITION BY seller ORDER BY expires ROWS 9 PRECEDING) FROM winning_bids"""
-    return winning_bids(events).key_by("seller").process(LastTen(), "seller BIGINT, mean DOUBLE")
+    """SELECT seller, avg(final) OVER (PARTITION BY seller ORDER BY expires, id ROWS 9 PRECEDING) FROM winning_bids"""
+    won = winning_bids(events).key_by("seller")
+    if not hasattr(won, "over"):  # earlier commits
+        return won.process(LastTen(), "seller BIGINT, mean DOUBLE")
+    return won.over(by=("expires", "id"), rows=10, mean=hf.mean("final")).select("seller", "mean")
 
 
 def q5(events: Events) -> hf.Stream:

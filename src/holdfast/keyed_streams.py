@@ -1,6 +1,6 @@
 """Keyed streams: operators with state per key. Nothing runs before `start()`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,6 +9,7 @@ from holdfast.functions.aggregates.declared import Aggregate, check_aggregates, 
 from holdfast.functions.joins.declared import How
 from holdfast.functions.joins.declaring import JoinSettings
 from holdfast.functions.operator import OperatorSpec
+from holdfast.functions.over.declared import OverSettings
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.ranking.declaring import LastSettings, TopSettings
 from holdfast.functions.rows.policies import LatePolicy, RowHandling
@@ -77,7 +78,7 @@ class KeyedStream:
         if isinstance(columns, str):
             columns, emit = None, columns
         given = {"emit": emit, "late": late, "changes": changes, "name": name, "allowed_lateness": allowed_lateness}
-        aggregates = named_aggregates(columns, aggregates, **given)
+        aggregates = named_aggregates("aggregate", columns, aggregates, **given)
         check_aggregates(aggregates, "changes")
         plain, computed = without_conditions(aggregates, self._job.expression_settings)
         windows = WindowSettings(self._rows, emit, allowed_lateness, late)
@@ -239,6 +240,46 @@ class KeyedStream:
         settings = TopSettings(n, by, ties, least, windows, changes)
         windows.check(self._declared.window, self._declared.key_columns)
         return self._declare(name, "top", settings.spec, self._declared)
+
+    def over(
+        self,
+        columns: Mapping[str, Aggregate] | None = None,
+        /,
+        *,
+        by: str | Sequence[str],
+        rows: int,
+        name: str | None = None,
+        **aggregates: Aggregate,
+    ) -> "Stream":
+        """Give each row with aggregates of the last rows of its key: `over(by="at", rows=10, mean=hf.mean("price"))`.
+
+        A row is emitted once, when the watermark has passed its time, so that rows are in order of time and not of
+        arrival. A row that comes later than that is emitted at once, as the last row of its key so far. Output: the
+        columns of the input, then the aggregates (`count`, `sum`, `mean`, `min`, `max`).
+
+        Parameters
+        ----------
+        columns
+            Aggregates by output column, for columns whose name is a parameter of this method.
+        by
+            A timestamp column without nulls. Rows of the same time are in the order of further columns, if there are
+            any, nulls first; otherwise in order of arrival.
+        rows
+            The number of rows that are aggregated: the row itself, and those before it, up to 10,001 together. In SQL
+            it is `ROWS BETWEEN rows - 1 PRECEDING AND CURRENT ROW`. A higher value keeps more values for each key.
+        """
+        aggregates = named_aggregates("over", columns, aggregates, by=by, rows=rows, name=name)
+        plain, computed = without_conditions(aggregates, self._job.expression_settings)
+        order = (by,) if isinstance(by, str) else tuple(by)
+        settings = OverSettings(order, rows, plain, self._rows.bad_records, tuple(computed))
+        return self._over(settings, computed, name)
+
+    def _over(self, settings: OverSettings, computed: dict[str, Any], name: str | None) -> "Stream":
+        settings.check(self._declared.window)
+        if computed:
+            self._job.known_schemas.then(self._declared.node, Projection(dict(computed), added=True))
+        declared = replace(self._declared, computed=computed, plain=True)
+        return self._declare(name, "over", settings.spec, declared)
 
     @property
     def _rows(self) -> RowHandling:

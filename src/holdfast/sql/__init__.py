@@ -5,5 +5,5 @@ sqlglot parses a query, which becomes the streams that a program would declare: 
 
 Files in reading order: `scopes` (tables, trees and places), `grouping` (GROUP BY), `sources` (tables of FROM),
 `relations` (finds each column's table), `joining` (JOIN), `subqueries` (EXISTS, IN), `ranking` (ROW_NUMBER, RANK),
-`over` and `last_rows` (aggregates over rows), `queries` (SELECT, UNION ALL, WITH), `on` (conditions of `Stream.join`).
+`over` (aggregates over rows), `queries` (SELECT, UNION ALL, WITH), `on` (conditions of `Stream.join`).
 """

@@ -5,19 +5,18 @@ order of arrival. Rows with the same time are given out in the order of arrival.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
-import pyarrow as pa
 from sqlglot import exp
 
-from holdfast.errors import JobRefused
-from holdfast.functions.operator import OperatorInput, OperatorSpec
-from holdfast.functions.windows.declaring import FunctionSettings, WindowSettings
-from holdfast.sql.last_rows import AGGREGATES_OVER_ROWS, TIME, VALUE, last_rows
+from holdfast.functions.aggregates.declared import Aggregate
+from holdfast.functions.over.declared import ROWS_MAX, OverSettings
+from holdfast.functions.over.frames import FUNCTIONS
 from holdfast.sql.scopes import AGGREGATES, Table, Tree, call_name, column, expression, output_name, refused, value_of
 
-ROWS_MAX = 10_000
-"""Bound on the rows before a row that its aggregate may include. They are kept for each key."""
+TIME, VALUE = "__row_time", "__row_value"
+"""Columns of the operator's input: the time of a row, further values that order rows of the same time, and the value
+that is aggregated."""
 
 
 def is_over_rows(items: Sequence[Tree]) -> bool:
@@ -43,13 +42,9 @@ def over_rows(tree: Tree, source: Table) -> Table:
     if not order or any(each.args.get("desc") or not each.args.get("nulls_first") for each in order):
         raise refused(window, "expected ORDER BY a time, and perhaps further columns, nulls and the least first")
     call = window.this
-    function = AGGREGATES[call_name(call)]
-    if (
-        function not in AGGREGATES_OVER_ROWS
-        or len(call.expressions) != 1
-        or isinstance(call.expressions[0], exp.Distinct)
-    ):
-        raise refused(call, f"of aggregates over rows, {', '.join(AGGREGATES_OVER_ROWS)} of a value are supported")
+    function: Any = AGGREGATES[call_name(call)]
+    if function not in FUNCTIONS or len(call.expressions) != 1 or isinstance(call.expressions[0], exp.Distinct):
+        raise refused(call, f"of aggregates over rows, {', '.join(FUNCTIONS)} of a value are supported")
     value = exp.Boolean(this=True) if isinstance(call.expressions[0], exp.Star) else call.expressions[0]
     columns = {output_name(each): value_of(each) for each in others}
     names = [each.name for each in keys]
@@ -59,8 +54,10 @@ def over_rows(tree: Tree, source: Table) -> Table:
     further = {f"{TIME}_{place}": each.this for place, each in enumerate(order[1:])}
     made = {**columns, TIME: order[0].this, **further, VALUE: value}
     keyed = source.stream.select(**{name: expression(each) for name, each in made.items()}).key_by(*names)
-    settings = OverSettings(function, _rows_before(window), output_name(item), WindowSettings(keyed._rows))
-    made_rows = keyed._declare(None, "over", settings.spec, keyed._declared)
+    aggregates = {output_name(item): Aggregate(function, VALUE)}
+    hidden = (TIME, *further, VALUE)
+    settings = OverSettings(hidden[:-1], 1 + _rows_before(window), aggregates, keyed._rows.bad_records, hidden)
+    made_rows = keyed._over(settings, {}, None)
     order_of_select = tuple(output_name(each) for each in tree.expressions)
     return Table(made_rows.select(**{name: expression(column(name)) for name in order_of_select}), order_of_select)
 
@@ -72,41 +69,6 @@ def _rows_before(window: Tree) -> int:
     is_to_here = spec is not None and str(spec.args.get("end") or "CURRENT ROW").upper() == "CURRENT ROW"
     if not is_to_here or spec.args.get("kind") != "ROWS" or spec.args.get("start_side") != "PRECEDING":
         raise refused(window, "expected ROWS n PRECEDING, or ROWS BETWEEN n PRECEDING AND CURRENT ROW")
-    if not isinstance(start, exp.Literal) or start.is_string or int(start.name) > ROWS_MAX:
-        raise refused(window, f"expected a number of rows up to {ROWS_MAX:,}")
+    if not isinstance(start, exp.Literal) or start.is_string or int(start.name) >= ROWS_MAX:
+        raise refused(window, f"expected a number of rows up to {ROWS_MAX - 1:,}")
     return int(start.name)
-
-
-@dataclass(frozen=True)
-class OverSettings:
-    """An aggregate over rows. It becomes an operator once the types of its input are known."""
-
-    aggregate: str
-    before: int
-    name: str
-    windows: WindowSettings
-
-    def spec(self, operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
-        """Return the operator. Raises `JobRefused`."""
-        schema = inputs[0].schema
-        if not pa.types.is_timestamp(schema.field(TIME).type):
-            raise JobRefused(f"sql: ORDER BY of {self.name} is of type {schema.field(TIME).type}; expected a timestamp")
-        if inputs[0].event_time is None:
-            raise JobRefused(
-                f"sql: {self.name}: rows are put in order by a watermark: add .with_watermark(column, delay)"
-            )
-        fields = [field for field in schema if not field.name.startswith((TIME, VALUE))]
-        output = pa.schema([*fields, pa.field(self.name, self._type(schema.field(VALUE).type))])
-        function = last_rows(schema, output, self.aggregate, self.before)
-        return FunctionSettings(function, output, self.windows).spec(operator, inputs)
-
-    def _type(self, value: pa.DataType) -> pa.DataType:
-        aggregate = self.aggregate
-        if aggregate == "count":
-            return pa.int64()
-        is_number = pa.types.is_integer(value) or pa.types.is_floating(value)
-        if aggregate in ("min", "max") and (is_number or pa.types.is_timestamp(value)):
-            return value
-        if not is_number:
-            raise JobRefused(f"sql: {self.name}: {aggregate} over rows takes whole or floating numbers, found {value}")
-        return pa.int64() if aggregate == "sum" and pa.types.is_integer(value) else pa.float64()

@@ -363,25 +363,25 @@ class BoundAggregate:
 
 
 def named_aggregates(
-    columns: Mapping[str, Aggregate] | None, keywords: Mapping[str, Aggregate], **parameters: object
+    call: str, columns: Mapping[str, Aggregate] | None, keywords: Mapping[str, Aggregate], **parameters: object
 ) -> dict[str, Aggregate]:
     """Join the aggregates of a mapping with those of keywords.
 
-    Raises `SettingsError` if a parameter of `aggregate` was given an aggregate, which was meant as a column.
+    Raises `SettingsError` if a parameter of the method `call` was given an aggregate, which was meant as a column.
     """
     for name, value in parameters.items():
         if isinstance(value, Aggregate):
             raise SettingsError(
-                f"{name}= is a parameter of aggregate(), not a column; for a column of this name give a mapping: "
-                f'aggregate({{"{name}": hf.{value.function}(…)}})'
+                f"{name}= is a parameter of {call}(), not a column; for a column of this name give a mapping: "
+                f'{call}({{"{name}": hf.{value.function}(…)}})'
             )
     if columns is not None and not isinstance(columns, Mapping):
         raise SettingsError(
-            f"aggregate({columns!r}) is not allowed: aggregates by column, such as {{'rows': hf.count()}}, or keywords"
+            f"{call}({columns!r}) is not allowed: aggregates by column, such as {{'rows': hf.count()}}, or keywords"
         )
     twice = sorted(set(columns or {}) & set(keywords))
     if twice:
-        raise SettingsError(f"aggregate(…): column {twice[0]!r} is given twice, in the mapping and as a keyword")
+        raise SettingsError(f"{call}(…): column {twice[0]!r} is given twice, in the mapping and as a keyword")
     return {**(columns or {}), **keywords}
 
 
