@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import duckdb
 import pyarrow as pa
+
+import duckdb_kit
 
 Row = dict[str, Any]
 WORDS = ("", "a", "ab", "b", "ä", "zz")
@@ -52,7 +53,7 @@ class ChangingTable:
     def query(self, text: str) -> list[tuple[Any, ...]]:
         """The rows of a query over the table `t`, in an order of their own."""
         t = pa.Table.from_pylist(self.rows, self.schema)
-        with duckdb.connect() as connection:
+        with duckdb_kit.connection() as connection:
             connection.register("t", t)
             return in_order(connection.execute(text).fetchall())
 

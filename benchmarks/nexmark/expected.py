@@ -4,6 +4,7 @@ Ties that the query does not settle (q18, q19) are settled here as Holdfast does
 """
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -86,14 +87,20 @@ WHATEVER_THE_WINDOW = {"q12": "SELECT bidder, sum(bids)::BIGINT AS bids FROM fou
 """Results of windows of processing time, added up: when a run happens decides in which window a row is counted."""
 
 
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """A database takes 30 ms of processor time to make, a cursor next to none."""
+    return duckdb.connect()
+
+
 def expected(query: str, folder: Path) -> pa.Table:
     """Return the results of a query over all events below `folder`."""
-    with duckdb.connect() as database:
+    with _database().cursor() as database:
         database.execute("SET TimeZone = 'UTC'")
         for kind in ("persons", "auctions", "bids", "side"):
-            database.execute(f"CREATE VIEW {kind} AS SELECT * FROM '{folder}/{kind}/*.parquet'")
+            database.execute(f"CREATE TEMP VIEW {kind} AS SELECT * FROM '{folder}/{kind}/*.parquet'")
         database.execute(
-            "CREATE VIEW placed_bids AS SELECT * FROM "
+            "CREATE TEMP VIEW placed_bids AS SELECT * FROM "
             f"read_parquet('{folder}/bids/*.parquet', filename = true, file_row_number = true)"
         )
         return database.sql(SQL[query]).to_arrow_table()
@@ -105,7 +112,7 @@ def difference(query: str, found: pa.Table, folder: Path, keys: Sequence[str] = 
     `keys`: of results with the same values in these columns the last counts. Doubles are compared to
     nine digits, since they are added up in another order.
     """
-    with duckdb.connect() as database:
+    with _database().cursor() as database:
         wanted = expected(query, folder)
         found = found.append_column("place", pa.array(range(found.num_rows), pa.int64()))
         last = f"QUALIFY row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY place DESC) = 1" if keys else ""

@@ -15,7 +15,7 @@ SEEDS = (
     else list(range(int(os.environ.get("HOLDFAST_SEEDS", "200"))))
 )
 SEEDS_A_TEST = 25
-QUICK = 50
+QUICK = 25
 """Seeds that run in `make test`; the others run in `make test-long`."""
 
 

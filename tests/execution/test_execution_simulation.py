@@ -14,8 +14,8 @@ SEEDS = (
     if "HOLDFAST_SEED" in os.environ
     else list(range(int(os.environ.get("HOLDFAST_SEEDS", "160"))))
 )
-SEEDS_A_TEST = 80
-QUICK = 80
+SEEDS_A_TEST = 40
+QUICK = 40
 """Seeds that run in `make test`; the others run in `make test-long`."""
 
 

@@ -4,11 +4,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from functions_kit import divided, end
 
+import duckdb_kit
 import holdfast as hf
 from changes_kit import ChangingTable, Told, in_order
 from holdfast.functions.changes.ranked import RankedChangesSpec
@@ -157,7 +157,7 @@ def join_of(how: Any, kinds: tuple[Any, Any] = ("changes", "changes")) -> Operat
 
 
 def joined(left: ChangingTable, right: ChangingTable, query: str) -> list[tuple[Any, ...]]:
-    with duckdb.connect() as connection:
+    with duckdb_kit.connection() as connection:
         connection.register("l", pa.Table.from_pylist(left.rows, LEFT))
         connection.register("r", pa.Table.from_pylist(right.rows, RIGHT))
         return in_order(connection.execute(query).fetchall())

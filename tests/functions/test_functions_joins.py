@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -26,6 +25,7 @@ from functions_joins_kit import (
 from functions_windows_kit import BACKENDS, commit, undo
 from sqlglot import exp
 
+import duckdb_kit
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.expressions.declared import SqlExpression
@@ -98,7 +98,7 @@ def expected(
         pa.Table.from_batches([batch_of(rows, schema.append(field))])
         for rows, schema, field in zip((clicks, visits), (CLICKS, VISITS), came, strict=True)
     )
-    with duckdb.connect() as connection:
+    with duckdb_kit.connection() as connection:
         connection.execute("set timezone = 'UTC'")
         connection.register("clicks", left)
         connection.register("visits", right)

@@ -4,12 +4,12 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 from job_kit import new_job, new_storage
 
+import duckdb_kit
 import holdfast as hf
 from benchmarks.nexmark.events import BEGIN_US, OF_ALL, auctions, bids, persons
 from changes_kit import Told, in_order
@@ -144,7 +144,7 @@ def shown(rows: Any) -> list[tuple[Any, ...]]:
 
 
 def compare(query: Any, told: Told, tables: list[Changing]) -> None:
-    with duckdb.connect() as connection:
+    with duckdb_kit.connection() as connection:
         for table in tables:
             connection.register(table.kind, pa.Table.from_pylist(table.rows, table.schema))
         assert shown(told.now()) == shown(connection.execute(QUERIES[query]).fetchall()), query.__name__

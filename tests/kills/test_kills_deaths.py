@@ -71,13 +71,14 @@ def shapes(point: str) -> list[Shape]:
 
 
 POINTS = {point: point for point in sorted(failpoints.KNOWN.keys() - NOT_HERE.keys())}
-BEFORE = [point for point in POINTS if not point.endswith(".after")]
-"""A death after a step is, but for a few lines, the death before the next one."""
-QUICK = [point for point in BEFORE if point.startswith("sink.")] + [p for p in BEFORE if not p.startswith("sink.")][::2]
-"""All steps of sinks, which are real here, and every second of the others: simulated jobs die at each of them."""
+QUICK = [point for point in POINTS if point.startswith("sink.") and not point.endswith(".after")]
+"""The steps of sinks, which are real here. A death after a step is, but for a few lines, the death before the next one.
+Simulated jobs die at each of the other steps (test_simulation_jobs)."""
+OTHERS = ["changelog.upload.before", "jobmaster.record.before", "journal.takeover.put", "taskmanager.commit.between"]
+"""A step of each kind beside them: threads and files are real here."""
 
 
-@pytest.mark.parametrize("point", quick(*QUICK, of=POINTS))
+@pytest.mark.parametrize("point", quick(*QUICK, *OTHERS, of=POINTS))
 def test_a_death_loses_nothing_and_repeats_nothing(point, tmp_path):
     """Processes die at a later hit, or at the first if there are no more; the long test below has all
     hits.

@@ -67,21 +67,16 @@ def held_at(point: str, shape: Shape, folder: Path) -> tuple[Driver, Pause]:
 
 
 POINTS = {point: point for point in sorted(failpoints.KNOWN.keys() - NOT_HERE.keys())}
-AT_THE_DRIVER = [
-    point for point in POINTS if point.startswith(("jobmaster.", "journal.", "sink.")) and not point.endswith(".after")
-]
-"""The steps of the driver itself, which alone completes and publishes. A pause after a step is, but for a few lines,
-the pause before the next one."""
-QUICK = [p for p in AT_THE_DRIVER if p.startswith("sink.")] + [p for p in AT_THE_DRIVER if not p.startswith("sink.")][
-    ::2
-]
-"""All steps of sinks, which are real here, and every second of the others: simulated JobMasters stand still at any of
-them while another takes over."""
-ELSEWHERE = ["task.staged", "taskmanager.commit.between", "taskmanager.cut.uploaded", "changelog.upload.before"]
-"""Some steps of its processes: whatever they still do after the pause reaches the same driver, which is fenced."""
+QUICK = [point for point in POINTS if point.startswith("sink.") and not point.endswith(".after")]
+"""The steps of sinks, which are real here. A pause after a step is, but for a few lines, the pause before the next one.
+Simulated JobMasters stand still at any of the other steps while another takes over."""
+OTHERS = ["jobmaster.acknowledged", "jobmaster.publish.before", "jobmaster.record.stored", "journal.takeover.put"]
+"""Steps of the driver itself, which alone completes and publishes."""
+ELSEWHERE = ["taskmanager.cut.uploaded", "changelog.upload.before"]
+"""Steps of its processes: whatever they still do after the pause reaches the same driver, which is fenced."""
 
 
-@pytest.mark.parametrize("point", quick(*QUICK, *ELSEWHERE, of=POINTS))
+@pytest.mark.parametrize("point", quick(*QUICK, *OTHERS, *ELSEWHERE, of=POINTS))
 def test_one_that_stood_still_at_a_failpoint_while_another_took_over_changes_nothing_any_more(point, tmp_path):
     shape = random.Random(point).choice(shapes(point))
     first, pause = held_at(point, shape, tmp_path)
