@@ -1,4 +1,4 @@
-"""Nexmark's queries over 50,000 events give the results of DuckDB, though a TaskManager is lost on the way."""
+"""Nexmark's queries over 20,000 events give the results of DuckDB, though a TaskManager is lost on the way."""
 
 import ast
 import inspect
@@ -18,13 +18,13 @@ from benchmarks.nexmark.queries import QUERIES, Events
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster
 
-EVENTS = 50_000
+EVENTS = 20_000
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("nexmark") / "events"
-    write_events(made, EVENTS, seed=1, events_per_file=8_000)
+    write_events(made, EVENTS, seed=1, events_per_file=4_000)
     return made
 
 
@@ -38,8 +38,8 @@ def test_events_have_the_proportions_and_hot_keys_of_the_original(folder: Path) 
 
 
 def test_events_are_the_same_for_the_same_seed(folder: Path, tmp_path: Path) -> None:
-    write_events(tmp_path / "again", 8_000, seed=1, events_per_file=8_000)
-    write_events(tmp_path / "other", 8_000, seed=2, events_per_file=8_000)
+    write_events(tmp_path / "again", 4_000, seed=1, events_per_file=4_000)
+    write_events(tmp_path / "other", 4_000, seed=2, events_per_file=4_000)
     first = pq.read_table(folder / "bids" / "0000.parquet")
     assert pq.read_table(tmp_path / "again/bids").equals(first)
     assert not pq.read_table(tmp_path / "other/bids").equals(first)
@@ -85,8 +85,8 @@ def test_a_missing_and_a_wrong_result_are_told(folder: Path) -> None:
 
 @pytest.mark.parametrize("way", [way for way in by_hand.WAYS if "by" in way])
 def test_queries_that_are_written_by_hand_give_the_same(way: str, tmp_path: Path) -> None:
-    write_events(tmp_path / "events", 15_000, seed=1, events_per_file=8_000)
-    _, different = by_hand.run(way, tmp_path / "events", 4_000)
+    write_events(tmp_path / "events", 8_000, seed=1, events_per_file=4_000)
+    _, different = by_hand.run(way, tmp_path / "events", 2_000)
     assert different == ""
 
 
@@ -95,7 +95,7 @@ def test_results_are_those_of_a_database(name: str, folder: Path, caplog: pytest
     caplog.set_level(logging.ERROR)
     query, sink = QUERIES[name], hf.MemorySink()
     job = hf.Job(
-        None, name=name, storage=f"memory://nexmark-{name}", parallelism=2, task_managers=2, max_rows_per_batch=9_000
+        None, name=name, storage=f"memory://nexmark-{name}", parallelism=2, task_managers=2, max_rows_per_batch=4_000
     )
     query.build(Events(job, str(folder))).write(sink)
     clusters: list[LocalCluster] = []
