@@ -10,7 +10,7 @@ BENCH :=
 marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepared postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate seeds check format \
+.PHONY: help setup prepared postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate seeds kernels check format \
         bench-count bench-start bench-latency bench-scale bench-state bench-functions bench-expressions bench-uploads bench-space bench-memory bench-quiet soak bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments pictures docs dist freeze clean
 
 help:  ## List the targets
@@ -42,13 +42,14 @@ postgres: setup
 	@scripts/find_postgres.sh >/dev/null
 
 # Numba looks by itself whether a kernel has changed; without its cache each process would compile the same kernels.
-.venv/kernels: .venv/set-up $(shell grep -rl holdfast.state.compiled src --include=*.py)
-	@echo "Compiling kernels, for the tests"; $(RUN) python tests/simulation/simulation_kernels.py && touch $@
+# `make kernels` writes the list of those that tests need.
+.venv/kernels: .venv/set-up tests/kernel_list.txt $(shell grep -rl holdfast.state.compiled src --include=*.py)
+	@echo "Compiling kernels, for the tests"; $(RUN) python tests/kernel_list.py && touch $@
 
-# The tidy test is part of `make check`. Three workers on two cores, because tests also wait: for servers, timers,
+# The tidy test and that of the site are part of `make check`. Three workers on two cores, because tests also wait: for servers, timers,
 # disks; a fourth would collect all tests once more, in seven seconds. They share one Kafka broker: a broker for each worker takes longer to start than all tests with Kafka.
 test-pure: .venv/kernels postgres  ## The tests without Spark
-	@$(RUN) python -m examples.kafka.broker --quick $(PYTEST) -n 3 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore-glob "tests/test_tidy*"
+	@$(RUN) python -m examples.kafka.broker --quick $(PYTEST) -n 3 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore-glob "tests/test_tidy*" --ignore tests/docs/test_docs_site.py
 
 # Classes that a JVM of Spark's loads, kept so that each test with a session of its own starts in a third of the time.
 .venv/spark.jsa: .venv/set-up tests/quick_jvm.py
@@ -74,13 +75,18 @@ seeds: setup  ## Look anew for the seeds in which each broken rule and each fail
 		-k "broken_rule or test_jobs_balance_whatever or (rows_said_to_be_lost and not many_lives)" \
 		tests/simulation tests/execution
 
-check: setup  ## Style, types, import direction, sizes
+kernels: setup  ## Note anew which kernels the tests without Spark compile, so that `make test` compiles them first
+	rm -rf src/holdfast/kernels/compiled tests/kernel_list.txt
+	PYTHONPATH=tests $(MAKE) --no-print-directory --old-file .venv/kernels test-pure PYTEST="$(PYTEST) -p kernel_list"
+	sort -u tests/kernel_list.txt -o tests/kernel_list.txt
+
+check: setup  ## Style, types, import direction, sizes, the documentation site
 	$(RUN) ruff check --no-cache $(CODE)
 	$(RUN) ruff format --no-cache --check $(CODE)
 	$(RUN) mypy
 	$(RUN) mypy --strict examples/typed_job.py
 	$(RUN) basedpyright examples/typed_job.py
-	$(PYTEST) -q tests/test_tidy.py tests/test_tidy_rooms.py
+	$(PYTEST) -q tests/test_tidy.py tests/test_tidy_rooms.py tests/docs/test_docs_site.py
 
 format: setup  ## Rewrite the code in the project's style
 	$(RUN) ruff format $(CODE)

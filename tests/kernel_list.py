@@ -54,6 +54,9 @@ def types_of(text: str) -> Iterator[Any]:
             element, dimensions, layout = divided(inside)
             mutable = not each.startswith("readonly ")
             yield types.Array(next(types_of(element)), int(dimensions[0]), layout, readonly=not mutable)
+        elif kind == "UniTuple":
+            element, _, count = inside.rpartition(" x ")
+            yield types.UniTuple(next(types_of(element)), int(count))
         else:
             yield types.Tuple(tuple(types_of(inside))) if inside else getattr(types, kind)
 
@@ -79,7 +82,8 @@ def pytest_configure() -> None:
     def save_overload(cache: KernelCache, sig: Any, data: Any) -> None:
         before(cache, sig, data)
         module, name = cache._function.__module__, cache._function.__qualname__
-        if hasattr(sys.modules.get(module), name):  # a test may make up a kernel
+        named = getattr(sys.modules.get(module), name, None)
+        if hasattr(named, "compile") and "Literal" not in str(cache._types(sig)):  # others are parts of kernels
             with FILE.open("a") as file:
                 file.write(f"{module}.{name}({cache._types(sig)})\n")
 

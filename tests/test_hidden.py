@@ -88,7 +88,7 @@ def job_into(sink: Any) -> hf.Job:
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("kind", URLS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(password=passwords())
 def test_a_password_in_a_url_is_never_shown(kind: str, use: str, password: str) -> None:
     for form in (password, quote(password, safe="")):
@@ -107,7 +107,7 @@ DSNS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("form", DSNS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(password=passwords())
 def test_a_password_in_a_dsn_is_never_shown(form: str, password: str) -> None:
     shown = told(Server(DSNS[form](password), "source 'in'").connect)

@@ -419,6 +419,7 @@ NAMED_FOR_ONE_THING = {
     "docs_pages",
     "execution_units_history",
     "journal_exploration",
+    "kernel_list",
     "pinned_seeds",
     "quick_jvm",
     "sampling",

@@ -247,6 +247,6 @@ class WriterModel(RuleBasedStateMachine):
 
 # A failure is printed as it was found: making it smaller takes longer than a test may.
 WriterModel.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, phases=[Phase.generate], print_blob=True
+    max_examples=50, stateful_step_count=50, deadline=None, phases=[Phase.generate], print_blob=True
 )
 test_whatever_happens_a_handle_replays_exactly_its_batches_and_no_orphan_stays = WriterModel.TestCase

@@ -46,7 +46,7 @@ class Versions(RuleBasedStateMachine):
 
 
 TestVersions = Versions.TestCase
-TestVersions.settings = settings(deadline=None)
+TestVersions.settings = settings(deadline=None, max_examples=30)
 
 
 def test_a_name_that_only_the_oldest_version_had_goes_with_it():

@@ -28,7 +28,7 @@ def rows_of_many_types(keys: list[int]) -> pa.RecordBatch:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     keys=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=60),
     parallelism=st.integers(1, 9),

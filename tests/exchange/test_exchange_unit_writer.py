@@ -55,7 +55,7 @@ def small_messages(monkeypatch):
     monkeypatch.setattr(module, "ROWS_PER_MESSAGE_MAX", 16)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(-5, 5), max_size=40), max_size=6),
     owners=st.lists(st.integers(0, 2), min_size=1, max_size=7),

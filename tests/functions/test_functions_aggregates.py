@@ -128,7 +128,7 @@ def histories(draw: Callable[[Any], Any]) -> tuple[pa.DataType, str, list[tuple[
     )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(histories())
 def test_aggregates_give_what_a_recomputation_gives(
     history: tuple[pa.DataType, str, list[tuple[bool, list[Rows]]]],

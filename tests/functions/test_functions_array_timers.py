@@ -87,7 +87,7 @@ def model(timers: set[tuple[str, int]], rows: list[Row], watermark: int | None) 
     return fired
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", range(1))
 def test_they_fire_as_the_model_says_over_undo_rewind_and_restart(attempt: int, tables: NewTable) -> None:
     seed = random.randrange(1_000_000)
     print("seed", seed)

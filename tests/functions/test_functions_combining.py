@@ -116,7 +116,7 @@ def histories(draw: Any) -> tuple[str, pa.DataType, list[list[list[Rows]]]]:
     return keys, kind, draw(st.lists(st.lists(st.lists(rows, max_size=3), max_size=3), max_size=3))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(histories())
 def test_combined_rows_give_the_same_output_and_state_as_the_rows_themselves(
     history: tuple[str, pa.DataType, list[list[list[Rows]]]],
@@ -184,7 +184,7 @@ def overflowing(draw: Any) -> tuple[pa.DataType, list[list[list[Rows]]]]:
     return kind, draw(st.lists(st.lists(st.lists(rows, max_size=2), max_size=3), max_size=3))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(overflowing())
 def test_rows_are_asked_for_exactly_where_one_of_them_overflows_a_sum_or_could(
     history: tuple[pa.DataType, list[list[list[Rows]]]],

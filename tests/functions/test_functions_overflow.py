@@ -113,7 +113,7 @@ class Oracle:
         }
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(st.sampled_from(["every", "changes"]), st.lists(st.lists(ROWS, max_size=3), max_size=3))
 def test_exactly_the_rows_after_which_a_sum_does_not_fit_are_left_out(
     emit: str, batches: list[list[list[Row]]]

@@ -107,10 +107,10 @@ def with_aborts(steps: list[Any], at: Iterable[int]) -> list[Any]:
 @pytest.mark.parametrize(
     ("function", "state", "changelog"),
     [
-        (Limited(), hf.HashMapState(), True),
+        pytest.param(Limited(), hf.HashMapState(), True, marks=pytest.mark.long),
         (Limited(), hf.RocksDBState(cache_max_entries=2), False),
         (LimitedBatches(), hf.RocksDBState(cache_max_entries=2), True),
-        (LimitedBatches(), hf.HashMapState(), False),
+        pytest.param(LimitedBatches(), hf.HashMapState(), False, marks=pytest.mark.long),
     ],
     ids=["rows", "rows, cache, no changelog", "arrays, cache", "arrays, no changelog"],
 )

@@ -14,7 +14,9 @@ from waiting import until
 CHECKPOINTS = 12
 
 
-@pytest.mark.parametrize("state", [hf.HashMapState(), hf.RocksDBState(cache_max_entries=20)], ids=str)
+@pytest.mark.parametrize(
+    "state", [hf.RocksDBState(cache_max_entries=20), pytest.param(hf.HashMapState(), marks=pytest.mark.long)], ids=str
+)
 def test_checkpoints_and_materializations_leave_no_cycles(state, tmp_path):
     storage, feed = new_storage(), Feed(name="feed")
     job = new_job(

@@ -149,7 +149,14 @@ def test_after_a_loss_subtasks_see_the_entries_of_the_checkpoint(jobs, settings)
     assert sorted(row["v"] for row in job.sink.rows()) == list(range(90))
 
 
-@pytest.mark.parametrize("at", ["taskmanager.commit.between", "taskmanager.cut.uploaded", "jobmaster.acknowledged"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param("taskmanager.commit.between", marks=pytest.mark.long),
+        "taskmanager.cut.uploaded",
+        pytest.param("jobmaster.acknowledged", marks=pytest.mark.long),
+    ],
+)
 def test_a_loss_at_any_step_of_a_checkpoint_loses_no_entry(jobs, at):
     job = jobs()
     job.commit()

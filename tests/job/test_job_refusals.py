@@ -455,7 +455,9 @@ def test_state_that_outgrows_its_memory_ends_the_query_with_advice():
     ends_with(job, hf.StateTooLarge, r"TaskManager 0: its state takes [\d,]+ bytes.*TaskManagerConfig\(memory=")
 
 
-@pytest.mark.parametrize("state", [hf.HashMapState(), hf.RocksDBState(cache_max_entries=1000)], ids=repr)
+@pytest.mark.parametrize(
+    "state", [hf.HashMapState(), pytest.param(hf.RocksDBState(1000), marks=pytest.mark.long)], ids=repr
+)
 def test_the_least_memory_that_is_allowed_is_enough_for_many_subtasks_with_many_tables(state):
     class Every(hf.ProcessFunction):
         one, several, by_name = hf.ValueState(), hf.ListState(), hf.MapState(pa.string())

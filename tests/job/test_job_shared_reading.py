@@ -100,7 +100,9 @@ def test_rows_that_one_sink_cannot_show_reach_the_others(tmp_path, monkeypatch):
     assert query.lastProgress["badRows"] == 2
 
 
-@pytest.mark.parametrize("bytes_max", [waiting_rows.KEPT_BYTES_MAX, 0], ids=["in memory", "on disk"])
+@pytest.mark.parametrize(
+    "bytes_max", [pytest.param(waiting_rows.KEPT_BYTES_MAX, marks=pytest.mark.long), 0], ids=["in memory", "on disk"]
+)
 def test_each_of_many_sinks_is_exact_through_losses_and_failures_of_some(tmp_path, monkeypatch, bytes_max):
     monkeypatch.setattr(waiting_rows, "KEPT_BYTES_MAX", bytes_max)
     storage, feed, targets, clusters = new_storage(), Feed(name="feed"), Targets(tmp_path, 8), []

@@ -79,7 +79,7 @@ class Contest:
             assert isinstance(found[taken.epoch], Takeover)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_however_jobmasters_contend_only_the_newest_completes_checkpoints(seed: int) -> None:
     print(f"seed {seed}")
     contest = Contest(seed)

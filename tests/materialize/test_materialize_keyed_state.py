@@ -303,7 +303,7 @@ def test_checkpoints_taken_while_batches_commit_hold_exactly_their_cut():
     subtask.uploader.close()
 
 
-@pytest.mark.parametrize(("early", "late"), [(400, 1_000), pytest.param(1_000, 10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("early", "late"), [(200, 500), pytest.param(1_000, 10_000, marks=pytest.mark.long)])
 def test_later_checkpoints_take_no_more_than_early_ones_did(early: int, late: int):
     """Objects, bytes and handles, with a registry that deletes objects that neither a record names nor a log holds."""
     subtask = make(log_handles_max=16, interval_s=1e9)

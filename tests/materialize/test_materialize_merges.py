@@ -34,7 +34,7 @@ def ended(subtask: Subtask) -> None:
 
 
 def test_a_log_with_many_pieces_is_merged_and_the_table_is_not_stored(subtask: Subtask):
-    for number in range(1, 200):
+    for number in range(1, 100):
         completed(subtask, number, number)
         ended(subtask)
         assert len(subtask.checkpoint(1000 + number).log) <= 9
@@ -42,7 +42,7 @@ def test_a_log_with_many_pieces_is_merged_and_the_table_is_not_stored(subtask: S
     assert subtask.metric("startedMaterialization") == 0
     levels = [each.level for each in subtask.keyed._log._ranges()]
     assert levels == sorted(levels, reverse=True) and levels[0] > 2
-    assert 20 < subtask.keyed._log.merges < 100
+    assert 10 < subtask.keyed._log.merges < 50
 
 
 def test_the_end_of_the_completed_checkpoint_stays_a_piece_of_its_own(subtask: Subtask):

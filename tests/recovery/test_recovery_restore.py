@@ -38,7 +38,7 @@ KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
 POLICY = MaterializationPolicy(log_handles_max=3, retry_delay_s=0.0, failures_max=1000)
 
 
-SEEDS_QUICK = 8
+SEEDS_QUICK = 4
 """The number of simulated seeds in `make test`; the others are long."""
 MEMORY = HashMapState()
 BACKENDS = (MEMORY, RocksDBState(), RocksDBState(cache_max_entries=7))

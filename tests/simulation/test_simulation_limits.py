@@ -207,7 +207,7 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_one_completes
     config = often(timeout="5s", tolerable_failed_checkpoints=3, changelog=alone)
     target = Target()
     query = start(
-        counting(storage, 3000, hf.CallbackSink(target), config),
+        counting(storage, 900, hf.CallbackSink(target), config),
         hf.processing_time(0),
         store=store,
         clock=HastyClock(),
@@ -221,8 +221,8 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_one_completes
     finally:
         opened.set()
         query.stop()
-    assert totals(target.rows) == {0: 1000, 1: 1000, 2: 1000}
-    run(counting(storage, 3000, hf.CallbackSink(target), config), store=inner)
+    assert totals(target.rows) == {0: 300, 1: 300, 2: 300}
+    run(counting(storage, 900, hf.CallbackSink(target), config), store=inner)
     until(lambda: not unreferenced(inner), "the late manifest goes with the next start")
 
 

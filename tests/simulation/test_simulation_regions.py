@@ -17,7 +17,7 @@ from holdfast.execution.isolation import Isolation
 from holdfast.graph.plan import Plan
 from pinned_seeds import PinnedSeeds
 
-SEEDS = 15
+SEEDS = 6
 SEEDS_LONG = 2_000
 PINNED = PinnedSeeds("broken rules of regions")
 FIRST_FAULTY, MORE = 2, 60

@@ -143,7 +143,7 @@ def test_spark_reads_every_value_in_a_parquet_folder(
     assert in_order([row.asDict() for row in found]) == expected()
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.none() | st.text(max_size=300), min_size=1, max_size=8))
 def test_a_value_is_refused_exactly_where_its_folder_has_no_name(texts: list[str | None]) -> None:
     texts = [text if text is None else text.encode("utf-8", "ignore").decode() for text in texts]

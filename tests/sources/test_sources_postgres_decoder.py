@@ -79,7 +79,7 @@ def changes(draw):
     return Change(kind, None if kind == "D" else new, None if kind == "I" else old)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(changes(), max_size=6), max_size=5), st.data())
 def test_any_changes_are_decoded_as_a_plain_decoder_does_however_they_are_divided_into_pieces(transactions, data):
     messages, expected = [], []

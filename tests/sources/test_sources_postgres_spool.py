@@ -38,7 +38,7 @@ def spool_of(sizes, pieces):
     return spool, [0, *cuts], {0, *map(int, ends)}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=12),
     st.lists(st.integers(1, 100), max_size=6),

@@ -14,7 +14,7 @@ from holdfast.state.index import FixedIndex, IntegerIndex, VariableIndex, column
 from holdfast.state.key_index import KeyIndex
 from holdfast.state.keys import Keys, encode_keys
 
-COMPILING = settings(deadline=None, max_examples=15)
+COMPILING = settings(deadline=None, max_examples=8)
 """The first example may compile kernels."""
 
 TEXT = pa.schema([("k", pa.string())])

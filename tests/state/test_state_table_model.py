@@ -346,7 +346,7 @@ class TableAgainstDict(RuleBasedStateMachine):
 
 
 TestTableAgainstDict = TableAgainstDict.TestCase
-TestTableAgainstDict.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTableAgainstDict.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
 
 
 class LongTextsAgainstDict(TableAgainstDict):

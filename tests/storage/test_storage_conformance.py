@@ -111,6 +111,7 @@ def test_another_opening_of_the_same_url_sees_the_same_objects(open_again: Calla
 
 
 def test_many_objects_are_deleted_and_listed(store: ObjectStore) -> None:
+    """More than the thousand that S3 lists, and deletes, at once."""
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: store.put(f"many/{number:05d}", b"x"), range(1_100)))
     assert len(store.list("many/")) == 1_100
