@@ -44,7 +44,7 @@ class ExecutionScenario(Scenario):
                 wanted = {Role.TASK_MANAGER: int(plain[0]), Role.SENDER: int(named.get("senders", "0"))}
                 return [ev.Started(self.now, wanted, base, int(named.get("standby", "0")), PARALLELISM)]
             case "senders-wanted":
-                return [ev.ProcessesWanted(Role.SENDER, int(plain[0]))]
+                return [ev.SendersStay(frozenset(map(int, plain)))]
             case "tick":
                 self.now += float(plain[0])
                 return [ev.Tick(self.now)]

@@ -2,7 +2,7 @@
 
 import random
 
-from holdfast.execution.units import (
+from holdfast.execution.unit_events import (
     AcceptOutcome,
     AnswerEnded,
     AskForSplit,
@@ -21,9 +21,9 @@ from holdfast.execution.units import (
     SplitTold,
     UnitFailed,
     UnitReported,
-    Units,
     UnitsTick,
 )
+from holdfast.execution.units import Units
 from holdfast.ids import ProcessId, Role
 
 LEVELS = 3
@@ -69,7 +69,7 @@ class History:
             elif isinstance(command, Give):
                 assert command.sender not in self.leaving, "an order for a sender that is to go"
                 assert command.sender in self.alive.values(), "an order for a sender that is gone"
-                assert command.sender.number < self.units.count, "an order for a sender that is not wanted"
+                assert command.sender.number in self.units.wanted, "an order for a sender that is not wanted"
                 self.orders.append((command, list(command.units), self.level))
             elif isinstance(command, GiveUp):
                 self.given_up.append(command.sender)
@@ -79,9 +79,9 @@ class History:
             self.over |= isinstance(command, LevelDone | LevelFailed)
 
     def step(self) -> None:
-        # A sender past the count was started before fewer were wanted.
-        count = self.units.count + (self.rng.random() < 0.05)
-        missing = [number for number in range(count) if number not in self.alive]
+        # A sender that is not wanted was started before fewer were wanted.
+        wanted = range(4) if self.rng.random() < 0.05 else sorted(self.units.wanted)
+        missing = [number for number in wanted if number not in self.alive]
         if self.rng.random() < 0.02:
             self.tell(SendersWanted(self.rng.randint(1, 3)))
         elif self.alive and self.rng.random() < 0.03:

@@ -7,11 +7,7 @@ from unittest import mock
 import pytest
 from execution_units_history import run_history, sender
 
-from holdfast.execution import units as rules
-from holdfast.execution.units import (
-    CANCEL_S_MAX,
-    STARTS_MAX,
-    UNIT_LOSSES_MAX,
+from holdfast.execution.unit_events import (
     AcceptOutcome,
     AnswerBroke,
     AnswerEnded,
@@ -33,9 +29,9 @@ from holdfast.execution.units import (
     StartSenders,
     UnitFailed,
     UnitReported,
-    Units,
     UnitsTick,
 )
+from holdfast.execution.units import CANCEL_S_MAX, STARTS_MAX, UNIT_LOSSES_MAX, Units
 
 
 def serving(count: int) -> Units:
@@ -240,7 +236,7 @@ def test_where_no_sender_can_be_started_units_go_as_a_short_spark_job():
     for incarnation in range(1, STARTS_MAX):
         assert units.handle(SenderEnded(sender(0, incarnation), "no port")) == []
     last = units.handle(SenderEnded(sender(0, STARTS_MAX), "no port"))
-    assert last == [StartSenders(0), RunInSpark((0, 1)), LevelDone()]
+    assert last == [StartSenders(frozenset()), RunInSpark((0, 1)), LevelDone()]
     units.handle(LevelLeft(0.0))
     assert units.handle(LevelBegun((5,))) == [RunInSpark((5,)), LevelDone()]
 
@@ -249,13 +245,52 @@ def test_a_sender_whose_slot_is_needed_leaves_its_units_to_the_others():
     units = serving(2)
     units.handle(LevelBegun((0, 1)))
     commands = units.handle(SendersWanted(1))
-    assert commands[0] == StartSenders(1)
+    assert commands[0] == StartSenders(frozenset({0}))
     assert [command.sender for command in commands if isinstance(command, GiveUp)] == [sender(1)]
     units.handle(UnitReported(sender(0), 1, 0))
     units.handle(SenderEnded(sender(1), "ended"))
     units.handle(AnswerEnded(sender(0), 1))
     assert units.handle(UnitReported(sender(0), 3, 1)) == [AcceptOutcome(1), LevelDone()]
-    assert units.handle(SendersWanted(2)) == [StartSenders(2)]
+    assert units.handle(SendersWanted(2)) == [StartSenders(frozenset({0, 1}))]
+
+
+def test_senders_that_cannot_be_started_end_none_that_serves():
+    units = serving(1)
+    units.handle(SendersWanted(3))
+    for incarnation in range(1, STARTS_MAX):
+        assert units.handle(SenderEnded(sender(1, incarnation), "no port")) == []
+    assert units.handle(SenderEnded(sender(2, STARTS_MAX), "no port")) == [StartSenders(frozenset({0}))]
+    assert units.handle(SendersWanted(3)) == [], "no more are started"
+    assert given(units.handle(LevelBegun((0, 1)))) == [Give(sender(0), 1, (0, 1))]
+    assert units.handle(SendersWanted(0))[0] == StartSenders(frozenset())
+
+
+def test_where_fewer_senders_fit_those_that_serve_stay():
+    units = serving(4)
+    for number in (0, 1):
+        units.handle(SenderEnded(sender(number), "its executor was lost"))
+    units.handle(SenderLeaves(sender(2), "its executor is to go"))
+    assert units.handle(SendersWanted(2)) == [StartSenders(frozenset({0, 3}))]
+    assert given(units.handle(LevelBegun((0, 1)))) == [Give(sender(3), 1, (0, 1))]
+    assert units.handle(SendersWanted(3)) == [StartSenders(frozenset({0, 1, 3}))]
+
+
+def test_a_leaving_sender_that_is_not_wanted_any_more_finishes_its_order():
+    units = serving(1)
+    units.handle(LevelBegun((0, 1)))
+    units.handle(SenderLeaves(sender(0), "its executor is to go"))
+    assert units.handle(SendersWanted(0)) == [StartSenders(frozenset())]
+    assert units.handle(UnitReported(sender(0), 1, 0)) == [AcceptOutcome(0)]
+    last = units.handle(UnitReported(sender(0), 1, 1, is_last=True))
+    assert last == [AcceptOutcome(1), LevelDone(), GiveUp(sender(0), "its executor is to go")]
+
+
+def test_starts_that_are_ended_since_their_slots_are_needed_do_not_count_as_failed():
+    units = Units(STARTS_MAX)
+    units.handle(SendersWanted(0))
+    for number in range(STARTS_MAX):
+        assert units.handle(SenderEnded(sender(number), "fewer senders are to stay")) == []
+    assert units.handle(SendersWanted(1)) == [StartSenders(frozenset({0}))]
 
 
 def test_a_sender_that_serves_only_after_fewer_were_wanted_gives_up_its_slot():
@@ -291,7 +326,7 @@ def _forgets_units_of_the_lost() -> AbstractContextManager[Any]:
 
 
 def _gives_to_the_busy() -> AbstractContextManager[Any]:
-    return mock.patch.object(rules.Units, "_is_free", lambda self, process: True)
+    return mock.patch.object(Units, "_is_free", lambda self, process: True)
 
 
 def _keeps_what_was_left() -> AbstractContextManager[Any]:

@@ -17,7 +17,7 @@ from holdfast.graph.build import build_program
 from holdfast.graph.plan import Unit
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
-from holdfast.jobmaster.processes.senders import Senders
+from holdfast.jobmaster.processes.senders import WAITS_S_MAX, Senders
 from holdfast.protocol.taskmanager import ExchangeRoutes, Registration
 from holdfast.storage.counted import Requests
 from waiting import until
@@ -70,16 +70,16 @@ class Starter:
 
     def __init__(self) -> None:
         self.senders: Senders | None = None
-        self._wanted = 0
+        self._wanted = frozenset[int]()
         self._there: dict[int, ProcessId] = {}
         self._incarnation = 0
 
     def tell(self, event: events.Event) -> None:
         if isinstance(event, events.Lost) and self._there.get(event.process.number) == event.process:
             del self._there[event.process.number]
-        if isinstance(event, events.ProcessesWanted):
-            self._wanted = event.count
-        for number in set(range(self._wanted)) - self._there.keys():
+        if isinstance(event, events.SendersStay):
+            self._wanted = event.numbers
+        for number in self._wanted - self._there.keys():
             self._incarnation += 1
             self._there[number] = ProcessId(Role.SENDER, number, self._incarnation)
             assert self.senders is not None
@@ -113,7 +113,7 @@ def senders_on(
         starter.tell(event)
 
     starter.senders = Senders(cluster, program, clock or ManualClock(), tell, 30.0, regions, requests)
-    starter.tell(events.ProcessesWanted(Role.SENDER, cluster.residents))
+    starter.tell(events.SendersStay(frozenset(range(cluster.residents))))
     until(lambda: len(cluster.started) == cluster.residents, "the start of all senders")
     return starter.senders
 
@@ -142,6 +142,76 @@ def test_a_sender_gives_its_slot_up_for_a_task_manager_and_is_started_again_when
     register(senders, cluster, 0, 1)
     assert [result.attempt for result in senders.run_level(level(3))] == ["attempt"] * 3
     assert len(cluster.in_spark) == 1
+
+
+def lose(cluster: Slots, number: int) -> None:
+    """End the newest sender of that number, as its executor would by its own end."""
+    newest = [each for each in cluster.started if each.process.number == number][-1]
+    newest.ended(newest.process, "its executor was lost")
+
+
+def test_units_do_not_wait_for_senders_that_get_no_slots():
+    cluster, found = Slots(), list[UnitResult]()
+    senders = senders_on(cluster)
+    register(senders, cluster, 0, 1)
+    lose(cluster, 0)
+    lose(cluster, 1)
+    running = threading.Thread(target=lambda: found.extend(senders.run_level(level(3))), daemon=True)
+    running.start()
+    until(lambda: senders._level is not None)
+    senders.make_room(task_managers_missing=False)
+    assert not cluster.in_spark, "two senders fit, and are being started"
+    cluster.fit = 0
+    senders.make_room(task_managers_missing=False)
+    running.join(WAIT_S_MAX)
+    assert [result.attempt for result in found] == ["spark"] * 3
+
+
+def test_a_short_job_that_gets_no_slot_takes_that_of_a_sender():
+    cluster, clock, told, go = Slots(), ManualClock(), list[events.Event](), threading.Event()
+    at_once = cluster.run_level
+
+    def once_there_is_a_slot(run: LevelRun) -> list[UnitResult]:
+        assert go.wait(WAIT_S_MAX), "the batch stands still"
+        return at_once(run)
+
+    cluster.run_level = once_there_is_a_slot  # type: ignore[method-assign]
+    senders = senders_on(cluster, clock=clock, told=told)
+    register(senders, cluster, 0, 1)
+    for start in list(cluster.started):
+        start.leaving(start.process, "its node is decommissioned")
+    until(lambda: len(cluster.started) == 4)
+    running = threading.Thread(target=senders.run_level, args=(level(3),), daemon=True)
+    running.start()
+    until(lambda: senders._in_spark_s == clock.monotonic(), "the units go as a short Spark job")
+    register(senders, cluster, 1)
+    cluster.fit = 0
+    clock.advance(WAITS_S_MAX / 2)
+    senders.make_room(task_managers_missing=False)
+    assert len(cluster.ended) == 2, "most short jobs end soon"
+    clock.advance(WAITS_S_MAX)
+    senders.make_room(task_managers_missing=False)
+    until(lambda: cluster.ended[-1].incarnation > 2, "the sender that took the last slot ends")
+    assert told[-1] == events.Lost(cluster.ended[-1], "fewer senders are to stay", is_excused=True)
+    go.set()
+    running.join(WAIT_S_MAX)
+    assert cluster.in_spark == [[0, 1, 2]]
+
+
+def test_a_sender_that_takes_long_to_start_is_not_wanted_any_more_where_it_has_no_slot():
+    cluster, clock, told = Slots(), ManualClock(), list[events.Event]()
+    senders = senders_on(cluster, clock=clock, told=told)
+    register(senders, cluster, 0, 1)
+    lose(cluster, 0)
+    cluster.fit = 1
+    senders.make_room(task_managers_missing=False)
+    clock.advance(WAITS_S_MAX + 0.1)
+    assert not [event for event in told if isinstance(event, events.SendersStay)], "it may just be starting"
+    senders.make_room(task_managers_missing=False)
+    assert told[-1] == events.SendersStay(frozenset({1}))
+    cluster.fit = 2
+    senders.make_room(task_managers_missing=False)
+    assert told[-1] == events.SendersStay(frozenset({0, 1}))
 
 
 def test_a_run_that_was_cancelled_is_not_waited_for():

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from simulation_runtime import Process, Runtime
+from simulation_settings import Life
+from simulation_slots import SHARED, ExecutorSlots, Go, LifeInSlots
 
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, SenderLost, TaskManagerLost
@@ -250,13 +252,20 @@ class SimulatedCluster:
     clock: Clock
     config: TaskManagerConfig
     master: Process
-    residents: int = 0
+    life: Life
     heartbeats: bool = True
     hosted: dict[ProcessId, Hosted] = field(default_factory=dict)
+    slots: ExecutorSlots | None = None
     _tasks: dict[int, list[Process]] = field(default_factory=dict)
+    _asking: dict[ProcessId, tuple[ProcessStarter, Go]] = field(default_factory=dict)
+    """Processes that wait for a slot."""
 
     def __post_init__(self) -> None:
         self.master.on_death.append(self._orphaned)
+        self.residents = self.life.senders
+        self.processes = self.life.task_managers + self.life.standby
+        if isinstance(self.life, LifeInSlots):
+            self.slots = ExecutorSlots(self.network.runtime, self.life.slots, self.processes + SHARED, self.residents)
 
     @property
     def senders(self) -> int:
@@ -265,16 +274,32 @@ class SimulatedCluster:
     # --- TaskManagers -------------------------------------------------------------------------------------------------
 
     def start(self, start: ProcessStarter) -> None:
-        self.network.runtime.later(self.network.rng.uniform(0.0, 0.3), partial(self._launch, start))
+        begin = partial(self._launch, start) if self.slots is None else partial(self._ask, self.slots, start)
+        self.network.runtime.later(self.network.rng.uniform(0.0, 0.3), begin)
 
-    def _launch(self, start: ProcessStarter) -> None:
+    def _ask(self, slots: ExecutorSlots, start: ProcessStarter) -> None:
+        """Start the process once it has a slot."""
+
+        def go(executor: int) -> None:
+            self._asking.pop(start.process, None)
+            process = self._launch(start)
+            if process is None:
+                slots.release(executor)
+            else:
+                slots.hold(executor, process)
+
+        self._asking[start.process] = start, go
+        slots.ask(go, start.process.role is Role.TASK_MANAGER)
+
+    def _launch(self, start: ProcessStarter) -> Process | None:
         if not self.master.alive:
-            return
+            return None
         runtime = self.network.runtime
         kind = "tm" if start.process.role is Role.TASK_MANAGER else "sd"
         process = runtime.process(f"{kind}{start.process.number}.{self.place.epoch}.{start.process.incarnation}")
         process.on_death.append(partial(self._ended, process, start))
         runtime.spawn(partial(self._main, process, start), "main", process)
+        return process
 
     def _main(self, process: Process, start: ProcessStarter) -> None:
         settings = msgspec.structs.replace(
@@ -323,7 +348,8 @@ class SimulatedCluster:
         self.residents = self.residents if senders is None else senders
 
     def residents_that_fit(self) -> int:
-        return self.residents
+        left = self.residents if self.slots is None else self.slots.total - self.processes - SHARED
+        return max(0, min(self.residents, left))
 
     def check(self) -> None:
         pass
@@ -332,6 +358,10 @@ class SimulatedCluster:
         found = self.hosted.get(process)
         if found is not None:
             self.network.runtime.later(self.network.rng.uniform(0.0, 0.2), found.process.kill)
+        elif process in self._asking and self.slots is not None:
+            start, go = self._asking.pop(process)
+            if self.slots.withdraw(go):
+                start.ended(process, "it has no slot, and was ended")
 
     def kill(self, index: int) -> None:
         """Whoever serves as TaskManager `index`."""
@@ -359,17 +389,44 @@ class SimulatedCluster:
             process = runtime.process("task")
             tasks = self._tasks.setdefault(run.request.run, [])
             tasks.append(process)
+            self._await_slot(process)
             links = self.links(run.routes)
             body = partial(run_unit, unit, run.request, self.program, links, RetryingStore(self.store))
             lost = TaskManagerLost(f"run {run.request.run} was cancelled")
             try:
-                return self.network.call(process, f"unit {unit.unit}", body, lost)
+                result: UnitResult = self.network.call(process, f"unit {unit.unit}", body, lost)
             except TaskManagerLost:
                 if process not in tasks:
                     raise
                 tasks.remove(process)
                 process.kill()
+            else:
+                if self.slots is not None:
+                    process.kill()
+                return result
         raise HoldfastError(f"unit {unit.unit} of batch {run.request.batch} failed {ATTEMPTS_MAX} times")
+
+    def _await_slot(self, process: Process) -> None:
+        """Wait until the task has a slot, or was cancelled."""
+        slots, runtime = self.slots, self.network.runtime
+        if slots is None:
+            return
+        waiter = runtime.waiter()
+
+        def end_wait() -> None:
+            runtime.wake(waiter)
+
+        def go(executor: int) -> None:
+            slots.hold(executor, process)
+            runtime.later(0.0, end_wait)
+
+        def cancelled() -> None:
+            if slots.withdraw(go):
+                end_wait()
+
+        process.on_death.append(cancelled)
+        slots.ask(go, is_urgent=True)
+        runtime.block()
 
     def cancel(self, run: int) -> None:
         """Some tasks go on for a while, though nobody waits for them any more."""

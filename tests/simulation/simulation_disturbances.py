@@ -9,6 +9,7 @@ from simulation_leaving import give_notice
 from simulation_rescaling import rescale
 from simulation_runtime import Process
 from simulation_settings import Event
+from simulation_slots import lose_executor
 from simulation_threads import fiber as running_fiber
 
 from holdfast import errors
@@ -102,6 +103,8 @@ def _act(world: World, event: Event, name: str, started: Started, process: Proce
             runtime.spawn(partial(rescale, world, started), "rescale", started.process)
         case "notice":
             runtime.spawn(partial(give_notice, world, started), "notice", started.process)
+        case "executor":
+            runtime.spawn(partial(lose_executor, world, started), "executor", started.process)
         case "clean":
             runtime.spawn(world.carrying.clean, "clean", runtime.process("gc"))
         case "failover" if started.query is not None:

@@ -21,6 +21,7 @@ from simulation_rescaling import rescaling
 from simulation_runtime import Stalled
 from simulation_settings import Settings, draw, dropping, keeping
 from simulation_settings_calm import calm
+from simulation_slots import shrinking
 from simulation_windows import LATE, check_late, check_windows
 from simulation_world import Started, World, simulating
 
@@ -31,7 +32,7 @@ LIVES_MAX = 12
 STORMY_MAX = 4
 """Lives at the end of a job in which faults go on; later lives are calm, so that each job comes to its end."""
 TRACE_SHOWN = 50
-DRAWINGS = {"": draw, "keeping": keeping, "calm": calm, "rescaling": rescaling, "leaving": leaving}
+DRAWINGS = {each.__name__: each for each in (keeping, calm, rescaling, leaving, shrinking)} | {"": draw}
 """Ways to draw settings, by the name that stands before a seed's number."""
 SWEEP_S = 100.0
 LOOK_S = 1.0

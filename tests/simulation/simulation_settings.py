@@ -71,7 +71,7 @@ class Event:
     again, soon after they start; fail: the next step of a batch or checkpoint that can; checkpoint: one is asked for;
     failover: the job goes back to its newest checkpoint; savepoint: one is taken; update: settings change;
     clean: somebody runs `holdfast gc`; rescale: another number of TaskManagers is asked for; notice: the
-    machine of a process is to go."""
+    machine of a process is to go; executor: an executor goes."""
     task_manager: int = 0
     at: str | None = None
 

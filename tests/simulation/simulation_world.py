@@ -268,7 +268,7 @@ class World:
                 clock,
                 job.task_manager,
                 started.process,
-                residents=started.life.senders,
+                started.life,
             )
             return started.cluster
 

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 import pytest
 
@@ -82,9 +82,57 @@ def test_a_process_that_starts_while_slots_are_asked_for_counts_with_them():
         assert slots.number() >= 2, "slots that were found do not go while others are asked for"
         until(lambda: slots.number() == 3)
         with slots._staying.stays("sender"):
+            assert slots.number() == 3, "it may wait for a slot"
+            slots._staying.registered("sender")
             until(lambda: slots.number() == 4)
             until(lambda: not slots._lock.locked())
             assert slots.number() == 4
+
+
+class InOrder(OnDemand):
+    """Gives its slots to processes and tasks in the order of requests."""
+
+    def __init__(self, slots_max):
+        super().__init__(slots_max)
+        self.processes = 0
+
+    def run(self, tasks, body):
+        return super().run(tasks[: max(0, self._slots_max - self.processes)], body)
+
+
+@pytest.mark.parametrize("waits_long", [False, True])
+def test_a_process_that_waits_for_a_slot_is_not_counted_and_one_that_only_starts_is(monkeypatch, waits_long):
+    monkeypatch.setattr(connect_slots, "FIRST_BESIDE_S_MAX", 0.3)
+    monkeypatch.setattr(connect_slots, "WAITING_S_MAX", 0.0 if waits_long else 100.0)
+    monkeypatch.setattr(connect_slots, "AGE_S_MAX" if waits_long else "AGE_STAYING_S_MAX", 0.0)
+    host = InOrder(slots_max=4)
+    slots = CountedSlots(host, Staying(), ANY)
+    assert slots.number() == 4
+    with ExitStack() as processes:
+        for name in ("tm", "sender", "starts"):
+            processes.enter_context(slots._staying.stays(name))
+        host.processes = 3
+        for name in ("tm", "sender"):
+            slots._staying.registered(name)
+        first_s = slots._found_s
+        until(lambda: slots.number() and slots._found_s > first_s, "another count")
+        assert slots._found == 4
+        host._slots_max = 2
+        until(lambda: slots.number() == 2, "one of three waits")
+
+
+def test_slots_of_short_jobs_count_while_all_processes_have_theirs(monkeypatch):
+    monkeypatch.setattr(connect_slots, "FIRST_BESIDE_S_MAX", 0.1)
+    monkeypatch.setattr(connect_slots, "AGE_STAYING_S_MAX", 0.0)
+    host = InOrder(slots_max=3)
+    slots = CountedSlots(host, Staying(), ANY)
+    assert slots.number() == 3
+    with slots._staying.stays("tm"), slots._staying.stays("sender"):
+        for name in ("tm", "sender"):
+            slots._staying.registered(name)
+        host.processes, first_s = 3, slots._found_s
+        until(lambda: slots.number() and slots._found_s > first_s, "another count")
+        assert slots._found == 3
 
 
 def test_a_program_that_executors_on_demand_do_not_reach_is_refused():
@@ -124,6 +172,7 @@ def test_a_failure_of_the_tasks_that_wait_names_the_remedy_for_python_alone(
 def test_tasks_that_do_not_reach_the_program_end_no_query_beside_which_they_were_asked_for():
     host, slots = on_demand(slots_max=2, reached=False)
     with slots._staying.stays("tm"):
+        slots._staying.registered("tm")
         slots.ask_beside(3)
         until(lambda: slots._asked is not None and slots._asked.answers.done())
         assert slots.number() == 1

@@ -3,6 +3,6 @@
 Files in reading order: `events` with `moves` (facts in, commands out), `machine` with `phases` (a job's whole story),
 and its parts: `course` (the work in flight, waits, the end), `supervision` with `processes` and `calls` (who lives),
 `places` and `placement` (who holds which subtasks), `restarts`, `absences` (who is left out for a while), `rescaling`
-(another number of places), `failover` (why a job goes back), `reactions` (to errors). Then `units` (given to senders),
-`isolation` and `failing` (splits that fail a batch).
+(another number of places), `failover` (why a job goes back), `reactions` (to errors). Then `units` with
+`unit_events` (given to senders), `isolation` and `failing` (splits that fail a batch).
 """

@@ -72,11 +72,11 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessesWanted:
-    """The wanted number of processes of that role from now on; processes beyond it are not started again."""
+class SendersStay:
+    """The senders with these numbers are wanted from now on. Others are not started again; those that serve are ended
+    without the machine."""
 
-    role: Role
-    count: int
+    numbers: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ class Failed:
 Event = (
     Started
     | Tick
-    | ProcessesWanted
+    | SendersStay
     | Registered
     | StandbysFollow
     | Lost

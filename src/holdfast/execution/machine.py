@@ -88,7 +88,7 @@ class Machine:
             **self._handlers_of_moves(),
             ev.Started: self._on_started,
             ev.Tick: self._on_tick,
-            ev.ProcessesWanted: self._on_wanted,
+            ev.SendersStay: self._on_senders_stay,
             ev.Registered: self._on_registered,
             ev.StandbysFollow: self._on_standbys_follow,
             ev.Lost: self._on_lost,
@@ -177,8 +177,8 @@ class Machine:
         else:
             self._commands += self._supervision.start_due(self._course.now_s)
 
-    def _on_wanted(self, event: ev.ProcessesWanted) -> None:
-        self._supervision.want(event.role, event.count, self._course.now_s)
+    def _on_senders_stay(self, event: ev.SendersStay) -> None:
+        self._commands += self._supervision.keep_senders(event.numbers, self._course.now_s)
 
     def _on_registered(self, event: ev.Registered) -> None:
         self._supervision.registered(event)

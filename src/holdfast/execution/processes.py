@@ -64,13 +64,13 @@ class ProcessTable:
 
     def want(self, role: Role, count: int, now_s: float) -> None:
         """Set the number of processes of a role. Processes past the count are not started again."""
-        self._want(role, frozenset(range(count)), now_s)
+        self.keep(role, frozenset(range(count)), now_s)
 
     def grow(self, role: Role, count: int, now_s: float) -> None:
         """Want at least `count` processes of a role; new processes get free numbers."""
         before = self._wanted.get(role, frozenset())
         free = (number for number in counted() if (role, number) not in self._processes)
-        self._want(role, before.union(islice(free, max(0, count - len(before)))), now_s)
+        self.keep(role, before.union(islice(free, max(0, count - len(before)))), now_s)
 
     def retire(self, role: Role, numbers: Collection[int]) -> list[Process]:
         """Stop wanting these processes; return those that must be ended."""
@@ -90,7 +90,8 @@ class ProcessTable:
         """Free the number of a process that was retired and has ended."""
         del self._processes[process.role, process.number]
 
-    def _want(self, role: Role, numbers: frozenset[int], now_s: float) -> None:
+    def keep(self, role: Role, numbers: frozenset[int], now_s: float) -> None:
+        """Want the processes of a role with these numbers, and no others."""
         self._wanted[role] = numbers
         for number in sorted(numbers):
             self._processes.setdefault((role, number), Process(role, number, start_s=now_s))
@@ -161,8 +162,11 @@ class ProcessTable:
 
     def late(self, now_s: float, after_s: float) -> list[Process]:
         """Processes that were started more than `after_s` ago and have not registered."""
-        starting = [each for each in self if each.incarnation is not None and not each.serving and not each.retired]
-        return [each for each in starting if now_s - each.started_s > after_s]
+        return [each for each in self.starting() if now_s - each.started_s > after_s]
+
+    def starting(self) -> list[Process]:
+        """Processes that were started and have not registered."""
+        return [each for each in self if each.incarnation is not None and not each.serving and not each.retired]
 
     def validate(self) -> None:
         numbers = [each.incarnation for each in self if each.incarnation is not None]

@@ -49,6 +49,13 @@ class Supervision:
     def want(self, role: Role, count: int, now_s: float) -> None:
         self._processes.want(role, count, now_s)
 
+    def keep_senders(self, numbers: frozenset[int], now_s: float) -> list[ev.Command]:
+        """Want these senders, and end others that are being started: they may wait for a slot before a process that
+        needs it more."""
+        self._processes.keep(Role.SENDER, numbers, now_s)
+        starting = [each for each in self._processes.starting() if each.role is Role.SENDER]
+        return [_end(each, "fewer senders are to stay") for each in starting if each.number not in numbers]
+
     def want_standby(self, count: int, now_s: float) -> None:
         """Want `count` TaskManagers more than there are places; the places are the TaskManagers wanted so far."""
         self._standby, self.places = count, self._processes.wanted(Role.TASK_MANAGER)

@@ -30,7 +30,33 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
+from holdfast.execution.unit_events import (
+    AcceptOutcome,
+    AnswerBroke,
+    AnswerEnded,
+    AskForSplit,
+    CancelOrder,
+    Command,
+    Event,
+    Give,
+    GiveUp,
+    LevelBegun,
+    LevelDone,
+    LevelFailed,
+    LevelLeft,
+    RunInSpark,
+    SenderEnded,
+    SenderLeaves,
+    SenderServes,
+    SendersWanted,
+    SplitTold,
+    StartSenders,
+    UnitFailed,
+    UnitReported,
+    UnitsTick,
+)
 from holdfast.ids import ProcessId
 
 UNIT_LOSSES_MAX = 3
@@ -40,192 +66,6 @@ STARTS_MAX = 3
 CANCEL_S_MAX = 5.0
 """Seconds that a sender may take to end a cancelled order. A higher value waits longer for a user's function in the
 middle of its work; a lower value ends more processes, each of which takes about a second to start again."""
-
-
-# --- events -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SenderServes:
-    """A sender has registered."""
-
-    sender: ProcessId
-
-
-@dataclass(frozen=True, slots=True)
-class SenderEnded:
-    """A sender has ended, or was given up: its work does not count any more."""
-
-    sender: ProcessId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SenderLeaves:
-    """The executor of a sender is about to be removed: the sender finishes its order, gets no other, and is then given
-    up."""
-
-    sender: ProcessId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SendersWanted:
-    """Spark has slots for `count` senders: this number of long-running senders is wanted from now on."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class LevelBegun:
-    """The `units` of a level, by number, must run. A level ends before the next level begins."""
-
-    units: tuple[int, ...]
-    isolated: frozenset[int] = frozenset()
-    """Units that fail by themselves if their sender is lost; other units are given to another sender."""
-    unit_s_max: float = math.inf
-    """Seconds that a sender may take for a unit."""
-
-
-@dataclass(frozen=True, slots=True)
-class LevelLeft:
-    """The level is not needed any more: it is done, has failed, or its run was given up."""
-
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class UnitReported:
-    """A sender reports the outcome of a unit. `is_last`: the last report about its order."""
-
-    sender: ProcessId
-    attempt: int
-    unit: int
-    is_last: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerEnded:
-    """A sender has reported everything about an order, and can take another order."""
-
-    sender: ProcessId
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerBroke:
-    """The connection to a sender broke off, so its progress with an order is unknown."""
-
-    sender: ProcessId
-    attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SplitTold:
-    """A sender that took too long for a unit named the split that it reads; empty: it did not answer."""
-
-    sender: ProcessId
-    attempt: int
-    unit: int
-    split: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnitsTick:
-    """Time passed."""
-
-    now_s: float
-
-
-SenderEvent = SenderServes | SenderEnded | SenderLeaves | SendersWanted | AnswerEnded | AnswerBroke | SplitTold
-Event = SenderEvent | LevelBegun | LevelLeft | UnitReported | UnitsTick
-
-
-# --- commands ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Give:
-    """Have a sender run units. `UnitReported` answers for each unit, and `AnswerEnded` at the end; or `AnswerBroke`."""
-
-    sender: ProcessId
-    attempt: int
-    units: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CancelOrder:
-    """Tell a sender that an order is not wanted any more."""
-
-    sender: ProcessId
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptOutcome:
-    """Take the report just handled as the unit's outcome."""
-
-    unit: int
-
-
-@dataclass(frozen=True, slots=True)
-class UnitFailed:
-    """The unit failed with its sender, which has ended or is given up. `split`: the split at which the sender hung;
-    None: the sender ended by itself."""
-
-    sender: ProcessId
-    unit: int
-    reason: str
-    split: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AskForSplit:
-    """Ask a sender which split it reads. Answered by `SplitTold`."""
-
-    sender: ProcessId
-    attempt: int
-    unit: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunInSpark:
-    """Run units as a short Spark job, because there is no sender, and none is expected."""
-
-    units: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LevelDone:
-    """All units given to senders are counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class LevelFailed:
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class StartSenders:
-    """Keep `count` senders running from now on. A sender that ends is started again, unless there are enough."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """End a sender. Answered by `SenderEnded`."""
-
-    sender: ProcessId
-    reason: str
-
-
-SenderCommand = Give | CancelOrder | AskForSplit | StartSenders | GiveUp
-Command = SenderCommand | AcceptOutcome | UnitFailed | RunInSpark | LevelDone | LevelFailed
-
-
-# --- rules ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -256,7 +96,8 @@ class Units:
     """The rules during a start of a job. `count`: the number of long-running senders."""
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self.wanted = frozenset(range(count))
+        """Numbers of the senders that are to stay."""
         self._senders: dict[ProcessId, _Sender] = {}
         self._left: dict[ProcessId, float] = {}
         """Senders that still work on a cancelled order, and the time since when it is cancelled."""
@@ -287,6 +128,11 @@ class Units:
         return list(self._rules[type(event)](event))
 
     @property
+    def count(self) -> int:
+        """Number of senders that are to stay."""
+        return len(self.wanted)
+
+    @property
     def serving(self) -> int:
         """Number of senders that can take units, now or when they are free again."""
         return len(self._senders)
@@ -308,11 +154,10 @@ class Units:
         if event.sender in self._given_up:
             self._given_up.discard(event.sender)
             return
-        if event.sender not in self._senders:
+        if event.sender not in self._senders and event.sender.number in self.wanted:
             self._failed_starts += 1
-            if self._failed_starts >= STARTS_MAX and self.count:
-                self.count = 0
-                yield StartSenders(0)
+            if self._failed_starts >= STARTS_MAX:
+                yield self._want(len(self._senders))
         yield from self._without(event.sender, event.reason)
         yield from self._give()
 
@@ -329,16 +174,25 @@ class Units:
             yield from self._give()
 
     def _on_wanted(self, event: SendersWanted) -> Iterable[Command]:
-        if self._failed_starts >= STARTS_MAX:
-            return
-        before, self.count = self.count, event.count
-        if event.count != before:
-            yield StartSenders(event.count)
+        if event.count < self.count or (event.count > self.count and self._failed_starts < STARTS_MAX):
+            yield self._want(event.count)
         yield from self._end_superfluous()
 
+    def _want(self, count: int) -> StartSenders:
+        """Choose the senders that are to stay: those that serve come first, since a start takes time."""
+        staying = sorted(each.number for each in self._senders if each not in self._leaving)
+        numbers = dict.fromkeys([*staying, *sorted(self.wanted), *range(count)])
+        self.wanted = frozenset(islice(numbers, count))
+        self._replaced &= self.wanted
+        return StartSenders(self.wanted)
+
     def _end_superfluous(self) -> Iterable[Command]:
-        """Give up senders past the count, also those that serve only now: others need their slots."""
-        for sender in [each for each in self._senders if each.number >= self.count]:
+        """Give up senders that are not to stay, also those that serve only now: others need their slots.
+
+        The slot of a leaving sender is of no use to others, so it finishes its order first.
+        """
+        superfluous = [each for each in self._senders if each.number not in self.wanted]
+        for sender in [each for each in superfluous if each not in self._leaving]:
             yield from self._give_up(sender, "fewer senders are to stay", blames_unit=False)
         yield from self._give()
 

@@ -93,10 +93,13 @@ class SparkCluster:
         return self._claim.senders
 
     def residents_that_fit(self) -> int:
-        shared = min(SHARED, self._beside_at_start)  # a user may give all slots to senders
-        others = self._claims.held() - self.residents + shared
-        slots = self._slots_now()
-        return self.residents if slots is None else max(0, min(self.residents, slots - others))
+        """A user may give all slots to senders. But if slots are missing, one is left for short Spark jobs: units go
+        there while senders end and start."""
+        slots, held = self._slots_now(), self._claims.held()
+        if slots is None or slots >= held + min(SHARED, self._beside_at_start):
+            return self.residents
+        self._ask_for_slots()
+        return max(0, min(self.residents, slots - (held - self.residents) - SHARED))
 
     def resize(self, processes: int, senders: int | None = None) -> None:
         wanted = self._claim.senders if senders is None else senders
@@ -120,10 +123,14 @@ class SparkCluster:
         if slots is None:
             return
         self._claims.grow(slots)
-        missing, now_s = self._claim.missing, time.monotonic()
-        if missing > 0 and dynamic(self._host) and now_s - self._asked_s >= ASK_EVERY_S:
-            self._asked_s = now_s
-            self._host.ask_for(slots + missing)
+        if self._claim.missing > 0:
+            self._ask_for_slots()
+
+    def _ask_for_slots(self) -> None:
+        """Ask now and then for the slots that senders miss, under dynamic allocation."""
+        if dynamic(self._host) and time.monotonic() - self._asked_s >= ASK_EVERY_S:
+            self._asked_s = time.monotonic()
+            self._host.ask_for(self._claims.held() + self._claim.missing + SHARED)
 
     def _slots_now(self) -> int | None:
         """Return the number of slots; None if it cannot be found now, which ends no query that runs."""

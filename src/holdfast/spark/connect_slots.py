@@ -4,9 +4,10 @@
              closes  ────────────► all end by themselves; tasks that come later find nobody, and end at once
 
 No running task is interrupted. The count also shows that executors reach the program, as all processes must. While
-processes are running, the count is repeated in the background. If a process waits long for its slot, all slots are
-taken. Under dynamic allocation Spark starts an executor for each task that waits, so tasks wait only for slots that a
-job asks for, and nothing is counted beyond these.
+processes are running, the count is repeated in the background, and more often while a process waits long for its slot.
+Spark gives slots in the order of requests: if a waiting task runs, the processes started before it have their slots.
+Under dynamic allocation Spark starts an executor for each task that waits, so tasks wait only for slots that a job asks
+for, and nothing is counted beyond these. There all slots are taken if a process waits long.
 """
 
 import socket
@@ -28,21 +29,23 @@ log = logger(__name__)
 
 TASKS_FIRST, TASKS_MAX = 16, 1024
 """Tasks of the first count, and the most slots that are counted. If all tasks run, four times as many are tried."""
-FIRST_S_MAX = 60.0
-"""Bound in seconds on the wait for the first task. Executors may have to be started for it."""
+FIRST_S_MAX, FIRST_BESIDE_S_MAX = 60.0, 5.0
+"""Bounds in seconds on the wait for the first task: executors may have to be started for it; beside processes that
+serve, there are executors."""
 SETTLE_S = 1.5
 """Seconds without another task after which a count ends. A higher value finds executors that start slowly."""
 CONNECT_S_MAX = 5.0
 HELD_S_MAX = 300.0
 """Bound in seconds on the time of a waiting task, if the program died without closing its connections."""
 AGE_S_MAX, AGE_STAYING_S_MAX = 5.0, 30.0
-"""Seconds for which a count is valid: while no process is running, and while some are."""
+"""Seconds for which a count is valid: while no process is running or one waits for a slot, and while all have one."""
 ASKED_S_MAX = 20.0
 """Bound in seconds on the time for which tasks wait for executors that a running query misses. Meanwhile they hold
 free slots, which its short Spark jobs may need."""
 LOOK_S = 0.1
-WAITING_S_MAX = 10.0
-"""Seconds after which a process that has not registered counts as waiting for a slot."""
+WAITING_S_MAX = 5.0
+"""Seconds after which a process that has not registered may be waiting for a slot. A higher value delays the answer
+that a slot is missing; a lower value counts while Python starts."""
 
 
 class Staying:
@@ -76,6 +79,13 @@ class Staying:
             late_s = time.monotonic() - WAITING_S_MAX
             waits = any(at_s < late_s for group, at_s in self._asked_s.items() if group not in self._registered)
             return len(self._asked_s), len(self._registered), waits
+
+    def in_slots(self, free: int, asked_s: float) -> int:
+        """Return the number of slots: those of `free` tasks that Spark was asked to run at that time, and those of
+        processes."""
+        with self._lock:
+            before = [group for group, at_s in self._asked_s.items() if free and at_s < asked_s]
+            return free + len(self._registered.union(before))
 
 
 _APPLICATIONS: defaultdict[str, Staying] = defaultdict(Staying)
@@ -116,16 +126,16 @@ class CountedSlots:
         if asked is not None:
             if not self._asked_beside:
                 asked.check()
-            return max(processes + asked.count, self._found or 0)
-        if waits:
-            return registered
+            return max(self._running(), self._found or 0)
         if self._on_demand:
-            return max(processes, self._found or 0)
+            self._found = registered if waits else max(registered, self._found or 0)
+            return self._found
         if not processes or self._found is None:
             self._count(AGE_S_MAX)
             return self._found or 0
-        if self._is_old(AGE_STAYING_S_MAX) and not self._lock.locked():
-            threading.Thread(target=self._count_behind, name="holdfast-slots", daemon=True).start()
+        age_s_max = AGE_S_MAX if waits else AGE_STAYING_S_MAX
+        if self._is_old(age_s_max) and not self._lock.locked():
+            threading.Thread(target=self._count_behind, args=(age_s_max,), name="holdfast-slots", daemon=True).start()
         return self._found
 
     @contextmanager
@@ -175,15 +185,16 @@ class CountedSlots:
                 time.sleep(LOOK_S)
 
     def _running(self) -> int:
-        """Return the number of processes, and of tasks that wait in slots of their own."""
-        return self._staying.counts()[0] + (self._asked.count if self._asked is not None else 0)
+        """Return the number of slots of processes, and of tasks that wait in slots of their own."""
+        asked = self._asked
+        return self._staying.in_slots(0, 0.0) if asked is None else self._staying.in_slots(asked.count, asked.asked_s)
 
     def _is_old(self, age_s_max: float) -> bool:
         return self._found is None or time.monotonic() - self._found_s > age_s_max
 
-    def _count_behind(self) -> None:
+    def _count_behind(self, age_s_max: float) -> None:
         try:
-            self._count(AGE_STAYING_S_MAX)
+            self._count(age_s_max)
         except Exception as error:
             log.info("slots were not counted: %s", error)
 
@@ -191,14 +202,18 @@ class CountedSlots:
         with self._lock:
             if not self._is_old(age_s_max):
                 return
-            tasks, free = TASKS_FIRST, _at_once(self._host, self._ports, TASKS_FIRST)
+            first_s_max = FIRST_BESIDE_S_MAX if self._staying.counts()[1] else FIRST_S_MAX
+            tasks, free, asked_s = 0, 0, 0.0
             while free == tasks < TASKS_MAX:
-                tasks = min(4 * tasks, TASKS_MAX)
-                free = _at_once(self._host, self._ports, tasks)
-            self._found, self._found_s = free + self._staying.counts()[0], time.monotonic()
+                tasks, asked_s = min(4 * tasks, TASKS_MAX) or TASKS_FIRST, time.monotonic()
+                free = _at_once(self._host, self._ports, tasks, first_s_max)
+            found, (processes, registered, _) = self._staying.in_slots(free, asked_s), self._staying.counts()
+            if not free and processes == registered:
+                found = max(found, self._found or 0)  # short Spark jobs may have the others
+            self._found, self._found_s = found, time.monotonic()
 
 
-def _at_once(host: SparkHost, ports: PortRange, tasks: int) -> int:
+def _at_once(host: SparkHost, ports: PortRange, tasks: int, first_s_max: float) -> int:
     """Start `tasks` waiting tasks, and return how many of them run at once."""
     with _given_to(host, ports, tasks) as given:
         asked_s = time.monotonic()
@@ -207,7 +222,7 @@ def _at_once(host: SparkHost, ports: PortRange, tasks: int) -> int:
             now_s = time.monotonic()
             if given.take():
                 newest_s, first_s = now_s, first_s or now_s
-            elif now_s - (newest_s or asked_s) > (max(SETTLE_S, (first_s - asked_s) / 2) if first_s else FIRST_S_MAX):
+            elif now_s - (newest_s or asked_s) > (max(SETTLE_S, (first_s - asked_s) / 2) if first_s else first_s_max):
                 break
     return given.count
 
@@ -275,6 +290,7 @@ class WaitingTasks:
         self.address: tuple[str, int] = (bare(endpoint.host), self._server.getsockname()[1])
         """The host and port at which tasks reach the program."""
         self.word = uuid.uuid4().bytes
+        self.asked_s = time.monotonic()
         self._held: list[socket.socket] = []
         self.answers: Future[list[bytes]] = Future()
         """The answers of tasks that ended, which are errors of their connections."""

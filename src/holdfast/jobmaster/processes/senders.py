@@ -23,7 +23,8 @@ from holdfast.errors import HoldfastError, SenderHung, SenderLost, StaleCall, Ta
 from holdfast.exchange.resident import Order, OrderCommon, SenderGateway
 from holdfast.exchange.task import UnitResult
 from holdfast.execution import events
-from holdfast.execution import units as rules
+from holdfast.execution import unit_events as rules
+from holdfast.execution.units import Units
 from holdfast.failure import Failure
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program, SourceOrigin
@@ -40,6 +41,9 @@ from holdfast.storage.counted import Requests
 
 log = logger(__name__)
 
+WAITS_S_MAX = 5.0
+"""Seconds that a sender or a short Spark job may take, until the job looks whether Spark has a slot for it. A higher
+value lets units wait longer for a slot that does not come; a lower one looks more often while Python starts slowly."""
 BROKEN_S_MAX = 0.3
 """Seconds for which the cluster may take to report why a sender has ended, after its answer broke off. With a higher
 value, the units of an unreachable sender go to another sender later."""
@@ -89,9 +93,13 @@ class Senders(Processes[SenderGateway]):
         """Takes the requests to stores that senders have made."""
         self._lock = threading.Lock()
         self._reported = threading.Condition(self._lock)
-        self._units = rules.Units(count)
+        self._units = Units(count)
         self._level: _Level | None = None
         self._cancelled_run = 0
+        self._complete_s = clock.monotonic()
+        """The last time at which all senders that are to stay served."""
+        self._in_spark_s = math.inf
+        """Time at which the short Spark job that runs began."""
         self._excused: set[ProcessId] = set()
         """Senders whose loss does not count: a unit caused it, or their machine was announced to be removed."""
         self._readers = Readers(count)
@@ -176,7 +184,11 @@ class Senders(Processes[SenderGateway]):
         yield from level.results.values()
 
     def _in_spark(self, run: LevelRun) -> list[UnitResult]:
-        results = self._cluster.run_level(run)
+        self._in_spark_s = self._clock.monotonic()
+        try:
+            results = self._cluster.run_level(run)
+        finally:
+            self._in_spark_s = math.inf
         for result in results:
             self._requests(result.requests)
         return results
@@ -228,7 +240,7 @@ class Senders(Processes[SenderGateway]):
     def _lost(self, sender: ProcessId, reason: str) -> None:
         self._tell(rules.SenderEnded(sender, reason))
         with self._lock:
-            is_excused = sender in self._excused
+            is_excused = sender in self._excused or sender.number not in self._units.wanted
             self._excused.discard(sender)
         self._tell_machine(events.Lost(sender, reason, is_excused))
 
@@ -270,19 +282,28 @@ class Senders(Processes[SenderGateway]):
         self._tell(rules.SendersWanted(count))
 
     def make_room(self, task_managers_missing: bool) -> None:
-        """End senders to free slots for another query that wants them, or for a TaskManager without a slot while
-        executors are missing; start them again once each of these has its slots."""
-        allowed = self._cluster.residents
-        if self._units.count > allowed:
-            log.info("%d of %d senders stay, since another query needs slots", allowed, self._units.count)
+        """End senders to free slots for another query that wants them, or for a TaskManager or a short Spark job
+        without a slot while executors are missing; start them again once each of these has its slots."""
+        allowed, count = self._cluster.residents, self._units.count
+        if count > allowed:
+            log.info("%d of %d senders stay, since another query needs slots", allowed, count)
             self._tell(rules.SendersWanted(allowed))
             return
-        if not self._cluster.residents or not (task_managers_missing or self._units.count < self._cluster.residents):
+        units_wait = self._units_may_wait()
+        if not allowed or not (task_managers_missing or units_wait or count < allowed):
             return
         fit = self._cluster.residents_that_fit()
-        if fit != self._units.count and (fit < self._units.count) == task_managers_missing:
-            log.warning("Spark has slots for %d senders beside all TaskManagers; %d stayed until now", fit, self.count)
+        if fit < count or (fit > count and not task_managers_missing):
             self._tell(rules.SendersWanted(fit))
+            if self._units.count != count:
+                log.warning("Spark has slots for %d senders beside all TaskManagers; %d stayed until now", fit, count)
+
+    def _units_may_wait(self) -> bool:
+        """True if no sender serves, or if a sender or a short Spark job takes long: perhaps it waits for a slot."""
+        now_s, serving, count = self._clock.monotonic(), self.serving, self._units.count
+        if serving >= count:
+            self._complete_s = now_s
+        return serving == 0 < count or now_s - min(self._complete_s, self._in_spark_s) > WAITS_S_MAX
 
     # --- commands of the rules ----------------------------------------------------------------------------------------
 
@@ -311,10 +332,9 @@ class Senders(Processes[SenderGateway]):
                 self._call(self._ask_for_split, sender, attempt, unit)
             case rules.GiveUp(sender, reason):
                 self._call(self.give_up, sender, reason)
-            case rules.StartSenders(count):
-                self.count = count
-                self._readers.allow(count)
-                self._tell_machine(events.ProcessesWanted(Role.SENDER, count))
+            case rules.StartSenders(numbers):
+                self._readers.allow(len(numbers))
+                self._tell_machine(events.SendersStay(numbers))
             case rules.RunInSpark(units) if level is not None:
                 level.in_spark += [level.units[unit] for unit in units]
             case rules.LevelDone() if level is not None:
