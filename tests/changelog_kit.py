@@ -33,15 +33,16 @@ def change(key: str, value: int = 1) -> pa.RecordBatch:
 
 
 class Waiting:
-    """A store of deferred changes, a row of each batch."""
+    """A store of deferred changes, a row of each batch; `new`: the rows are new in their table."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, new: bool = False) -> None:
         self.rows: dict[int, pa.RecordBatch] = {}
+        self.new = new
         self.added = (0, 0, 0)
 
     def committed(self, batch: int, rows: pa.RecordBatch) -> "Waiting":
         self.rows[batch] = rows
-        self.added = (rows.num_rows, rows.num_rows, 0)
+        self.added = (rows.num_rows, rows.num_rows, rows.num_rows if self.new else 0)
         return self
 
     def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:

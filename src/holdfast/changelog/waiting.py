@@ -1,11 +1,13 @@
 """An estimate of the changes that wait in a table until the log collects them, and the rule for collecting them early.
 
-    batch ──add──► newest: left to cuts that lag ──► older ──past a bound──► collected ahead of the next cut
+    batch ──add──► newest: left to cuts that lag ──► older ──past a bound──► collected ahead of the next cut, together
+                      └──past a bound, with rows that are mostly new──► collected ahead, each batch by itself
 
 All changes that wait are stored at the cut. A row that many batches change is then stored once. But rows that are
 stored only once anyway are better stored ahead, and a cut with more bytes than may be in flight would make batches
-wait. Changes that are collected ahead become a single change set, inside of which no cut can end. So the newest batches
-are left alone: a cut is ordered when its batch is committed, and comes while few further batches are. Pure.
+wait. Changes that are collected together become a single change set, inside of which no cut can end. So the newest
+batches are left alone, or collected each by itself: a cut is ordered when its batch is committed, and comes while few
+further batches are. Pure.
 """
 
 import sys
@@ -50,7 +52,7 @@ class UncollectedRows:
         self._newest: deque[tuple[BatchNumber, WaitingChanges]] = deque()
         self._older = _NONE
         self._older_to = NO_BATCH
-        """The last batch of the older rows."""
+        """The last batch of the older rows; `NO_BATCH` if there are none."""
 
     @property
     def size_bytes(self) -> int:
@@ -61,12 +63,13 @@ class UncollectedRows:
         """Add the numbers of the rows that a batch left to wait."""
         self._newest.append((batch, WaitingChanges(*changes)))
 
-    def due(self, new_bytes_max: int, bytes_max: int) -> BatchNumber | None:
-        """Return the batch up to which all changes are to be collected now, if any.
+    def due(self, new_bytes_max: int, bytes_max: int) -> list[BatchNumber]:
+        """Return the batches up to each of which all changes are to be collected now, in order; mostly none.
 
         `new_bytes_max` bounds the bytes of rows that are mostly new, `bytes_max` those of all rows.
         """
-        if self._mostly_new():
+        mostly_new = self._mostly_new()
+        if mostly_new:
             bytes_max = min(bytes_max, new_bytes_max)
         rows_max = bytes_max / self._row_bytes
         while len(self._newest) > LAG_BATCHES or (
@@ -74,10 +77,15 @@ class UncollectedRows:
         ):
             self._older_to, changes = self._newest.popleft()
             self._older = self._older.plus(changes)
-        if self._older.unseen <= rows_max:
-            return None
-        self._older = _NONE
-        return self._older_to
+        each_by_itself = mostly_new and self._newest_rows() > rows_max
+        if self._older.unseen <= rows_max and not each_by_itself:
+            return []
+        found = [] if self._older_to == NO_BATCH else [self._older_to]
+        self._older, self._older_to = _NONE, NO_BATCH
+        if each_by_itself:
+            found += [batch for batch, _ in self._newest]
+            self._newest.clear()
+        return found
 
     def collected(self, rows: int, size_bytes: int) -> None:
         """Learn the size of a row from rows that were collected."""
@@ -106,4 +114,4 @@ class UncollectedRows:
     def _keep(self, which: Callable[[BatchNumber], bool]) -> None:
         self._newest = deque(each for each in self._newest if which(each[0]))
         if not which(self._older_to):
-            self._older = _NONE
+            self._older, self._older_to = _NONE, NO_BATCH

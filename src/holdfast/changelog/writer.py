@@ -173,9 +173,7 @@ class ChangelogWriter:
             start = self._check(up_to_batch, from_sqn)
             if not any(each.range.error for each in wanted(self._ranges(), start, up_to_batch)):
                 # Changes that were merged before their upload failed may begin before the base of the cut.
-                self._opened += self._open(
-                    lambda entry: entry.sqn_stop > start and entry.batch_stop <= up_to_batch + 1, merged=True
-                )
+                self._opened += self._open(lambda entry: entry.sqn_stop > start, up_to_batch, merged=True)
             self._waiting.taken(up_to_batch)
             self._tell_waiting()
             self._asked_to = max(self._asked_to, up_to_batch)
@@ -361,12 +359,15 @@ class ChangelogWriter:
     def _ranges(self) -> list[Range]:
         return [entry for entry in self._entries if isinstance(entry, Range)]
 
-    def _open(self, which: Callable[[ChangeSet | Deferred], bool], *, merged: bool) -> list[Range]:
-        """Make ranges from the pending entries that `which` selects: one range for each run of neighbours."""
+    def _open(
+        self, which: Callable[[ChangeSet | Deferred], bool], up_to_batch: int = sys.maxsize, *, merged: bool
+    ) -> list[Range]:
+        """Make ranges from the pending entries that `which` selects: one range for each run of neighbours. Entries past
+        `up_to_batch` stay pending."""
         opened: list[Range] = []
         entries: list[Entry] = []
         for entry in self._entries:
-            if isinstance(entry, Range | Skipped) or not which(entry):
+            if isinstance(entry, Range | Skipped) or entry.batch_stop > up_to_batch + 1 or not which(entry):
                 entries.append(entry)
             elif opened and entries[-1] is opened[-1]:
                 opened[-1].extend(entry)
@@ -378,16 +379,13 @@ class ChangelogWriter:
         return opened
 
     def _opens_ahead(self) -> bool:
-        """Open a range of the older changes that wait elsewhere, if there are too many for a cut."""
+        """Open ranges of changes that wait elsewhere, if there are too many for a cut."""
         self._tell_waiting()
-        up_to_batch = self._waiting.due(self._uploader.preempt_bytes_max, self._uploader.collect_bytes_max)
-        if up_to_batch is None:
-            return False
+        stops = self._waiting.due(self._uploader.preempt_bytes_max, self._uploader.collect_bytes_max)
+        for up_to_batch in stops:
+            self._opened += self._open(lambda entry: isinstance(entry, Deferred), up_to_batch, merged=True)
         self._tell_waiting()
-        self._opened += self._open(
-            lambda entry: isinstance(entry, Deferred) and entry.batch_stop <= up_to_batch + 1, merged=True
-        )
-        return True
+        return bool(stops)
 
     def _tell_waiting(self) -> None:
         size_bytes = self._waiting.size_bytes
