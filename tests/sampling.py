@@ -1,9 +1,10 @@
 """The choice of parameters with which tests run in `make test`: `quick` names some, the others are in test-long.
 
-The marker `sampled` chooses among combinations of parameters.
+Among combinations of parameters `make test` takes a part, but of tests with the marker `whole`.
 
 Each value of each parameter, also of a fixture's, comes at least once: a test over 3 backends, 2 ways to read and 6
-seeds runs 6 times, not 36. The choice depends on nothing but the parameters and their order.
+seeds runs 6 times, not 36. Parameters that a list gives together are a single one. The choice depends on nothing but
+the parameters and their order.
 """
 
 from collections import defaultdict
@@ -23,17 +24,30 @@ def quick(*names: str, of: Mapping[str, Any]) -> list[Any]:
 
 
 def leave_to_test_long(items: Iterable[pytest.Item]) -> None:
-    """Mark combinations of `sampled` tests as long, except those that are chosen."""
+    """Mark combinations of parameters as long, except those that are chosen."""
     combinations: defaultdict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") and hasattr(item, "callspec"):
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and not item.get_closest_marker("whole"):
             combinations[f"{item.path}::{item.originalname}"].append(item)
     for of_one_test in combinations.values():
         short = [item for item in of_one_test if item.get_closest_marker("long") is None]
-        chosen = set(sample([{(name, repr(value)) for name, value in each.callspec.params.items()} for each in short]))
+        values = [_values(item) for item in short]
+        chosen = set(sample(values)) if any(len(each) > 1 for each in values) else range(len(short))
         for number, item in enumerate(short):
             if number not in chosen:
                 item.add_marker(pytest.mark.long)
+
+
+def _values(item: pytest.Function) -> set[Value]:
+    """The values of an item's parameters; those of names that were given together are one."""
+    together: dict[str, str] = {}
+    for mark in item.iter_markers("parametrize"):
+        names = [each.strip() for each in mark.args[0].split(",")] if isinstance(mark.args[0], str) else mark.args[0]
+        together |= dict.fromkeys(names, str(names))
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for name, value in item.callspec.params.items():
+        found[together.get(name, name)].append(repr(value))
+    return {(name, str(values)) for name, values in found.items()}
 
 
 def sample(combinations: Sequence[set[Value]]) -> list[int]:

@@ -70,7 +70,6 @@ def test_state_has_one_row_for_one_key(kind: pa.DataType, others: tuple[str, ...
             assert (slots[i] == slots[j]) == (hashes[i] == hashes[j]) == (name == other), (name, other)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("combine", [True, False])
 @pytest.mark.parametrize("emit", ["changes", "every"])
 @pytest.mark.parametrize("backend", list(BACKENDS))

@@ -71,7 +71,6 @@ def rows_of_a_key(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         order_short_keys(monkeypatch)
 
 
-@pytest.mark.sampled
 @pytest.mark.usefixtures("rows_of_a_key")
 @pytest.mark.parametrize("tolerance_s", [None, 0, 7])
 def test_each_row_meets_the_newest_row_that_is_not_after_it(tolerance_s: int | None, tables: NewTable) -> None:

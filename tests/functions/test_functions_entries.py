@@ -148,7 +148,6 @@ def some_rows(chance: random.Random) -> list[Row]:
     return rows
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(6))
 def test_lists_and_maps_are_those_of_a_plain_dict_over_batches_undo_and_restore(
     seed: int, tables: NewTable, monkeypatch: pytest.MonkeyPatch
@@ -333,7 +332,6 @@ class Batches(BatchFunction):
         return pa.record_batch([batch["k"], pa.array(seen, pa.string())], schema=OUTPUT)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(6))
 def test_arrays_of_lists_and_maps_are_those_of_a_plain_dict(seed: int, tables: NewTable) -> None:
     print("seed", seed)

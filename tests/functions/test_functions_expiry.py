@@ -215,7 +215,6 @@ def some_rows(chance: random.Random, one_op: bool) -> list[Row]:
     return rows
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("on", ["create", "write", "read"])
 @pytest.mark.parametrize("kind", [by_row, by_batch], ids=["row", "batch"])
 def test_what_is_seen_is_the_models_over_undo_rewind_and_restart_and_all_of_it_goes(

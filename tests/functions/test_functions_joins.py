@@ -127,7 +127,6 @@ def rows_of_a_key(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         order_short_keys(monkeypatch)
 
 
-@pytest.mark.sampled
 @pytest.mark.usefixtures("rows_of_a_key")
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("bounds", BOUNDS)

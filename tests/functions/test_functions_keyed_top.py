@@ -26,7 +26,6 @@ def order(row: Row, least: bool) -> tuple[bool, int]:
     return row[2] is None, value if least else -value
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(("least", "ranks"), [(False, 3), (True, 40)])
 def test_ranks_are_those_of_a_recomputation(
     least: bool, ranks: int, tables: NewTable, monkeypatch: pytest.MonkeyPatch

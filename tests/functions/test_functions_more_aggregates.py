@@ -95,7 +95,6 @@ def some_rows(chance: random.Random, values: list[Any], bys: list[Any], count: i
     ]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["changes", "combined", "every"])
 @pytest.mark.parametrize("by", KINDS)
 @pytest.mark.parametrize("kind", KINDS)

@@ -85,7 +85,6 @@ def some_rows(chance: random.Random, now: int, behind: int) -> list[Row]:
     return rows
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("attempt", range(3))
 @pytest.mark.parametrize("keys", [("k",), ()], ids=["keyed", "alone"])
 def test_sessions_are_what_the_model_recomputes(keys: tuple[str, ...], attempt: int, tables: NewTable) -> None:
@@ -186,7 +185,6 @@ def listed(column: str, keyed: bool) -> Callable[[OperatorResult], dict[Any, lis
     return found
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("keys", [("k",), ()], ids=["keyed", "alone"])
 def test_functions_get_the_rows_of_whole_sessions_and_top_their_greatest(
     keys: tuple[str, ...], tables: NewTable

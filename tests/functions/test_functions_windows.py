@@ -92,7 +92,6 @@ def some_rows(chance: random.Random, now: int) -> list[Row]:
     return rows
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("keys", [("k",), ()], ids=["keyed", "alone"])
 @pytest.mark.parametrize("emit", ["final", "changes"])
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)

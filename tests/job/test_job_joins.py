@@ -31,7 +31,6 @@ def clicked(*rows: tuple[int, float]) -> list[dict[str, Any]]:
     return [{"who": user, "at": at(second), "link": f"/{round(second)}"} for user, second in rows]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "cache"])
 @pytest.mark.parametrize("how", ["inner", "outer", "anti"])
 def test_joins_are_exactly_once_over_failures_and_restarts(how, state) -> None:

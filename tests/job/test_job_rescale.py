@@ -111,7 +111,6 @@ def test_a_start_that_forgets_updates_has_the_layout_of_its_code():
 LAYOUTS = ({"parallelism": 8}, {"task_managers": 4, "parallelism": 7}, {"task_managers": 1, "parallelism": 2})
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("in_place", [False, True], ids=["followed", "in place"])
 @pytest.mark.parametrize("state", [hf.HashMapState(), hf.RocksDBState()], ids=["hashmap", "rocksdb"])
 def test_other_subtasks_hold_the_key_groups_and_every_count_goes_on(state, in_place):

@@ -113,7 +113,6 @@ WIDER = [
 ]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(("narrow", "wide"), WIDER, ids=[f"{a} to {b}" for a, b in WIDER])
 def test_values_elements_and_entries_widen(state, narrow, wide):
     def states(kind):

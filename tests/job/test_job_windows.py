@@ -36,7 +36,6 @@ def counted(sink: hf.MemorySink) -> list[tuple[int, int, int]]:
     return [(row["k"], round(row["window_start"].timestamp()), row["n"]) for row in sink.rows()]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("combine", [True, False])
 @pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "cache"])
 @pytest.mark.parametrize("slide", [None, "2s"], ids=["tumbling", "sliding"])

@@ -158,7 +158,6 @@ def test_a_crash_while_publishing_is_healed_by_publishing_again(
     assert by_key(bench.visible()) == [(1, "a"), (2, "b")]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("hit", range(1, 9))
 @pytest.mark.parametrize(
     "make", [parquet_in_portions, parquet_files_in_portions, delta_in_portions, upsert_in_portions]

@@ -32,7 +32,6 @@ def options() -> Iterator[dict[str, str]]:
     server.stop()
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_delta_table_on_s3_takes_each_number_once(

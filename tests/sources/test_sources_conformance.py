@@ -267,7 +267,6 @@ def test_a_look_that_failed_changes_nothing_and_a_later_one_goes_on(bench, draw)
     assert sorted(rows_of(found)) == sorted(bench.rows())
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("used", ["never", "once", "failed"])
 def test_a_source_can_be_closed_whatever_happened_and_more_than_once(bench, draw, used):
     source = bench.declare()

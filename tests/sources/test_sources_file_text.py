@@ -39,7 +39,6 @@ def test_every_line_end_ends_a_row(tmp_path, suffix, line_end, packed, multiline
     assert FileSource(str(path), multiline=multiline).schema() == SCHEMA
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("suffix", ["csv", "json"])
 @pytest.mark.parametrize("line_end", ["\r\n", "\r"])
 def test_any_division_reads_each_line_once_whatever_ends_it(tmp_path, suffix, line_end):

@@ -98,7 +98,6 @@ def all_shown(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: shown(value) for name, value in row.items()} for row in given]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("batches", [1, 4])
 @pytest.mark.parametrize("combine", [True, False], ids=["combined", "as they are"])
 def test_they_are_those_of_spark_sql(spark: Any, combine: bool, batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +119,6 @@ def test_they_are_those_of_spark_sql(spark: Any, combine: bool, batches: int, mo
         assert str(of_sink.type) == TYPES[field.dataType.simpleString()], named[field.name]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("column", ["v", "w", "s", "d"])
 @pytest.mark.parametrize("combine", [True, False], ids=["combined", "as they are"])
 def test_the_greatest_and_the_last_rows_are_those_of_spark_sql(

@@ -280,7 +280,6 @@ def test_a_pyspark_data_source_is_read_partition_by_partition(spark, tmp_path, h
     assert query.lastProgress["sources"][0]["endOffset"] == {"0": 60}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("through_spark", [False, True])
 @in_both_ways("short jobs", "senders that stay")
 def test_malformed_rows_and_null_keys_become_dead_letters_with_their_place(spark, tmp_path, through_spark, how):

@@ -92,7 +92,6 @@ INDEX_BYTES, KEY_BYTES = (36, 76), (32, 46)
 VALUE_BYTES = {pa.int64(): 9, pa.string(): 9 + 40, pa.list_(pa.string()): 9 + 4 + 4 * (1 + 4 + 8)}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", list(VALUE_BYTES), ids=str)
 @pytest.mark.parametrize("key", [pa.int64(), pa.string()], ids=str)
 def test_a_row_takes_as_much_memory_as_the_guide_says(key: pa.DataType, kind: pa.DataType) -> None:

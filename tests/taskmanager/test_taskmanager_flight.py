@@ -253,6 +253,7 @@ STRANGERS = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("call", RAW_CALLS.values(), ids=RAW_CALLS.keys())
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS.keys())
 @pytest.mark.parametrize("server", ["TaskManager", "JobMaster"])
