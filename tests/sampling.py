@@ -1,4 +1,4 @@
-"""The choice of parameters with which tests run in `make test`: `quick` names some, the others are in test-long.
+"""The choice of parameters with which tests run in `make test`: `quick` and `some` name them; others are in test-long.
 
 Among combinations of parameters `make test` takes a part, but of tests with the marker `whole`.
 
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 Value = tuple[str, str]
 """A parameter's name, and one of its values as text."""
@@ -21,6 +22,17 @@ def quick(*names: str, of: Mapping[str, Any]) -> list[Any]:
     """Return parameters by their names: all but the named ones are long."""
     assert of.keys() >= set(names), f"{names} are not all among {list(of)}"
     return [pytest.param(each, id=name, marks=() if name in names else pytest.mark.long) for name, each in of.items()]
+
+
+def some(values: Sequence[Any], *places: int) -> list[Any]:
+    """Return parameters, of which those at these places are in `make test`: all but these are long."""
+    marks = [() if place in places else pytest.mark.long for place in range(len(values))]
+    return [
+        pytest.param(*each.values, id=each.id, marks=mark)
+        if isinstance(each, ParameterSet)
+        else pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=mark)
+        for each, mark in zip(values, marks, strict=True)
+    ]
 
 
 def leave_to_test_long(items: Iterable[pytest.Item]) -> None:

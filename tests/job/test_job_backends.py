@@ -6,6 +6,7 @@ from job_kit import new_job, new_storage, pairs, script, tuples
 
 import holdfast as hf
 from holdfast.testing import run
+from sampling import some
 
 BACKENDS = [hf.HashMapState(), hf.RocksDBState(), hf.RocksDBState(cache_max_entries=2)]
 ROWS = pairs(*((k % 7, k) for k in range(50)))
@@ -35,7 +36,7 @@ def test_a_job_gives_the_same_on_every_backend(state):
     assert results(new_storage(), state, ROWS, MORE) == results(new_storage(), hf.HashMapState(), ROWS, MORE)
 
 
-@pytest.mark.parametrize("before", BACKENDS, ids=str)
+@pytest.mark.parametrize("before", some(BACKENDS, 0, 2), ids=str)
 def test_a_job_goes_on_with_another_backend(before):
     for after in BACKENDS:
         storage = new_storage()

@@ -18,6 +18,7 @@ from holdfast.query import Query
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster
 from holdfast.ui import api
+from sampling import some
 from waiting import until
 
 KEYS = 40
@@ -209,7 +210,9 @@ def test_the_batch_under_way_goes_on_where_its_task_manager_dies_while_it_proces
     assert job.query.restarts == []
 
 
-@pytest.mark.parametrize("at", ["taskmanager.process.after", "taskmanager.output", "taskmanager.commit.before"])
+@pytest.mark.parametrize(
+    "at", some(["taskmanager.process.after", "taskmanager.output", "taskmanager.commit.before"], 0, 2)
+)
 def test_a_death_at_any_step_of_a_batch_is_survived_by_it(job, at):
     job.commit()
     job.query.trigger_checkpoint(60)

@@ -16,6 +16,7 @@ from holdfast import failpoints
 from holdfast.errors import CorruptObject, QueryFailed
 from holdfast.testing import Fault, FaultyStore, start
 from holdfast.testing.local import LocalCluster
+from sampling import some
 from waiting import until
 
 Opened = tuple[int, list[int], list[int]]
@@ -125,7 +126,7 @@ def test_entries_are_restored_at_any_parallelism(jobs, backend, changelog):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"on_loss": "restart"}, {"standby_task_managers": 1}, {"on_loss": "drop"}],
+    some([{}, {"on_loss": "restart"}, {"standby_task_managers": 1}, {"on_loss": "drop"}], 0, 3),
     ids=["rewind", "restart", "standby", "drop"],
 )
 def test_after_a_loss_subtasks_see_the_entries_of_the_checkpoint(jobs, settings):

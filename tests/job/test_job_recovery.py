@@ -27,6 +27,7 @@ from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.hosting import Hosted
 from holdfast.testing import FaultyStore, start
 from holdfast.testing.local import LocalCluster
+from sampling import some
 from waiting import until
 
 BACKENDS = [hf.HashMapState(), hf.RocksDBState(cache_max_entries=20)]
@@ -236,7 +237,7 @@ def test_replacements_on_the_same_machine_restore_from_local_copies_alone(tmp_pa
     assert list(tmp_path.rglob("holdfast-copies*")) == []
 
 
-@pytest.mark.parametrize("state", BACKENDS, ids=str)
+@pytest.mark.parametrize("state", some(BACKENDS, 1), ids=str)
 def test_damaged_copies_are_deleted_and_the_storage_is_asked(tmp_path, state):
     job, query = local_job(tmp_path, state, MATERIALIZED)
     damaged = [path for path in tmp_path.rglob("*") if path.suffix in (local.OBJECT, local.BODY, local.HEAD)]
@@ -266,7 +267,7 @@ def test_a_rescaled_job_finds_the_copies_of_all_task_managers_of_the_machine(tmp
     job.check()
 
 
-@pytest.mark.parametrize("local_recovery", [False, True])
+@pytest.mark.parametrize("local_recovery", some([False, True], 1))
 def test_a_rescaled_job_reads_no_more_of_the_objects_than_its_handles_name(tmp_path, local_recovery, monkeypatch):
     monkeypatch.setattr(spans, "GAP_BYTES_MAX", HEADER_BYTES)
     job = Job(tmp_path, hf.HashMapState(), LOG_ALONE)

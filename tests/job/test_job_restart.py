@@ -75,7 +75,9 @@ def test_a_job_with_nothing_new_publishes_nothing_again():
     assert query.lastProgress is None
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (4, 1), (3, 2)])
+@pytest.mark.parametrize(
+    "shape", [pytest.param((1, 1), marks=pytest.mark.long), pytest.param((4, 1), marks=pytest.mark.long), (3, 2)]
+)
 def test_the_same_job_runs_on_with_another_parallelism_and_other_task_managers(shape):
     storage, sink = new_storage(), hf.MemorySink(name="out")
     keys = [{"k": key, "v": key} for key in range(50)]

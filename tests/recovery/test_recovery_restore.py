@@ -223,7 +223,9 @@ def memory() -> ObjectStore:
     return ObstoreStore("memory://", MemoryStore())
 
 
-@pytest.mark.parametrize("backends", [(MEMORY,), *((each,) for each in BACKENDS[1:]), BACKENDS], ids=str)
+@pytest.mark.parametrize(
+    "backends", [BACKENDS, *(pytest.param((each,), marks=pytest.mark.long) for each in BACKENDS)], ids=str
+)
 def test_rescaling_from_one_to_four_to_three_to_eight_keeps_every_total(backends):
     store = memory()
     job = Job(store, store, backends=backends)

@@ -17,6 +17,7 @@ from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.stored_state.opened import retained
 from holdfast.testing import Fault, FaultyStore, start
+from sampling import some
 from waiting import until
 
 KEYS = 3
@@ -94,7 +95,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("operations", "folder"), PLACES)
+@pytest.mark.parametrize(("operations", "folder"), some(PLACES, 0, 1, 4))
 def test_a_store_that_is_away_is_waited_for_and_nothing_is_lost_or_doubled(
     tmp_path: Path, operations: set[str], folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,7 +128,7 @@ def test_a_store_that_is_away_is_waited_for_and_nothing_is_lost_or_doubled(
     )
 
 
-@pytest.mark.parametrize(("operations", "folder"), PLACES)
+@pytest.mark.parametrize(("operations", "folder"), some(PLACES, 1, 4))
 def test_a_store_that_stays_away_ends_the_query_with_step_path_and_remedy(
     tmp_path: Path, operations: set[str], folder: str
 ) -> None:

@@ -236,13 +236,9 @@ def _without_certificate(port: int) -> flight.FlightClient:
 
 
 def _of_another_job(port: int) -> flight.FlightClient:
-    own = credentials(new_secret())
-    return flight.FlightClient(
-        address("127.0.0.1", port),
-        cert_chain=own.certificate,
-        private_key=own.key,
-        disable_server_verification=True,
-    )
+    own, there = credentials(new_secret()), address("127.0.0.1", port)
+    named = {"cert_chain": own.certificate, "private_key": own.key}
+    return flight.FlightClient(there, disable_server_verification=True, **named)
 
 
 STRANGERS = {
