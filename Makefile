@@ -6,6 +6,8 @@ PYTEST := $(RUN) python -m pytest
 CODE := src tests benchmarks examples
 # What a long run of `make bench-…` takes: e.g. make bench-count BENCH="--seconds 20 --keys 1000000"
 BENCH :=
+# Processes of the tests without Spark.
+WORKERS := 3
 # Files with a test that has a marker: to collect all the others takes a process longer than most tests.
 marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
@@ -34,7 +36,7 @@ demo-kafka: setup  ## Orders from a Kafka topic into totals in a topic and a Del
 # real processes that are killed mostly wait. All share one Kafka broker; HOLDFAST_KAFKA=host:port names another one.
 test: setup  ## All tests but the long ones, in some eight minutes on two cores
 	@$(MAKE) --no-print-directory --jobs 2 prepared
-	@$(RUN) python -m examples.kafka.broker --quick $(MAKE) --no-print-directory --jobs 3 test-kill test-spark test-pure
+	@$(RUN) python -m examples.kafka.broker --quick $(MAKE) --no-print-directory --jobs 3 WORKERS=2 test-kill test-spark test-pure
 
 prepared: .venv/kernels .venv/spark.jsa postgres
 
@@ -46,10 +48,10 @@ postgres: setup
 .venv/kernels: .venv/set-up tests/kernel_list.txt $(shell grep -rl holdfast.state.compiled src --include=*.py)
 	@echo "Compiling kernels, for the tests"; $(RUN) python tests/kernel_list.py && touch $@
 
-# The tidy test and that of the site are part of `make check`. Three workers on two cores, because tests also wait: for servers, timers,
-# disks; a fourth would collect all tests once more, in seven seconds. They share one Kafka broker: a broker for each worker takes longer to start than all tests with Kafka.
+# The tidy test and that of the site are part of `make check`. Alone they have three workers on two cores, because tests also wait: for servers,
+# timers, disks; beside the others two, since each collects all tests once more, in seven seconds. They share one Kafka broker: a broker for each worker takes longer to start than all tests with Kafka.
 test-pure: .venv/kernels postgres  ## The tests without Spark
-	@$(RUN) python -m examples.kafka.broker --quick $(PYTEST) -n 3 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore-glob "tests/test_tidy*" --ignore tests/docs/test_docs_site.py
+	@$(RUN) python -m examples.kafka.broker --quick $(PYTEST) -n $(WORKERS) --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore-glob "tests/test_tidy*" --ignore tests/docs/test_docs_site.py
 
 # Classes that a JVM of Spark's loads, kept so that each test with a session of its own starts in a third of the time.
 .venv/spark.jsa: .venv/set-up tests/quick_jvm.py

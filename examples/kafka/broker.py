@@ -48,6 +48,7 @@ log.initial.task.delay.ms=500
 file.delete.delay.ms=500
 transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 log.cleaner.enable=false
+metadata.max.idle.interval.ms=0
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 """
