@@ -48,10 +48,10 @@ postgres: setup
 .venv/kernels: .venv/set-up tests/kernel_list.txt $(shell grep -rl holdfast.state.compiled src --include=*.py)
 	@echo "Compiling kernels, for the tests"; $(RUN) python tests/kernel_list.py && touch $@
 
-# The tidy test and that of the site are part of `make check`. Alone they have three workers on two cores, because tests also wait: for servers,
+# The tests of files alone, as the tidy test, are part of `make check`. Alone they have three workers on two cores, because tests also wait: for servers,
 # timers, disks; beside the others two, since each collects all tests once more, in seven seconds. They share one Kafka broker: a broker for each worker takes longer to start than all tests with Kafka.
 test-pure: .venv/kernels postgres  ## The tests without Spark
-	@$(RUN) python -m examples.kafka.broker --quick $(PYTEST) -n $(WORKERS) --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore-glob "tests/test_tidy*" --ignore tests/docs/test_docs_site.py
+	@$(RUN) python -m examples.kafka.broker --quick $(PYTEST) -n $(WORKERS) --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore-glob "tests/test_tidy*" --ignore tests/docs/test_docs_site.py --ignore tests/installed/test_installed_dist.py
 
 # Classes that a JVM of Spark's loads, kept so that each test with a session of its own starts in a third of the time.
 .venv/spark.jsa: .venv/set-up tests/quick_jvm.py
@@ -88,7 +88,7 @@ check: setup  ## Style, types, import direction, sizes, the documentation site
 	$(RUN) mypy
 	$(RUN) mypy --strict examples/typed_job.py
 	$(RUN) basedpyright examples/typed_job.py
-	$(PYTEST) -q tests/test_tidy.py tests/test_tidy_rooms.py tests/docs/test_docs_site.py
+	$(PYTEST) -q tests/test_tidy.py tests/test_tidy_rooms.py tests/docs/test_docs_site.py tests/installed/test_installed_dist.py -m "not long"
 
 format: setup  ## Rewrite the code in the project's style
 	$(RUN) ruff format $(CODE)

@@ -1,8 +1,8 @@
 """Objects of every format, altered by a seed with checksums made right, and the only errors that a reader may raise.
 
-A program of its own, since a reader that is wrong may end its process: `python formats_fuzzing_script.py SEED SECONDS`
+A program of its own, since a reader that is wrong may end its process: `python formats_fuzzing_script.py SECONDS SEED…`
 writes each seed to the file descriptor 2 before it is tried, so that the last is the one that ended it, and ends with
-the number of seeds that it tried. A single seed is tried again by `python formats_fuzzing_script.py SEED 0`.
+the number of seeds that it tried. A single seed is tried again by `python formats_fuzzing_script.py 0 SEED`.
 
     an object of a kind ──► its payload as plain data, or its bytes ──► altered ──► framed again ──► the kind's reader
 """
@@ -410,4 +410,4 @@ KINDS = {
 }
 
 if __name__ == "__main__":
-    print(main(int(sys.argv[1]), float(sys.argv[2])))
+    print(sum(main(int(seed), float(sys.argv[1])) for seed in sys.argv[2:]))

@@ -110,7 +110,7 @@ def follow(
     now, late = 100, 0
     watermark: int | None = None
     closed: int | None = None
-    for number in range(1, 80):
+    for number in range(1, 50):
         now += chance.choice([0, 1, 5, 15, 40])
         watermark = chance.choice([watermark, max(watermark or 0, now - chance.randrange(behind + 5))])
         rows = some_rows(chance, now, behind)

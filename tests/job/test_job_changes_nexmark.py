@@ -150,7 +150,7 @@ def compare(query: Any, told: Told, tables: list[Changing]) -> None:
         assert shown(told.now()) == shown(connection.execute(QUERIES[query]).fetchall()), query.__name__
 
 
-@pytest.mark.parametrize("events", [300, pytest.param(2_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("events", [150, pytest.param(2_000, marks=pytest.mark.long)])
 def test_each_query_follows_its_tables_over_failures_and_restarts(events: int) -> None:
     tables = [Changing(kind, seed) for seed, kind in enumerate(MADE)]
     steps: dict[str, list[Any]] = {table.kind: [] for table in tables}

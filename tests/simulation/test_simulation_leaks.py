@@ -131,7 +131,7 @@ def test_a_store_that_never_answers_again_does_not_keep_threads_after_the_end(st
         census.check()
 
 
-@pytest.mark.parametrize("starts", [20, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("starts", [8, pytest.param(200, marks=pytest.mark.long)])
 def test_many_starts_leave_as_many_threads_and_open_files_as_one(storage: str, tmp_path: Path, starts: int) -> None:
     run(counting(storage, tmp_path / "spill"))
     census, files = Census(), open_files()

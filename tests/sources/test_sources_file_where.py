@@ -28,7 +28,7 @@ SCHEMA = pa.schema(
         ("b", pa.bool_()),
     ]
 )
-GROUP_ROWS, GROUPS = 10, 12
+GROUP_ROWS, GROUPS = 5, 12
 
 
 def rows_of(seed: int) -> pa.Table:

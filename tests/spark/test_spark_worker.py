@@ -18,6 +18,7 @@ def fresh_worker():
     yield
     tasks._workers.clear()
     gc.unfreeze()
+    gc.freeze()  # collected tests are out of sight again, as conftest.py has it
 
 
 def shipment(secret: str):

@@ -3,6 +3,9 @@
 import gc
 import itertools
 import weakref
+from collections.abc import Iterator
+
+import pytest
 
 from holdfast.clock import ManualClock
 from holdfast.taskmanager.process_memory import (
@@ -13,6 +16,13 @@ from holdfast.taskmanager.process_memory import (
     GarbageCollection,
     kept_and_mapped,
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collected_tests_are_out_of_sight_again() -> Iterator[None]:
+    """What conftest.py hides from Python's search is in its sight once a test has ended."""
+    yield
+    gc.freeze()
 
 
 class Knot:
