@@ -1,8 +1,8 @@
 """Sessions that are stopped under their queries, in a process of its own: the session of the tests must live on.
 
-    python session_end_script.py <folder>
+    python session_end_script.py <folder> <way>…
 
-Writes `found.json`: for each way of stopping, how the query ended. All sessions share a JVM, in sequence.
+Writes `found.json`: for each of these ways of stopping, how the query ended. All sessions share a JVM, in sequence.
 """
 
 import json
@@ -155,19 +155,20 @@ def goes_on(folder):
     return {"from": first["sources"][0]["startOffset"]}
 
 
-def main(folder: Path) -> None:
-    found = {
-        "counts": stopped_under(folder, "counts", 40_000),
-        "goes on": goes_on(folder),
-        "busy": stopped_under(folder, "busy"),
-        "without state": stopped_under(folder, "without state"),
-        "idle": stopped_under(folder, "idle", 10),
-        "another thread": stopped_by_another_thread(folder),
-        "starting": stopped_before_it_runs(folder, "holdfast-TaskManager"),
+def main(folder: Path, *ways: str) -> None:
+    calls = {
+        "counts": lambda: stopped_under(folder, "counts", 40_000),
+        "goes on": lambda: goes_on(folder),
+        "busy": lambda: stopped_under(folder, "busy"),
+        "without state": lambda: stopped_under(folder, "without state"),
+        "idle": lambda: stopped_under(folder, "idle", 10),
+        "another thread": lambda: stopped_by_another_thread(folder),
+        "starting": lambda: stopped_before_it_runs(folder, "holdfast-TaskManager"),
     }
+    found = {way: calls[way]() for way in ways}
     found["threads"] = threads_left()
     (folder / "found.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

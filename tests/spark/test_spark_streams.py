@@ -87,10 +87,10 @@ def test_the_files_that_units_stage_are_requests_of_senders(spark, tmp_path, how
 @in_both_ways("short jobs")
 def test_the_notes_of_legs_through_spark_are_requests_of_senders(spark, tmp_path, how):
     job, sink = new_job(spark, tmp_path, max_rows_per_batch=10), hf.MemorySink()
-    numbers(job, 30).transform(lambda df: df.where("v % 2 = 0")).write(sink)
+    numbers(job, 100).transform(lambda df: df.where("v % 2 = 0")).write(sink)
     query = run(job)
     lanes = {each.lane: each.requests for each in query.view().store_use.lanes}
-    assert len(sink.rows()) == 15
+    assert len(sink.rows()) == 50
     assert lanes["senders"] >= 2, "the notes of a batch are told with the next unit of their process"
 
 
