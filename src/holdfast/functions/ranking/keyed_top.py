@@ -126,19 +126,18 @@ class KeyedTopOperator(Operator):
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(self.new_output())
-        made: pa.RecordBatch | None = None
+        made: list[pa.RecordBatch] = []
         written: list[Slots] = []
         for piece in in_pieces(inputs, self.room):
             made, slots = self._take(concatenated([rows for _, rows in piece], self._schema))
             written.append(slots)
-        if len(written) == 1 and made is not None and made.num_rows:
-            result.output.append(made)
-        elif len(written) > 1:  # a row of a piece may have taken the rank of a row of an earlier piece
-            for rows in rows_of_slots(self._rows, np.unique(np.concatenate(written)), self._spec.output_schema):
-                result.output.append(rows)
+        if len(written) > 1:  # a row of a piece may have taken the rank of a row of an earlier piece
+            made = list(rows_of_slots(self._rows, np.unique(np.concatenate(written)), self._spec.output_schema))
+        for rows in made:
+            result.output.append(rows)
         return result
 
-    def _take(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Slots]:
+    def _take(self, rows: pa.RecordBatch) -> tuple[list[pa.RecordBatch], Slots]:
         """Store the rows that take ranks; return them, as output, with their slots."""
         spec = self._spec
         distinct, groups = distinct_slots(self._sizes.lookup(rows), len(self._sizes.present))
@@ -158,7 +157,14 @@ class KeyedTopOperator(Operator):
         now = unmoved + np.bincount(of_all[winners], minlength=len(distinct))
         sizes.scatter(distinct, now, np.ones(len(distinct), np.bool_))
         self._sizes.present[distinct] = True
-        return self._write(distinct[of_all[winners[moved]]], taken[moved], winners[moved], stored, rows)
+        winners, taken = winners[moved], taken[moved]
+        is_new = winners >= len(stored)
+        old = winners[~is_new]
+        written = [self._move(stored[old], distinct[of_all[old]], taken[~is_new])] if len(old) else []
+        places = np.full(rows.num_rows, -1, np.int64)
+        places[winners[is_new] - len(stored)] = taken[is_new]
+        written.append(self._put(rows, places))
+        return [each for each, _ in written if each.num_rows], np.concatenate([slots for _, slots in written])
 
     def _unmoved(self, distinct: Slots, known: Integers, rows: pa.RecordBatch, groups: Integers) -> Integers:
         """Count, for each key with many stored rows, the stored rows above all new rows: they keep their ranks."""
@@ -197,27 +203,29 @@ class KeyedTopOperator(Operator):
         by = self._rows.column(self._spec.by)
         return by.to_arrow(*by.gather(stored))
 
-    def _write(
-        self, keys: Slots, places: Integers, chosen: Integers, stored: Slots, rows: pa.RecordBatch
-    ) -> tuple[pa.RecordBatch, Slots]:
-        """Store rows at their ranks; return them as output, with their slots.
-
-        `keys` are the slots of their keys. `chosen` are their numbers among the `stored` rows and, after these, among
-        the rows of the batch. A stored row moves without its bytes.
-        """
+    def _move(self, stored: Slots, keys: Slots, places: Integers) -> tuple[pa.RecordBatch, Slots]:
+        """Let stored rows take other ranks, without their bytes; return them as output, with their new slots. `keys`
+        are the slots of their keys."""
         arrays = [*self._sizes.keys_of(keys).columns, pa.array(places + 1)]
         slots = self._rows.lookup(pa.RecordBatch.from_arrays(arrays, schema=self._rows.key_schema))
-        is_new = chosen >= len(stored)
-        from_slots, to_slots = stored[chosen[~is_new]], slots[~is_new]
-        new = rows.take(pa.array(chosen[is_new] - len(stored)))
         for field in self._rows.value_schema:
             column = self._rows.column(field.name)
-            column.scatter(to_slots, *column.gather(from_slots))
-            column.scatter(slots[is_new], *column.from_arrow(new.column(field.name)))
+            column.scatter(slots, *column.gather(stored))
         self._rows.present[slots] = True
         schema = self._spec.output_schema
-        if len(from_slots):
-            made = self._rows.rows_of(slots).select(schema.names).columns
-        else:
-            made = [*arrays, *(new.column(field.name) for field in self._spec.others)]
-        return pa.RecordBatch.from_arrays(made, schema=schema), slots
+        return pa.RecordBatch.from_arrays(self._rows.rows_of(slots).select(schema.names).columns, schema=schema), slots
+
+    def _put(self, rows: pa.RecordBatch, places: Integers) -> tuple[pa.RecordBatch, Slots]:
+        """Store the rows of the batch that have a place at their ranks, after stored rows have left these; return them
+        as output, with their slots."""
+        chosen = places >= 0
+        found = rows if chosen.all() else rows.filter(pa.array(chosen))
+        keys = [found.column(name) for name in self._spec.input.key_columns]
+        arrays = [*keys, pa.array(places[chosen] + 1)]
+        slots = self._rows.lookup(pa.RecordBatch.from_arrays(arrays, schema=self._rows.key_schema))
+        for field in self._rows.value_schema:
+            column = self._rows.column(field.name)
+            column.scatter(slots, *column.from_arrow(found.column(field.name)))
+        self._rows.present[slots] = True
+        made = [*arrays, *(found.column(field.name) for field in self._spec.others)]
+        return pa.RecordBatch.from_arrays(made, schema=self._spec.output_schema), slots

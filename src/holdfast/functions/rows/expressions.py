@@ -2,7 +2,7 @@
 
 An expression of PyArrow (`pc.field("price") < 10_000`) is bound to a schema each time that it runs; a check on an empty
 batch shows at `start()` whether it can be bound. An expression in Spark's SQL (`holdfast.expressions`) is bound once,
-at `start()`.
+at `start()`. Values have the plain layout of their type (`arrays`), also if an expression of PyArrow casts to a view.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from holdfast.arrays import plain_type, rebuilt
 
 Expression = Any
 """An expression of PyArrow, or one in Spark's SQL: as given, as declared, or bound, when it is called with batches."""
@@ -36,7 +38,11 @@ def _evaluated_by_arrow(rows: pa.RecordBatch, expressions: Mapping[str, pc.Expre
     project = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
     plan = [acero.Declaration("table_source", source), acero.Declaration("project", project)]
     made = acero.Declaration.from_sequence(plan).to_table(use_threads=False)
-    return [column.combine_chunks() if column.num_chunks != 1 else column.chunk(0) for column in made.columns]
+    return [_plain(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)) for column in made.columns]
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    return array if plain_type(array.type) == array.type else rebuilt(array, lambda leaf: leaf)
 
 
 def types_of(schema: pa.Schema, expressions: Expressions) -> list[pa.DataType]:

@@ -8,12 +8,16 @@ import pyarrow.compute as pc
 
 from holdfast.functions.rows.grouping import order_of
 from holdfast.functions.rows.kernels import sort_slices
-from holdfast.state.physical import Integers, physical_dtype, validity_of, values_of
+from holdfast.state.nested import blocks_of
+from holdfast.state.physical import Integers, physical_dtype, validity_of, values_of, variable_array
 
 
 def order_keys(values: pa.Array) -> Integers:
-    """Return int64 numbers in the order of the values; a null has any number."""
+    """Return int64 numbers in the order of the values; a null has any number. Nested values are in the order of their
+    blocks, which is the same wherever they come from."""
     kind = values.type
+    if pa.types.is_nested(kind):
+        values = variable_array(*blocks_of(values), validity_of(values), pa.large_binary())
     if pa.types.is_floating(kind):
         floats = values_of(values.cast(pa.float64())) + 0.0  # -0.0 becomes 0.0
         bits = np.where(np.isnan(floats), np.nan, floats).view(np.int64)
