@@ -20,7 +20,7 @@ from holdfast.taskmanager.process_memory import (
 
 @pytest.fixture(scope="module", autouse=True)
 def collected_tests_are_out_of_sight_again() -> Iterator[None]:
-    """What conftest.py hides from Python's search is in its sight once a test has ended."""
+    """Hide them anew from Python's search: each test here has shown them to it."""
     yield
     gc.freeze()
 
