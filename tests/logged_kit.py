@@ -32,7 +32,7 @@ class Subtask:
 
     def __init__(self, policy: MaterializationPolicy, gathered_bytes_max: int, retries: RetryPolicy) -> None:
         self.inner = ObstoreStore("memory://", MemoryStore())
-        self.fail_shared = 0
+        self.fail_shared = self.fail_logs = 0
         self.puts = 0
         self.shared_open = threading.Event()
         self.shared_open.set()
@@ -92,6 +92,9 @@ class Subtask:
             self.reads_open.wait(60)
             self.fail_reads -= 1
             return Fault.FAIL if self.fail_reads >= 0 else None
+        if operation == "put" and name.startswith("dstl/") and self.fail_logs:
+            self.fail_logs -= 1
+            return Fault.FAIL
         if operation != "put" or not name.startswith("shared/"):
             return None
         self.puts += 1
@@ -193,3 +196,16 @@ def cut_before_a_materialization() -> dict[int, int]:
     restored = subtask.restored(subtask.keyed.checkpoint(3, 1).result(60))
     subtask.uploader.close()
     return restored
+
+
+def a_part_that_was_not_stored_has_a_name() -> bool:
+    """Return whether the uploader gives the name of a part whose put fails, so that it would be acknowledged."""
+    subtask = make()
+    subtask.fail_logs = 1
+    try:
+        subtask.uploader.put_part(OBJECT_HEADER)
+    except StorageError:
+        return False
+    finally:
+        subtask.uploader.close()
+    return True

@@ -17,6 +17,7 @@ from simulation_windows import LATE
 from changelog_kit import cut_behind_what_was_stored_ahead, go_back_into_a_gap
 from holdfast.errors import HoldfastError
 from logged_kit import (
+    a_part_that_was_not_stored_has_a_name,
     back_behind_what_is_not_completed,
     checkpoint_cut_before_a_merge,
     cut_before_a_materialization,
@@ -112,6 +113,8 @@ SCENARIOS: dict[str, Callable[[], object]] = {
     "a cut divides what was stored ahead as a whole": cut_behind_what_was_stored_ahead,
     "the newest changes are stored ahead as well": cut_behind_what_was_stored_ahead,
     "a checkpoint uses a materialization past its cut": cut_before_a_materialization,
+    "a log is truncated before a checkpoint uses the base": cut_before_a_materialization,
+    "a part is acknowledged while it is on its way": a_part_that_was_not_stored_has_a_name,
     "an object goes before the logs in it know where they lie": lambda: acknowledge_before_the_news(Driver()),
 }
 """Mutations that show in no seed, or in long ones alone: an event that seldom happens has to come at one moment. Each
