@@ -141,12 +141,19 @@ def check_against_a_dict(kind: str, data: st.DataObject, reserved: int = 0, rows
     for stamp in range(1, data.draw(st.integers(1, 8)) + 1):
         chosen = data.draw(st.lists(st.sampled_from(universe), max_size=rows_max))
         first = data.draw(st.integers(0, stamp))
+        asked = data.draw(st.lists(st.sampled_from(universe), max_size=rows_max))
+        slots, fresh, unseen = index.lookup(encode(asked), stamp, first, inserts=False)
+        known = [key for key in dict.fromkeys(asked) if key in model]
+        assert slots.tolist() == [model.get(key, -1) for key in asked]
+        assert keys_in(index, fresh) == known and len(index) == len(model)
+        assert keys_in(index, unseen) == [key for key in known if stamps.get(key, 0) < first]
+        stamps |= dict.fromkeys(known, stamp)
         slots, fresh, unseen = index.lookup(encode(chosen), stamp, first)
-        distinct = list(dict.fromkeys(chosen))
+        distinct = [key for key in dict.fromkeys(chosen) if key not in known]
         assert keys_in(index, slots) == chosen
         assert keys_in(index, fresh) == distinct
         assert keys_in(index, unseen) == [key for key in distinct if stamps.get(key, 0) < first]
-        stamps |= dict.fromkeys(distinct, stamp)
+        stamps |= dict.fromkeys(chosen, stamp)
         for key, slot in zip(chosen, slots.tolist(), strict=True):
             assert model.setdefault(key, slot) == slot
         assert len(set(model.values())) == len(model) == len(index)
@@ -256,6 +263,15 @@ def test_an_index_grows_at_once_for_the_rows_that_a_look_up_still_has(schema: pa
     assert np.array_equal(slots, np.arange(60_000))
     index.lookup(encode_keys(rows, schema.names), 2)
     assert len(poured) == 1
+
+
+@of_each_kind
+def test_a_few_keys_more_than_those_of_a_large_look_up_have_room(schema: pa.Schema) -> None:
+    index = new_index(schema)
+    index.lookup(encode_keys(rows_of(np.arange(150_000), schema), schema.names), 1)
+    capacity = index.slot_capacity
+    index.lookup(encode_keys(rows_of(np.arange(150_000, 160_000), schema), schema.names), 2)
+    assert index.slot_capacity == capacity
 
 
 @of_each_kind

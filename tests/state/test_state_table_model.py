@@ -157,6 +157,17 @@ class TableAgainstDict(RuleBasedStateMachine):
             if key in self.rows:
                 assert self.cells(row) == self.rows[key]
 
+    @precondition(lambda self: self.table.in_batch)
+    @rule(data=st.data())
+    def find(self, data: st.DataObject) -> None:
+        """A key without a row stays unknown, if all rows are in memory."""
+        keys = self.choose(data, 8)
+        slots = self.table.lookup(self.key_rows(keys), inserts=self.limit is not None)
+        self.touched |= dict.fromkeys(key for key, slot in zip(keys, slots.tolist(), strict=True) if slot >= 0)
+        numbers, found = self.table.find(self.key_rows(keys))
+        assert [keys[number] for number in numbers] == [key for key in keys if key in self.rows]
+        assert found.tolist() == slots[numbers].tolist()
+
     @rule(data=st.data())
     def read_what_is_committed(self, data: st.DataObject) -> None:
         """Read by key, and all of it, also in a batch, which goes on as if nobody had read."""

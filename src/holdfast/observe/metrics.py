@@ -158,12 +158,12 @@ def distribution_of(values: Mapping[str, float], name: str) -> Distribution:
 def _picture(flat: Mapping[str, float]) -> Picture:
     values: dict[str, float] = {}
     by_subtask: dict[str, dict[SubtaskId, float]] = {}
-    distributions: set[str] = set()
+    distributions: dict[str, dict[str, float]] = {}
     for name, value in flat.items():
         base, separator, _ = name.partition(SEPARATOR)
         metric, dot, place = base.partition(".")
         if separator:
-            distributions.add(base)
+            distributions.setdefault(base, {})[name] = value
         elif dot:
             operator, _, subtask = place.rpartition(".")
             by_subtask.setdefault(metric, {})[SubtaskId(operator, int(subtask))] = value
@@ -172,7 +172,9 @@ def _picture(flat: Mapping[str, float]) -> Picture:
     for name, each in by_subtask.items():
         if name not in values:
             values[name] = over_subtasks(name, each, by_subtask)
-    return Picture(values, by_subtask, {name: distribution_of(flat, name) for name in sorted(distributions)})
+    return Picture(
+        values, by_subtask, {name: distribution_of(distributions[name], name) for name in sorted(distributions)}
+    )
 
 
 def over_subtasks(

@@ -91,7 +91,7 @@ class DeletedRows:
             self._slots_go(np.empty(0, np.int32))
         else:
             self._history.fix_keys(self._rows.index)
-        self._rows.remove(self._unnamed())
+        self._rows.remove(self._unnamed(), are_blank=True)
 
     def _marked(self, slots: Slots) -> Bools:
         """Mark the slots of deleted rows."""

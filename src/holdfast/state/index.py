@@ -104,9 +104,9 @@ class FixedIndex(BytesIndex):
         """True if a key with nulls was ever looked up."""
         enlarge(self, "_arena", len(self._tags) * self._stride)
 
-    def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
+    def lookup(self, keys: Keys, stamp: int, first: int = 0, inserts: bool = True) -> tuple[Slots, Slots, Slots]:
         self._has_nulls |= bool(keys.byte_offsets[-1] - keys.byte_offsets[0] < len(keys) * self._stride)
-        return super().lookup(keys, stamp, first)
+        return super().lookup(keys, stamp, first, inserts)
 
     def _strings_of(self, keys: Keys) -> Any:
         return keys.byte_offsets, keys.bytes, _NO_CELLS, self._arena, self._stride

@@ -28,14 +28,14 @@ from holdfast.state.compiled import copy_bytes, inlined, kernel, load_u64, prefe
 from holdfast.state.hashing import mix
 from holdfast.state.physical import Integers, Slots
 
-CONTROL_FIELDS = 11
-COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, UNSEEN, ARENA_USED, ARENA_LIVE, SWEEP_START, SWEPT, KEY_LENGTHS = range(
-    CONTROL_FIELDS
+CONTROL_FIELDS = 12
+COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, UNSEEN, ARENA_USED, ARENA_LIVE, SWEEP_START, SWEPT, KEY_LENGTHS, FINDS = (
+    range(CONTROL_FIELDS)
 )
 """The fields of `control`: entries, and their greatest number; slots ever used, and slots on the free list; rows
 touched by this look-up, and the unseen among them; bytes used in the arena, and the bytes of live keys among them (both
 0 in a `FixedIndex`, and while no key is longer than `INLINE_MAX`); the begin of the sweep of `old`, and the number of
-positions that the sweep has passed; the bytes of all keys that have cells."""
+positions that the sweep has passed; the bytes of all keys that have cells; 1 while a look-up only finds keys."""
 
 CELL_WORDS = 4
 """64-bit words of the cell of a key without a fixed width: the key's length, then the key itself, or, if it is longer
@@ -232,7 +232,8 @@ def lookup(
     fresh: Slots,
     unseen: Slots,
 ) -> Any:
-    """Slot of each key of rows `[start, stop)`, inserting unknown ones; returns the row where room ran out, or `stop`.
+    """Slot of each key of rows `[start, stop)`, inserting unknown ones, or (`FINDS`) with -1 for them; returns the row
+    where room ran out, or `stop`.
 
     `fresh` collects, once and in order, each slot whose stamp was not `stamp`; `unseen` collects those of them whose
     stamp was below `first`. `strings` is None for int64 keys, their own tags; for byte keys it is (offsets, data,
@@ -268,6 +269,9 @@ def lookup(
         while True:
             meta = load_u64(p + _8)
             if meta == _0:
+                if control[FINDS]:
+                    slot = -1
+                    break
                 if _is_full(control, slot_tags):
                     return start + i
                 is_long = strings is not None and stride == _0 and length > INLINE_MAX

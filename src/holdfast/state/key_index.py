@@ -25,6 +25,7 @@ from holdfast.state.index_kernels import (
     CONTROL_FIELDS,
     COUNT,
     COUNT_MAX,
+    FINDS,
     FREE,
     FRESH,
     KEY_LENGTHS,
@@ -113,9 +114,9 @@ class KeyIndex(ABC):
         if keys > len(self._tags):
             self._grow_slots(keys)
 
-    def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
-        """Return the slot of each row's key, inserting unknown keys; the newly stamped slots; and the unseen among
-        these.
+    def lookup(self, keys: Keys, stamp: int, first: int = 0, inserts: bool = True) -> tuple[Slots, Slots, Slots]:
+        """Return the slot of each row's key, inserting unknown keys, or else with -1 for them; the newly stamped slots;
+        and the unseen among these.
 
         A slot is newly stamped, and listed once, if its stamp was not `stamp` before. A slot is unseen if its stamp was
         below `first`; the stamp of a new key is 0. `stamp` is in [1, 2^31), and not below the last stamp. Keys of a
@@ -129,7 +130,7 @@ class KeyIndex(ABC):
         slots = np.empty(len(keys), np.int32)
         if len(self._fresh) < len(keys):
             self._fresh, self._unseen = np.empty((2, len(keys)), np.int32)
-        self._control[[FRESH, UNSEEN]] = 0
+        self._control[[FRESH, UNSEEN, FINDS]] = 0, 0, not inserts
         row, before = 0, len(self)
         while row < len(keys):
             stop = min(len(keys), row + PROBE_ROWS)
@@ -242,7 +243,8 @@ class KeyIndex(ABC):
         # Room for all rows that follow, if as many of them are new: each smaller step would be taken again.
         more = int(new * (len(keys) - row))
         if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
-            wanted = max(next_capacity(len(self._tags), 8), len(self._tags) + more)
+            # An eighth more: exact room would be too little a few rows later, and each step may move the arrays.
+            wanted = max(next_capacity(len(self._tags), 8), len(self._tags) + more + more // 8)
             capacity = min(wanted, len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
             if capacity == len(self._tags):
                 raise StateTooLarge(

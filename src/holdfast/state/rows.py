@@ -196,9 +196,9 @@ class Rows:
         """The average bytes of a row's values."""
         return self.slot_bytes - 1 + self.object_bytes
 
-    def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
+    def lookup(self, keys: Keys, stamp: int, first: int = 0, inserts: bool = True) -> tuple[Slots, Slots, Slots]:
         """`KeyIndex.lookup`; unknown keys get blank rows."""
-        found = self.index.lookup(keys, stamp, first)
+        found = self.index.lookup(keys, stamp, first, inserts)
         if len(self.present) < self.index.slot_capacity:
             self._grow(self.index.slot_capacity)
         return found
@@ -265,11 +265,12 @@ class Rows:
         live: Slots = kernels.where(self.present)
         return live
 
-    def remove(self, slots: Slots) -> None:
-        """Take distinct slots out of the index; the columns are blank there again."""
+    def remove(self, slots: Slots, are_blank: bool = False) -> None:
+        """Take distinct slots out of the index; the columns are blank there again, or already (`are_blank`)."""
         if not len(slots):
             return
-        self.blank(slots)
+        if not are_blank:
+            self.blank(slots)
         if len(slots) == len(self.index):
             self.index.clear()
         else:

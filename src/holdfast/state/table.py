@@ -30,7 +30,7 @@ from holdfast.state.columns import Column, object_field
 from holdfast.state.deleted import DeletedRows
 from holdfast.state.history import UNDO_BYTES_MAX, UndoHistory, UndoSegment
 from holdfast.state.keys import check_key_types, declared_columns, encode_columns, refuse_nulls
-from holdfast.state.physical import Bools, Slots, values_of
+from holdfast.state.physical import Bools, Integers, Slots, values_of
 from holdfast.state.residency import BaseStore, Residency
 from holdfast.state.rows import OldRows, Presence, Rows
 from holdfast.state.survey import RowFilter, Survey, SurveyPlace, survey
@@ -172,27 +172,29 @@ class StateTable:
         with self._lock:
             self._transaction = Transaction(batch, self._unlogged.begin(self._next_stamp()), self._rows.copy(_NONE))
 
-    def lookup(self, rows: pa.RecordBatch) -> Slots:
-        """The slot of each row's key. Unknown keys get a blank row that is not present.
+    def lookup(self, rows: pa.RecordBatch, inserts: bool = True) -> Slots:
+        """The slot of each row's key. Unknown keys get a blank row that is not present; without `inserts`, slot -1.
 
-        All returned slots count as touched. A look-up may replace the arrays of columns: fetch them after it.
-
-        Raises
-        ------
-        BadRecord
-            A key column is missing, has another type than declared, or (a single key column) holds a null.
-        StateTooLarge
-            The table has as many rows in memory as slots can number.
+        All returned slots count as touched. A look-up may replace the arrays of columns: fetch them after it. Raises
+        `BadRecord` for a key column that is missing, has another type than declared, or (a single one) holds a null,
+        and `StateTooLarge` for a table with as many rows in memory as slots can number.
         """
         transaction = self._in_transaction("lookup")
         keys = encode_columns(declared_columns(rows, self.key_schema), self.key_schema.names)
         refuse_nulls(keys, self.key_schema.names)
         with self._lock:
-            slots, fresh, unseen = self._rows.lookup(keys, self._stamp, transaction.first_stamp)
+            slots, fresh, unseen = self._rows.lookup(keys, self._stamp, transaction.first_stamp, inserts)
             old = self._rows.copy(fresh) if self._residency is None else self._residency.looked_up(slots, fresh)
             transaction.save(old, unseen)
             self._save_for_captured(old)
         return slots
+
+    def find(self, rows: pa.RecordBatch) -> tuple[Integers, Slots]:
+        """Look up the rows that are there: the numbers of the keys that have one, and its slots."""
+        slots = self.lookup(rows, inserts=self._residency is not None)
+        there = slots >= 0
+        there[there] = self._rows.present_at(slots[there])
+        return np.flatnonzero(there), slots[there]
 
     def measure(self, *, added: bool = False) -> None:
         """Measure objects that the batch put into rows; `added`: in a large batch, only those in newly touched rows."""
@@ -288,13 +290,8 @@ class StateTable:
             self._settle(old.slots, old.present, old.present)
 
     def rewind(self, to_batch: BatchNumber) -> None:
-        """Undo all committed batches after `to_batch`, outside a batch.
-
-        Raises
-        ------
-        HoldfastError
-            The kept undo does not reach back to `to_batch`: it was released, or dropped to save memory.
-        """
+        """Undo all committed batches after `to_batch`, outside a batch. Raises `HoldfastError` if the kept undo does
+        not reach back so far: it was released, or dropped to save memory."""
         self._refuse_in_batch("rewind")
         with self._lock:
             undone = []

@@ -76,9 +76,8 @@ class KeptRows:
         """The rows of distinct keys, by the slots of their heads: the index of each row's key, and its slot."""
         first, following, _ = (self._heads.column(name).values[heads] for name in self._head_names)
         groups, numbers = spans(np.maximum(following - first, 1), first)
-        slots = self.table.lookup(self._keyed(self._heads.keys_of(heads), groups, numbers))
-        there = self.table.present[slots]
-        return groups[there], slots[there]
+        there, slots = self.table.find(self._keyed(self._heads.keys_of(heads), groups, numbers))
+        return groups[there], slots
 
     def meeting(
         self, heads: Slots, groups: Integers, ranges: tuple[Integers, Integers, Integers] | None
@@ -97,13 +96,13 @@ class KeptRows:
         """Return one row of each of the distinct keys that have rows, in the form of `of_keys`: the last that came, if
         it is still there."""
         following = np.maximum(self._heads.column(self._head_names[1]).values[heads], 1)
-        groups = np.arange(len(heads))
-        slots = self.table.lookup(self._keyed(self._heads.keys_of(heads), groups, following - 1))
-        there = self.table.present[slots]
-        others = np.flatnonzero(~there & (self._heads.column(self._head_names[2]).values[heads] > 0))
+        groups, slots = self.table.find(self._keyed(self._heads.keys_of(heads), np.arange(len(heads)), following - 1))
+        missing = self._heads.column(self._head_names[2]).values[heads] > 0
+        missing[groups] = False
+        others = np.flatnonzero(missing)
         of_others, more = self.of_keys(heads[others])
         of_others, first = np.unique(of_others, return_index=True)
-        return np.concatenate([groups[there], others[of_others]]), np.concatenate([slots[there], more[first]])
+        return np.concatenate([groups, others[of_others]]), np.concatenate([slots, more[first]])
 
     def newest(self, heads: Slots, groups: Integers, untils: Integers) -> tuple[Integers, Slots]:
         """Return the newest rows of distinct keys up to the times `untils`, in the form of `of_keys`."""
@@ -130,9 +129,8 @@ class KeptRows:
         found = [choose(order, each) for order, each in zip(orders, rows, strict=True)]
         of_long = np.repeat(places, [len(numbers) for numbers in found])
         numbers = np.concatenate(found)
-        there = self.table.lookup(self._keyed(self._heads.keys_of(heads), of_long, numbers))
-        present = self.table.present[there]
-        return np.concatenate([short[of_short], of_long[present]]), np.concatenate([slots, there[present]])
+        there, of_orders = self.table.find(self._keyed(self._heads.keys_of(heads), of_long, numbers))
+        return np.concatenate([short[of_short], of_long[there]]), np.concatenate([slots, of_orders])
 
     def _names(self, heads: Slots) -> list[Hashable]:
         """The names by which the orders of these keys are found."""
@@ -252,18 +250,21 @@ class KeptRows:
             return np.empty(0, np.int32)
         entries = concatenated(self._index.between(None, until_us + 1), self._entries)
         self._index.drop(until_us + 1)
-        slots = self.table.lookup(entries.select(self.table.key_schema.names))
+        _, slots = self.table.find(entries.select(self.table.key_schema.names))
         first = np.empty(len(slots), np.bool_)
         mark_first(slots, np.zeros(len(self.table.present), np.bool_), first)
-        slots = slots[first & self.table.present[slots]]
+        slots = slots[first]
         leaves = self._bounds.leaves(self._side, self.times(slots))
         chosen: Slots = slots if leaves is None else slots[leaves <= until_us]
         return chosen
 
     def heads_of(self, slots: Slots) -> Slots:
         """The slot of the head of each row's key."""
+        return self._heads.lookup(self._head_keys(slots))
+
+    def _head_keys(self, slots: Slots) -> pa.RecordBatch:
         keys = self.table.keys_of(slots).columns[: len(self._heads.key_schema)]
-        return self._heads.lookup(pa.RecordBatch.from_arrays(keys, schema=self._heads.key_schema))
+        return pa.RecordBatch.from_arrays(keys, schema=self._heads.key_schema)
 
     def leave_later(self, slots: Slots, leaves: Integers) -> None:
         """Let distinct rows leave at the times `leaves` instead of those in their column `LEAVES`."""
@@ -275,7 +276,7 @@ class KeptRows:
         """Remove distinct rows."""
         if not len(slots):
             return
-        heads, gone = np.unique(self.heads_of(slots), return_counts=True)
+        heads, gone = np.unique(self._heads.find(self._head_keys(slots))[1], return_counts=True)
         self.table.present[slots] = False
         count = self._heads.column(self._head_names[2])
         has_head = count.values[heads] > 0

@@ -287,10 +287,10 @@ class FollowedIndex:
         return self._batch
 
     def _apply(self, batch: _Batch) -> None:
-        for entries in batch.added:
-            self._buckets.add(entries)
-        if batch.dropped_us is not None:
+        if batch.dropped_us is not None:  # first: pieces that go are not joined with those that come
             self._buckets.drop(batch.dropped_us)
+        for entries in batch.added:
+            self._buckets.add(_within(self._buckets, entries, batch.dropped_us, None))
         rows, least = len(self._table), self._outdated_least
         if least is not None and len(self._buckets) - rows > max(least, rows):
             self._make_anew()
