@@ -27,12 +27,17 @@ class PinnedSeeds:
         """Return the seed in which `name` showed last; 0 if it has never been looked for."""
         return int(self._read().get(self._section, {}).get(name, 0))
 
+    @staticmethod
+    def writes() -> bool:
+        """True in a run of `make seeds`."""
+        return WRITES in os.environ
+
     def found(self, name: str, seed: int, price: int) -> bool:
         """Note that `name` showed in a seed; return True if the search is over. `price`: the steps of its simulation.
 
         A run of `make seeds` looks for `CHOICES` seeds, and keeps the cheapest.
         """
-        if WRITES not in os.environ:
+        if not self.writes():
             return True
         prices = self._prices.setdefault(name, {})
         prices[seed] = price

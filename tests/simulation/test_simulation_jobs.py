@@ -42,10 +42,12 @@ def test_jobs_balance_whatever_happens_to_them(strike: int) -> None:
     assert came, "no seed came to crash there"
 
 
+@pytest.mark.long
 def test_a_start_that_was_suspended_may_end_for_an_outage_that_began_with_a_later_start() -> None:
     simulate(8000949)
 
 
+@pytest.mark.long
 def test_entries_of_a_list_that_came_in_several_batches_outlast_two_deaths() -> None:
     simulate(369)
 
