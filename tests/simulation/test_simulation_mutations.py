@@ -167,7 +167,7 @@ def test_a_rule_that_is_to_be_broken_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(QUICK))
 def test_a_broken_rule_is_found(name: str) -> None:
-    """That jobs balance with the rules as they are is shown by other seeds, and of these seeds by the test below."""
+    """Other seeds show that jobs balance with the rules as they are, and the test below shows it of these seeds."""
     assert found_by(name, holds_otherwise=PINNED.writes()) is not None
 
 
