@@ -186,6 +186,17 @@ def test_a_row_without_a_time_is_bad_and_one_that_comes_late_is_the_last_so_far(
         given_by(spec_of(2, n=hf.count()), timeless)
 
 
+def test_a_bad_row_has_the_columns_of_the_input_without_those_that_were_computed() -> None:
+    settings = OverSettings(("at",), 2, {"n": hf.count(where="large")}, "dead_letter", hidden=("large",))
+    schema = SCHEMA.append(pa.field("large", pa.bool_()))
+    operator = OverSpec("over", OperatorInput(schema, ("k",), TIME), settings).create(0, 128)
+    for table in operator.tables.values():
+        table.begin(1)
+    rows = pa.record_batch([["a"], pa.array([None], SCHEMA.field("at").type), [3], [True]], schema=schema)
+    (bad,) = operator.process([(0, rows)], BatchContext(1, 0, "over", 0, ALL_TIMES_US)).bad
+    assert bad.payload == '{"k":"a","at":null,"v":3}'
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [

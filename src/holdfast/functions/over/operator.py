@@ -20,7 +20,7 @@ from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
 from holdfast.functions.over.frames import Frames, FrameValues, as_numbers, frame_values, read_by
 from holdfast.functions.rows.bad_rows import bad_row, where_of
-from holdfast.functions.rows.columns import RESERVED_PREFIX, BoolArray, concatenated
+from holdfast.functions.rows.columns import BoolArray, concatenated
 from holdfast.functions.rows.grouping import distinct_slots, ranks, spans
 from holdfast.functions.rows.kernels import mark_first
 from holdfast.functions.rows.ordering import ordered
@@ -103,8 +103,8 @@ class OverOperator(Operator):
     ) -> None:
         """Put rows aside. `first_row`: the number of the first row in the batch; None: the rows are of any batch."""
         places = np.flatnonzero(bad)
-        names = [name for name in self._schema.names if not name.startswith(RESERVED_PREFIX)]
-        for place, values in zip(places.tolist(), shown_rows(rows.select(names).take(pa.array(places))), strict=True):
+        shown = shown_rows(rows.select(self._spec.shown).take(pa.array(places)))
+        for place, values in zip(places.tolist(), shown, strict=True):
             where = where_of(context, first_row + place) if first_row is not None else f"batch {context.batch}"
             reason = f"operator {self._spec.name!r}: {problem} ({where})"
             if self._spec.settings.bad_records == "fail":
