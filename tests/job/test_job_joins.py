@@ -13,6 +13,7 @@ import holdfast as hf
 from holdfast.storage.store import open_store
 from holdfast.testing import run
 from holdfast.testing.source import Abort, Eof, TestSource
+from sampling import some
 
 SHOWN = "user BIGINT, shown TIMESTAMP, ad BIGINT"
 CLICKED = "who BIGINT, at TIMESTAMP, link STRING"
@@ -32,7 +33,7 @@ def clicked(*rows: tuple[int, float]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "cache"])
-@pytest.mark.parametrize("how", ["inner", "outer", "anti"])
+@pytest.mark.parametrize("how", some(["inner", "outer", "anti"], 1, 2))
 def test_joins_are_exactly_once_over_failures_and_restarts(how, state) -> None:
     storage, sink = new_storage(), hf.MemorySink(name="out")
     ads = [[(user, 10 * number + user) for user in range(number % 2, 8)] for number in range(12)]

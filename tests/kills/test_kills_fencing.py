@@ -70,7 +70,7 @@ POINTS = {point: point for point in sorted(failpoints.KNOWN.keys() - NOT_HERE.ke
 QUICK = [point for point in POINTS if point.startswith("sink.") and not point.endswith(".after")]
 """The steps of sinks, which are real here. A pause after a step is, but for a few lines, the pause before the next one.
 Simulated JobMasters stand still at any of the other steps while another takes over."""
-OTHERS = ["jobmaster.acknowledged", "jobmaster.publish.before", "jobmaster.record.stored", "journal.takeover.put"]
+OTHERS = ["jobmaster.publish.before", "jobmaster.record.stored", "journal.takeover.put"]
 """Steps of the driver itself, which alone completes and publishes."""
 ELSEWHERE = ["taskmanager.cut.uploaded", "changelog.upload.before"]
 """Steps of its processes: whatever they still do after the pause reaches the same driver, which is fenced."""
