@@ -1,4 +1,5 @@
-"""Executors that are to go: who is told of it, and a real executor that is decommissioned while rows come."""
+"""Executors that are to go: who is told of it, and real executors that are decommissioned, or go for good, while rows
+come."""
 
 import json
 import os
@@ -60,27 +61,41 @@ def test_nobody_leaves_where_spark_has_no_executors_of_its_own(spark):
     assert executors_of(spark, "no such group") == frozenset()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["classic", "connect"])
-def test_an_executor_that_is_decommissioned_loses_its_state_to_another_within_a_second_and_no_row_is_repeated(
-    tmp_path, kind
-):
+def found_by(script: str, kind: str, tmp_path: Path) -> dict:
+    """Run a script on three executors with two slots each; return what it found."""
     with ExitStack() as closing:
         url = []
         if kind == "connect":
             server = connect_server("local-cluster[3,2,1024]", tmp_path, decommission__enabled="true")
             url = [closing.enter_context(server)[0]]
         done = subprocess.run(
-            [sys.executable, str(TESTS / "spark" / "leaving_script.py"), str(tmp_path), *url],
+            [sys.executable, str(TESTS / "spark" / script), str(tmp_path), *url],
             env=os.environ
             | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(TESTS)},
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=1500,
         )
     assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads((tmp_path / "found.json").read_text())
+    return json.loads((tmp_path / "found.json").read_text())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_an_executor_that_is_decommissioned_loses_its_state_to_another_within_a_second_and_no_row_is_repeated(
+    tmp_path, kind
+):
+    found = found_by("leaving_script.py", kind, tmp_path)
     assert found["restarts"] == []
     assert found["exact"]
     assert found["executor"] not in found["now"].values()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_a_job_continues_where_fewer_slots_than_senders_are_left_for_good(tmp_path, kind):
+    found = found_by("fewer_slots_script.py", kind, tmp_path)
+    assert found["restarts"] == []
+    assert found["exact"]

@@ -29,9 +29,9 @@ log = logger(__name__)
 
 TASKS_FIRST, TASKS_MAX = 16, 1024
 """Tasks of the first count, and the most slots that are counted. If all tasks run, four times as many are tried."""
-FIRST_S_MAX, FIRST_BESIDE_S_MAX = 60.0, 5.0
+FIRST_S_MAX, FIRST_BESIDE_S_MAX = 60.0, 10.0
 """Bounds in seconds on the wait for the first task: executors may have to be started for it; beside processes that
-serve, there are executors."""
+serve, there are executors. With a lower value of the second, slots on a busy machine are missed."""
 SETTLE_S = 1.5
 """Seconds without another task after which a count ends. A higher value finds executors that start slowly."""
 CONNECT_S_MAX = 5.0
