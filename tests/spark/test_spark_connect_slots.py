@@ -121,6 +121,22 @@ def test_a_process_that_waits_for_a_slot_is_not_counted_and_one_that_only_starts
         until(lambda: slots.number() == 2, "one of three waits")
 
 
+def test_a_process_that_spark_was_asked_for_before_the_tasks_of_a_count_ran_counts_with_them(monkeypatch):
+    host = InOrder(slots_max=6)
+    slots = CountedSlots(host, Staying(), ANY)
+    at_once, processes = host.run, ExitStack()
+
+    def run(tasks, body):
+        for name in ("tm", "sender"):
+            processes.enter_context(slots._staying.stays(name))
+        host.processes = 2
+        return at_once(tasks, body)
+
+    monkeypatch.setattr(host, "run", run)
+    with processes:
+        assert slots.number() == 6
+
+
 def test_slots_of_short_jobs_count_while_all_processes_have_theirs(monkeypatch):
     monkeypatch.setattr(connect_slots, "FIRST_BESIDE_S_MAX", 0.1)
     monkeypatch.setattr(connect_slots, "AGE_STAYING_S_MAX", 0.0)

@@ -80,11 +80,12 @@ class Staying:
             waits = any(at_s < late_s for group, at_s in self._asked_s.items() if group not in self._registered)
             return len(self._asked_s), len(self._registered), waits
 
-    def in_slots(self, free: int, asked_s: float) -> int:
-        """Return the number of slots: those of `free` tasks that Spark was asked to run at that time, and those of
-        processes."""
+    def in_slots(self, free: int, begun_s: float) -> int:
+        """Return the number of slots: those of `free` tasks, the first of which ran at that time, and those of
+        processes. A process that was asked for in the moment before may be counted without a slot; otherwise one with
+        a slot might not be counted, and senders would end for it."""
         with self._lock:
-            before = [group for group, at_s in self._asked_s.items() if free and at_s < asked_s]
+            before = [group for group, at_s in self._asked_s.items() if free and at_s < begun_s]
             return free + len(self._registered.union(before))
 
 
@@ -187,7 +188,7 @@ class CountedSlots:
     def _running(self) -> int:
         """Return the number of slots of processes, and of tasks that wait in slots of their own."""
         asked = self._asked
-        return self._staying.in_slots(0, 0.0) if asked is None else self._staying.in_slots(asked.count, asked.asked_s)
+        return self._staying.in_slots(0, 0.0) if asked is None else self._staying.in_slots(asked.count, asked.begun_s)
 
     def _is_old(self, age_s_max: float) -> bool:
         return self._found is None or time.monotonic() - self._found_s > age_s_max
@@ -203,18 +204,18 @@ class CountedSlots:
             if not self._is_old(age_s_max):
                 return
             first_s_max = FIRST_BESIDE_S_MAX if self._staying.counts()[1] else FIRST_S_MAX
-            tasks, free, asked_s = 0, 0, 0.0
+            tasks, free, begun_s = 0, 0, 0.0
             while free == tasks < TASKS_MAX:
-                tasks, asked_s = min(4 * tasks, TASKS_MAX) or TASKS_FIRST, time.monotonic()
-                free = _at_once(self._host, self._ports, tasks, first_s_max)
-            found, (processes, registered, _) = self._staying.in_slots(free, asked_s), self._staying.counts()
+                tasks = min(4 * tasks, TASKS_MAX) or TASKS_FIRST
+                free, begun_s = _at_once(self._host, self._ports, tasks, first_s_max)
+            found, (processes, registered, _) = self._staying.in_slots(free, begun_s), self._staying.counts()
             if not free and processes == registered:
                 found = max(found, self._found or 0)  # short Spark jobs may have the others
             self._found, self._found_s = found, time.monotonic()
 
 
-def _at_once(host: SparkHost, ports: PortRange, tasks: int, first_s_max: float) -> int:
-    """Start `tasks` waiting tasks, and return how many of them run at once."""
+def _at_once(host: SparkHost, ports: PortRange, tasks: int, first_s_max: float) -> tuple[int, float]:
+    """Start `tasks` waiting tasks; return how many of them run at once, and when the first one ran."""
     with _given_to(host, ports, tasks) as given:
         asked_s = time.monotonic()
         first_s = newest_s = 0.0
@@ -224,7 +225,7 @@ def _at_once(host: SparkHost, ports: PortRange, tasks: int, first_s_max: float) 
                 newest_s, first_s = now_s, first_s or now_s
             elif now_s - (newest_s or asked_s) > (max(SETTLE_S, (first_s - asked_s) / 2) if first_s else first_s_max):
                 break
-    return given.count
+    return given.count, given.begun_s
 
 
 @contextmanager
@@ -290,7 +291,8 @@ class WaitingTasks:
         self.address: tuple[str, int] = (bare(endpoint.host), self._server.getsockname()[1])
         """The host and port at which tasks reach the program."""
         self.word = uuid.uuid4().bytes
-        self.asked_s = time.monotonic()
+        self.begun_s = float("inf")
+        """Time at which the first task ran."""
         self._held: list[socket.socket] = []
         self.answers: Future[list[bytes]] = Future()
         """The answers of tasks that ended, which are errors of their connections."""
@@ -334,6 +336,7 @@ class WaitingTasks:
             connection, _ = self._server.accept()
             connection.settimeout(CONNECT_S_MAX)
             if connection.recv(len(self.word), socket.MSG_WAITALL) == self.word:
+                self.begun_s = min(self.begun_s, time.monotonic())
                 self._held.append(connection)
                 return True
             connection.close()
