@@ -17,6 +17,7 @@ from holdfast.settings import ChangelogConfig, SettingsError
 from holdfast.state.table import merge_changes
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, SlowStore
+from holdfast.uploads.in_flight import InFlight
 from holdfast.uploads.precedence import RECORD_S
 from holdfast.uploads.uploader import Uploader
 
@@ -141,6 +142,34 @@ def test_no_more_is_in_flight_than_the_bound_but_for_a_single_larger_object():
         world.scheduler.result(future)
     assert max(size for _, size in in_flight) > 10_000  # a single key group is not divided
     assert all(total <= 10_000 or total == size for total, size in in_flight)
+
+
+def test_room_is_kept_for_the_objects_that_others_make():
+    in_flight = InFlight(10_000, 5000, 12, lambda: 0.0)
+    assert in_flight.room(1)
+    assert not in_flight.room(2)
+    in_flight.started(1)
+    assert in_flight.room()
+    assert not in_flight.room(1)
+
+
+def test_large_logs_are_encoded_side_by_side():
+    """Each waits, while it is encoded, until the other is too."""
+    both = threading.Barrier(2)
+
+    def merge(change_sets: list[pa.RecordBatch]) -> pa.RecordBatch:
+        both.wait(30)
+        return merge_changes(change_sets)
+
+    store = ObstoreStore("memory://", MemoryStore())
+    uploader = Uploader(store, 1, 1, persist_delay_s=0.0, persist_bytes_max=0)
+    logs = [ChangelogWriter(LogId("op", str(index), 0, 4), uploader, merge) for index in range(2)]
+    for log in logs:
+        log.append(0, change("a", 0))
+        log.append(1, change("a", 1))
+    stored = [log.persist(1) for log in logs]
+    assert [len(each.result(60)) for each in stored] == [1, 1]
+    uploader.close(discard=False)
 
 
 def random_text(like: str) -> str:

@@ -43,12 +43,12 @@ class InFlight:
         self._full_s = 0.0
         self._closed = False
 
-    @property
-    def room(self) -> bool:
-        """True if another object may be made."""
+    def room(self, others: int = 0) -> bool:
+        """Return whether another object may be made, while so many others are being made."""
         with self._lock:
-            fits = not self._objects or self._bytes + self._object_bytes_max <= self._bytes_max
-            return fits and self._objects < self._objects_max
+            objects, set_aside = self._objects + others, (1 + others) * self._object_bytes_max
+            fits = not objects or self._bytes + set_aside <= self._bytes_max
+            return fits and objects < self._objects_max
 
     def available(self) -> "Future[None]":
         """Return a future that is done while makers of changes need not wait."""

@@ -3,13 +3,15 @@
     ask ──► gathering ──due──► groups, in order ──► pack, in the lane "encode" ──► `upload`, an object at a time
                                                       └─ pauses without room, until `go_on`
 
-Invariants: an object holds the pieces of a single group. At most one call encodes at a time, so that objects are made
-in the order of their requests. The packer knows neither names nor the store; it calls `upload` with no lock held.
+Invariants: an object holds the pieces of a single group. A group is encoded by one call at a time, and at most
+`ENCODERS_MAX` groups are; groups begin in the order of their requests. The packer knows neither names nor the store; it
+calls `upload` with no lock held.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from holdfast.formats.log_objects import LogId
 from holdfast.uploads.gathering import Gathering
@@ -19,6 +21,17 @@ from holdfast.uploads.scheduling import Scheduler, report_failure
 
 ENCODING = "encode"
 """The lane in which requests are encoded."""
+ENCODERS_MAX = 2
+"""Groups that are encoded at once. A checkpoint of large logs waits longer for compression than for the store, and
+its threads compete for processors with those of batches. A higher value makes such checkpoints shorter, and batches
+beside them longer."""
+
+
+class _Group(NamedTuple):
+    """The objects of requests that are being packed, and the bytes of these requests."""
+
+    objects: Iterator[PackedObject]
+    size_bytes: int
 
 
 class Packer:
@@ -54,10 +67,10 @@ class Packer:
         self._cancel_wait: Callable[[], None] | None = None
         self._groups: deque[Sequence[PersistRequest]] = deque()
         """Gathered requests whose encoding has not begun."""
-        self._packing: Iterator[PackedObject] | None = None
-        self._packing_bytes = 0
-        self._encoding = False
-        """True while a call in the lane encodes, or is about to."""
+        self._paused: deque[_Group] = deque()
+        """Groups whose encoding has begun, and waits for room."""
+        self._encoders = self._starting = 0
+        """Calls in the lane that encode, or are about to; those that are about to."""
         self._closed = False
 
     def register(self, log: LogId) -> None:
@@ -94,9 +107,10 @@ class Packer:
     def go_on(self) -> None:
         """Encode the waiting requests, if there is room. Called whenever there may be room again."""
         with self._lock:
-            wanted = (self._packing is not None or self._groups) and self._in_flight.room
-            start = wanted and not self._encoding
-            self._encoding = self._encoding or bool(wanted)
+            waits = len(self._paused) + len(self._groups) > self._starting
+            start = waits and self._encoders < ENCODERS_MAX and self._in_flight.room(self._encoders)
+            self._encoders += start
+            self._starting += start
         if start:
             self._scheduler.submit(ENCODING, self._encode).add_done_callback(report_failure)
 
@@ -123,22 +137,33 @@ class Packer:
         self.go_on()
 
     def _encode(self) -> None:
-        while (packing := self._next_packing()) is not None:
-            packed = next(packing, None)
+        with self._lock:
+            self._starting -= 1
+        group = self._next_group(None)
+        self.go_on()  # further groups may have another encoder
+        while group is not None:
+            packed = next(group.objects, None)
             if packed is not None:
                 self._in_flight.started(packed.length)
                 self._upload(packed)
-                continue
-            with self._lock:
-                self._packing = None
-            self._in_flight.encoded(self._packing_bytes)
+            else:
+                self._in_flight.encoded(group.size_bytes)
+            group = self._next_group(None if packed is None else group)
 
-    def _next_packing(self) -> Iterator[PackedObject] | None:
-        """Return the objects of the group that is being packed, or of the next; None without room or requests."""
+    def _next_group(self, begun: _Group | None) -> _Group | None:
+        """Return the group that this call has begun, or else a paused one or the next; None without room or requests:
+        then the call ends."""
         with self._lock:
-            if self._packing is None and self._groups:
+            room = self._in_flight.room(self._encoders - self._starting - 1)
+            if begun is not None and not room:
+                self._paused.appendleft(begun)
+            elif room and begun is None and self._paused:
+                begun = self._paused.popleft()
+            elif room and begun is None and self._groups:
                 requests = self._groups.popleft()
-                self._packing_bytes = sum(request.size_bytes for request in requests)
-                self._packing = pack(requests, self._split_at(requests), self._release)
-            self._encoding = self._packing is not None and self._in_flight.room
-            return self._packing if self._encoding else None
+                size_bytes = sum(request.size_bytes for request in requests)
+                begun = _Group(pack(requests, self._split_at(requests), self._release), size_bytes)
+            if begun is None or not room:
+                self._encoders -= 1
+                return None
+            return begun

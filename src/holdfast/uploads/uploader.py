@@ -35,7 +35,7 @@ from holdfast.uploads.gathering import Gathering
 from holdfast.uploads.in_flight import InFlight
 from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.ownership import Ownership
-from holdfast.uploads.packer import ENCODING, Packer
+from holdfast.uploads.packer import ENCODERS_MAX, ENCODING, Packer
 from holdfast.uploads.packing import PackedObject, PersistRequest
 from holdfast.uploads.precedence import Precedence
 from holdfast.uploads.puts import DELETES, Puts, Repeats
@@ -199,7 +199,7 @@ class Uploader:
         return together_max // max(1, self._packer.logs)
 
     def before_encoding(self, call: Callable[[], None]) -> None:
-        """Run a call on the thread that encodes; returns at once."""
+        """Run a call in the lane that encodes; returns at once."""
         self._scheduler.submit(ENCODING, call).add_done_callback(report_failure)
 
     def precede(self, checkpoint: Future[Any]) -> None:
@@ -450,7 +450,7 @@ def _threads(uploads_max: int, materializations_max: int, attempts_max: int) -> 
     overtake. A merge stores an object beside those of materializations."""
     return ThreadScheduler(
         {
-            ENCODING: 1,
+            ENCODING: ENCODERS_MAX,
             LOGS: uploads_max * attempts_max,
             SHARED: (materializations_max + 1) * attempts_max,
             READING: READS_MAX,
