@@ -114,9 +114,8 @@ class Job:
     target_batch_duration
         Target for the duration of a batch, from its plan to its commit: each batch gets as many rows as are expected to
         take that long, up to `max_rows_per_batch`. A checkpoint, a stop or an undo then waits for about that time,
-        whatever the load. A higher value gives more rows per second, and rarer results. None: a quarter of the
-        interval of checkpoints `every(interval)`, at least 0.25 s and 131,072 rows; with other triggers, batches are as
-        large as their bounds allow.
+        whatever the load. A higher value gives more rows per second, and rarer results. None: batches are as large as
+        their bounds allow.
     max_event_time_skew
         A source with a watermark is not read while its event time is further than this ahead of the slowest other
         source that has rows. With a higher value sources may drift apart further, and joins and windows keep more

@@ -8,11 +8,8 @@ import pytest
 from job_kit import new_job
 
 import holdfast as hf
-from holdfast.clock import ManualClock
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.jobmaster.batches.planner import BatchLimits, Planner
-from holdfast.jobmaster.batches.sizing import GROWTH_MAX, ROWS_FIRST, ROWS_LEAST, BatchSizer
-from holdfast.sources.base import Enumerator, Offsets, SourcePlan, SplitRead
+from holdfast.jobmaster.batches.sizing import GROWTH_MAX, ROWS_FIRST, BatchSizer
 from holdfast.testing import start
 from waiting import until
 
@@ -77,45 +74,6 @@ def test_growth_and_bounds() -> None:
     assert sizer.rows == 50_000, "a batch without rows says nothing"
     sizer.observe(50_000, 10**9)
     assert sizer.rows == 1
-
-
-class Endless(Enumerator):
-    """A source that always has as many rows as a batch may have."""
-
-    def initial(self) -> Offsets:
-        return {"0": 0}
-
-    def latest(self) -> Offsets:
-        return {"0": 1 << 60}
-
-    def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
-        return SourcePlan({"0": rows_max}, [SplitRead("0", 0, rows_max, rows_max)])
-
-
-def test_without_a_target_batches_take_a_share_of_the_interval_of_checkpoints() -> None:
-    """Else a checkpoint every second would have to store all changes of a second at once."""
-    clock = ManualClock()
-    planner = Planner({"s": Endless()}, BatchLimits(1_000_000, 1), lambda: 1, clock, monotonic=clock.monotonic)
-    planner.begin(None)
-
-    def rows_after(*batches: tuple[int, float]) -> int:
-        for rows, duration_s in batches:
-            planner.took(rows, duration_s)
-        plan = planner.next(planner.latest())
-        assert plan is not None
-        return sum(read.rows for group in plan.reads["s"] for read in group)
-
-    planner.go_by(hf.manual())
-    assert rows_after() == 1_000_000
-    planner.go_by(hf.every("1s"))
-    assert rows_after() == ROWS_LEAST
-    a_second_for_a_million = [(rows, rows * 1e-6) for rows in (1 << 17, 1 << 18, 250_000)]
-    assert 200_000 < rows_after(*a_second_for_a_million) < 300_000
-    planner.go_by(hf.every("10ms"))
-    assert 200_000 < rows_after() < 300_000, "batches do not get ever smaller"
-    assert rows_after((250_000, 60.0)) == ROWS_LEAST, "rows are costly"
-    planner.go_by(hf.cron("0 * * * *"))
-    assert rows_after() == 1_000_000
 
 
 class Slow:

@@ -27,7 +27,7 @@ from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, group_reads
 from holdfast.ids import BatchNumber, SplitPosition
 from holdfast.jobmaster.batches.regional import AllOffsets, RegionalPlanning
-from holdfast.jobmaster.batches.sizing import ROWS_LEAST, BatchSizer, share_of_interval_s
+from holdfast.jobmaster.batches.sizing import BatchSizer
 from holdfast.observe.view import SplitView
 from holdfast.sources.base import Enumerator, Offsets, SourcePlan, SplitRead
 from holdfast.storage.lost import lost
@@ -48,8 +48,7 @@ class BatchLimits:
     """Bounds of a batch, over all sources.
 
     `skew_us_max`: a source whose event time is further ahead than this of the slowest source with rows is not read.
-    `duration_s`: a batch gets as many rows as are expected to take this long, but never more than `rows_max`; None: by
-    the interval of checkpoints.
+    `duration_s`: a batch gets as many rows as are expected to take this long, but never more than `rows_max`.
     """
 
     rows_max: int
@@ -98,7 +97,7 @@ class Planner:
         self._monotonic = monotonic
         self._looks = {name: _Look(enumerator, monotonic) for name, enumerator in enumerators.items()}
         self._limits = limits
-        self._sizer = BatchSizer(limits.duration_s, limits.rows_max, ROWS_LEAST if limits.duration_s is None else 1)
+        self._sizer = None if limits.duration_s is None else BatchSizer(limits.duration_s, limits.rows_max)
         self._senders = senders
         self._clock = clock
         self._next_batch = BatchNumber(1)
@@ -122,8 +121,6 @@ class Planner:
     def go_by(self, trigger: CheckpointTrigger) -> None:
         """Set the trigger of checkpoints. Any thread may call this."""
         self._boundaries = trigger if isinstance(trigger, OnWatermark) else None
-        if self._limits.duration_s is None:
-            self._sizer.target_s = share_of_interval_s(trigger)
 
     def begin(self, base: Position | None) -> None:
         """Begin, at the first start in this process, at a record or at the sources' own first positions."""
@@ -251,7 +248,7 @@ class Planner:
     def _source_plans(self, until: AllOffsets) -> dict[str, SourcePlan]:
         """Plan the next input of each source, all together within the limits."""
         limits = self._limits
-        batch_rows_max = self._sizer.rows
+        batch_rows_max = limits.rows_max if self._sizer is None else self._sizer.rows
         plans = {
             name: enumerator.plan(self.offsets[name], until[name], batch_rows_max, limits.bytes_max)
             for name, enumerator in self._enumerators.items()
@@ -353,7 +350,8 @@ class Planner:
 
     def took(self, rows: int, duration_s: float) -> None:
         """Note how long a committed batch took from its plan to its commit."""
-        self._sizer.observe(rows, duration_s)
+        if self._sizer is not None:
+            self._sizer.observe(rows, duration_s)
 
     def completed(self, position: Position) -> None:
         """Note that a checkpoint at that position was recorded. It does not have sources that were added later."""

@@ -4,16 +4,10 @@ A batch's duration is modelled as `fixed + slope · rows`. After each batch the 
 gets the rows that the model expects to take the target duration. It is the counterpart of Flink's buffer debloating
 (FLIP-183): the amount of data under way is bounded by time instead of by size, so that a checkpoint, a stop or an undo
 waits for about the target duration, whatever the load.
-
-Where the user sets no target, batches take a share of the interval of checkpoints: a checkpoint has to store what its
-last batch changed, and can store the changes of the batches before while these go on.
 """
 
 from collections import deque
 from dataclasses import dataclass
-
-from holdfast.checkpoint.triggers import CheckpointTrigger, Every
-from holdfast.quantities import duration_s
 
 REMEMBERED_MAX = 20
 """Number of batches from which the fixed part and the slope are estimated. With a higher value, the model follows a
@@ -32,21 +26,6 @@ EASING = 0.5
 """Share of the difference by which the slope follows a batch that was faster than expected. A slower batch counts in
 full at once."""
 
-BATCHES_PER_CHECKPOINT = 4
-"""Batches in an interval of checkpoints, if the user sets no target. A higher value leaves fewer changes to the cut,
-and makes more batches, each of which costs 10 to 50 ms of processor time."""
-SHARE_S_LEAST = 0.25
-"""Least target in seconds that is a share of an interval. A higher value makes fewer batches in short intervals."""
-ROWS_LEAST = 1 << 17
-"""Rows of a batch that the share of an interval never forbids. A higher value makes fewer batches of costly rows."""
-
-
-def share_of_interval_s(trigger: CheckpointTrigger) -> float | None:
-    """Return the target of batches of a job whose user sets none; None: batches of any duration."""
-    if not isinstance(trigger, Every):
-        return None
-    return max(SHARE_S_LEAST, duration_s(trigger.interval, "interval") / BATCHES_PER_CHECKPOINT)
-
 
 @dataclass(frozen=True)
 class _Measured:
@@ -55,15 +34,11 @@ class _Measured:
 
 
 class BatchSizer:
-    """Chooses the rows of the next batch: at most `rows_max`, and at least `rows_min` where that allows it.
+    """Chooses the rows of the next batch. `rows_max` stays the bound."""
 
-    `target_s` is None as long as there is no target.
-    """
-
-    def __init__(self, target_s: float | None, rows_max: int, rows_min: int = 1) -> None:
-        self.target_s = target_s
+    def __init__(self, target_s: float, rows_max: int) -> None:
+        self._target_s = target_s
         self._rows_max = rows_max
-        self._rows_min = min(rows_min, rows_max)
         self._measured: deque[_Measured] = deque(maxlen=REMEMBERED_MAX)
         self._fixed_s = 0.0
         self._slope_s = 0.0
@@ -71,14 +46,11 @@ class BatchSizer:
     @property
     def rows(self) -> int:
         """Rows that the next batch may have, at least 1."""
-        target_s = self.target_s
-        if target_s is None:
-            return self._rows_max
         if not self._measured:
-            return max(min(ROWS_FIRST, self._rows_max), self._rows_min)
-        wanted = max(0.0, target_s - self._fixed_s) / max(self._slope_s, 1e-12)
+            return min(ROWS_FIRST, self._rows_max)
+        wanted = max(0.0, self._target_s - self._fixed_s) / max(self._slope_s, 1e-12)
         known = max(each.rows for each in self._measured)
-        return max(self._rows_min, min(self._rows_max, int(min(wanted, GROWTH_MAX * known))))
+        return max(1, min(self._rows_max, int(min(wanted, GROWTH_MAX * known))))
 
     def observe(self, rows: int, duration_s: float) -> None:
         """Correct the model by a committed batch. A batch without rows says nothing about rows, and is ignored."""
