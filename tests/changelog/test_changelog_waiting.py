@@ -165,6 +165,28 @@ def test_a_cut_that_lags_by_few_batches_has_them_and_another_is_refused_softly()
     assert found == [str(batch) for batch in range(len(found))] and len(found) > LAG_BATCHES
 
 
+def test_changes_behind_those_that_can_no_longer_be_separated_come_with_the_next_cut() -> None:
+    """A later range would take the rows of an earlier one, whose own cut would then complete without them."""
+    log, waiting = ManualLog(in_flight_bytes_max=IN_FLIGHT_BYTES), Waiting(new=True)
+    collect = waiting.collect
+
+    def collect_condensed(up_to_batch: int) -> list[pa.RecordBatch]:
+        if up_to_batch < 3:
+            raise CheckpointFailed("condensed", soft=True)
+        return collect(up_to_batch)
+
+    waiting.collect = collect_condensed  # type: ignore[method-assign]
+    for batch in range(4):
+        rows = pa.Table.from_batches([change(f"{batch} {row}") for row in range(40)]).combine_chunks().to_batches()[0]
+        log.writer.append(batch, waiting.committed(batch, rows))
+    log.scheduler.advance(1.0)
+    assert not log.puts
+    with pytest.raises(CheckpointFailed, match="condensed"):
+        log.persisted(2)
+    log.writer.reset()
+    assert [len(keys) for keys in log.keys(log.persisted(3))] == [160]
+
+
 def test_changes_past_a_cut_that_came_too_late_come_with_the_next() -> None:
     log, waiting = ManualLog(in_flight_bytes_max=IN_FLIGHT_BYTES), Waiting()
     for batch in range(60):

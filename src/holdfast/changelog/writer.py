@@ -401,8 +401,8 @@ class ChangelogWriter:
         """Collect the rows of the ranges that were opened, in order: otherwise a later range would take an earlier
         one's rows.
 
-        Changes that the source refused to give come with the next cut. After any other error changes may be lost: the
-        log is broken.
+        Changes that the source refused to give come with the next cut, and so do all later ones. After any other error
+        changes may be lost: the log is broken.
         """
         collected: list[Range] = []
         failed: dict[Range, Exception] = {}
@@ -411,6 +411,8 @@ class ChangelogWriter:
                 opened, self._opened = self._opened, []
             for each in opened:
                 try:
+                    if failed:
+                        raise next(iter(failed.values()))
                     rows = [change_set.rows for change_set in each.collect(self._merge)]
                     each.rows_bytes = sum(part.nbytes for part in rows)
                     with self._lock:
