@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
@@ -16,6 +18,7 @@ from holdfast.sinks.gathered import Expanded, gather
 from holdfast.sinks.staging import StagedRows, encode
 from holdfast.storage import names
 from holdfast.storage.store import open_store
+from sampling import some
 
 TASKS = 8
 PIECE_BYTES = 8_000
@@ -84,20 +87,21 @@ def expected(batches: Any) -> list[bytes]:
     return [piece(batch, task) for batch in batches for task in range(TASKS)]
 
 
-def test_memory_stays_flat_over_many_batches_without_a_checkpoint(tmp_path: Path) -> None:
-    """The batches have 77 MB of committables in all."""
+@pytest.mark.parametrize("batches", some([1_200, 3_600], 0))
+def test_memory_stays_flat_over_many_batches_without_a_checkpoint(tmp_path: Path, batches: int) -> None:
+    """The batches of an hour have 230 MB of committables in all."""
     driver = Driver(tmp_path.as_uri())
     sizes = []
     tracemalloc.start()
-    for batch in range(1_200):
+    for batch in range(batches):
         driver.commit(batch)
-        if batch % 33 == 32:
+        if (batch + 1) % (batches // 36) == 0:
             sizes.append(tracemalloc.get_traced_memory()[0])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 5 * GATHER_BYTES_MAX, f"{peak:,} bytes at most"
     assert max(sizes[18:]) < max(sizes[:18]) + GATHER_BYTES_MAX / 4, sizes
-    assert driver.checkpoint() == expected(range(1_200))
+    assert driver.checkpoint() == expected(range(batches))
 
 
 def test_little_output_is_not_gathered() -> None:

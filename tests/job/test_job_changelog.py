@@ -10,6 +10,7 @@ from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
 from holdfast.journal.fence import journal_numbers, newest_checkpoint, read_record
 from holdfast.testing import run, start
+from sampling import some
 from waiting import until
 
 BACKENDS = [hf.HashMapState(), hf.RocksDBState(), hf.RocksDBState(cache_max_entries=5)]
@@ -51,7 +52,7 @@ def handles(job: hf.Job) -> list[TableHandle]:
     return [table for manifest in manifests for table in manifest.tables]
 
 
-@pytest.mark.parametrize("state", BACKENDS[1:], ids=str)
+@pytest.mark.parametrize("state", some(BACKENDS, 1, 2), ids=str)
 def test_it_is_switched_between_starts_also_where_the_parallelism_changes(state):
     storage, sink = new_storage(), hf.MemorySink(name="out")
     switched = (True, False, True, False, False)
@@ -74,7 +75,7 @@ def test_it_is_switched_between_starts_also_where_the_parallelism_changes(state)
     assert newest(sink.rows(), "k") == expected
 
 
-@pytest.mark.parametrize("state", [BACKENDS[0], pytest.param(BACKENDS[2], marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("state", some([BACKENDS[0], BACKENDS[2]], 0), ids=str)
 def test_what_is_restored_is_exactly_the_cut_however_often_task_managers_are_killed_meanwhile(state):
     storage, sink, feed, clusters = new_storage(), hf.MemorySink(name="out"), Feed(name="feed"), []
     job = summed(feed, sink, storage, False, OFTEN, state=state, parallelism=2, task_managers=2, max_rows_per_batch=7)

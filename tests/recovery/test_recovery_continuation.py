@@ -155,7 +155,7 @@ def share(model: Counter[int], start: int, stop: int) -> Counter[int]:
     return Counter({key: model[key] for key, group in zip(keys, groups, strict=True) if start <= group < stop})
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", some(range(6), *range(3)))
 def test_a_follower_holds_the_owners_state_at_each_checkpoint_whatever_happens_between(seed, monkeypatch):
     """Materializations, aborted checkpoints, rewinds, restarts at another parallelism, damaged reads."""
     monkeypatch.setattr(logged_table, "GIVEN_UP_MAX", 1 + seed % 3)
