@@ -285,6 +285,17 @@ def test_a_leaving_sender_that_is_not_wanted_any_more_finishes_its_order():
     assert last == [AcceptOutcome(1), LevelDone(), GiveUp(sender(0), "its executor is to go")]
 
 
+def test_a_leaving_sender_that_is_not_wanted_any_more_is_not_waited_for():
+    units = serving(2)
+    units.handle(LevelBegun((0, 1)))
+    units.handle(SenderLeaves(sender(0), "its executor is to go"))
+    assert units.handle(SendersWanted(1)) == [StartSenders(frozenset({1}))]
+    units.handle(UnitReported(sender(0), 1, 0))
+    assert units.handle(AnswerEnded(sender(0), 1)) == [GiveUp(sender(0), "its executor is to go")]
+    assert units.handle(SenderEnded(sender(1), "killed")) == [], "the only sender that is wanted starts again"
+    assert units.handle(SenderServes(sender(1, 3))) == [Give(sender(1, 3), 3, (1,))]
+
+
 def test_starts_that_are_ended_since_their_slots_are_needed_do_not_count_as_failed():
     units = Units(STARTS_MAX)
     units.handle(SendersWanted(0))

@@ -8,7 +8,7 @@
                               │
                               ├─ the level was left: Cancel ──AnswerEnded──► free
                               ├─ takes too long for a unit: AskForSplit ──SplitTold──► gone
-              ├─ leaves: gone as soon as it is free
+                              ├─ leaves: gone as soon as it is free
                               └─ lost; the answer broke off; still busy CANCEL_S_MAX after the Cancel: gone
 
 Invariants
@@ -104,7 +104,7 @@ class Units:
         self._given_up: set[ProcessId] = set()
         self._leaving: dict[ProcessId, str] = {}
         self._replaced: set[int] = set()
-        """Numbers of senders that left and do not serve again yet."""
+        """Numbers of wanted senders that left and do not serve again yet."""
         self._level: _Level | None = None
         self._attempts = 0
         self._failed_starts = 0
@@ -169,7 +169,8 @@ class Units:
     def _let_go(self) -> Iterable[Command]:
         """Give up the leaving senders that have no order."""
         for process in [each for each in self._leaving if self._is_free(each)]:
-            self._replaced.add(process.number)
+            if process.number in self.wanted:
+                self._replaced.add(process.number)
             yield from self._give_up(process, self._leaving[process])
             yield from self._give()
 
