@@ -1,11 +1,11 @@
 """The kernels that tests compile, by name and types: compiled once, side by side, before the tests run.
 
     python tests/kernel_list.py          compiles what the list names, in two processes
-    pytest -p kernel_list …              notes in the list what its tests compile beside that
+    pytest -p kernel_list …              notes in `build/kernel_list.txt` what its tests compile
 
 A kernel takes the compiler half a second of processor time, and tests need some 250. The list lies in
 `kernel_list.txt`, a kernel a line. Where it lacks a kernel the first test that needs it compiles it; a kernel that is
-gone, or has other arguments now, is passed over. `make kernels` writes the list anew.
+gone, or has other arguments now, is passed over. `make kernels` writes the list anew once all tests have passed.
 """
 
 import importlib
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_suffix(".txt")
+NOTED = Path(__file__).parents[1] / "build" / FILE.name
 PROCESSES = 2
 
 
@@ -77,6 +78,7 @@ def pytest_configure() -> None:
     """Note each kernel that is compiled in this process."""
     from holdfast.kernels.cache import KernelCache
 
+    NOTED.parent.mkdir(exist_ok=True)
     before = KernelCache.save_overload
 
     def save_overload(cache: KernelCache, sig: Any, data: Any) -> None:
@@ -84,7 +86,7 @@ def pytest_configure() -> None:
         module, name = cache._function.__module__, cache._function.__qualname__
         named = getattr(sys.modules.get(module), name, None)
         if hasattr(named, "compile") and "Literal" not in str(cache._types(sig)):  # others are parts of kernels
-            with FILE.open("a") as file:
+            with NOTED.open("a") as file:
                 file.write(f"{module}.{name}({cache._types(sig)})\n")
 
     KernelCache.save_overload = save_overload
