@@ -157,13 +157,17 @@ def contents(table: StateTable) -> dict[Any, Any]:
     return {row["k"]: row["n"] for row in table.snapshot().to_pylist()}
 
 
-@pytest.mark.parametrize("backend", some(["memory", "cached"], 0))
-def test_a_replica_follows_whatever_happens(backend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "seeds"), some([("memory", range(20)), ("memory", range(20, 60)), ("cached", range(10))], 0)
+)
+def test_a_replica_follows_whatever_happens(
+    backend: str, seeds: range, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(unlogged, "WAITING_BYTES_MAX", 300)
     monkeypatch.setattr(unlogged, "LAG_BATCHES", 2)
     done: set[str] = set()
     condensed = 0
-    for seed in range(20 if backend == "memory" else 5):
+    for seed in seeds:
         base = None if backend == "memory" else RocksDBBase(str(tmp_path))
         table = StateTable(KEY, COUNT, 128, base=base, cache_max_entries=KEYS - 5, undo_bytes_max=1500)
         world = RandomChanges(seed, table)
@@ -178,13 +182,16 @@ def test_a_replica_follows_whatever_happens(backend: str, monkeypatch: pytest.Mo
     assert backend == "cached" or ("refused" in done and condensed > 100)
 
 
+@pytest.mark.parametrize("seeds", some([range(12), range(12, 40)], 0))
 @pytest.mark.parametrize("bytes_max", [1_000, 1 << 20])
-def test_a_replica_follows_rows_that_are_deleted_soon(bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_follows_rows_that_are_deleted_soon(
+    bytes_max: int, seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(deleted, "DELETED_LEAST", 3)
     monkeypatch.setattr(DeletedRows.remove, "__defaults__", (bytes_max,))
     done: set[str] = set()
     kept = 0
-    for seed in range(12):
+    for seed in seeds:
         world = RandomChanges(seed, StateTable(KEY, COUNT, 128))
         world.gone_share = 0.7
         for _ in range(100):
