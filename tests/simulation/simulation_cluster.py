@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 from simulation_runtime import Process, Runtime
 from simulation_settings import Life
-from simulation_slots import SHARED, ExecutorSlots, Go, LifeInSlots
+from simulation_slots import ExecutorSlots, Go, LifeInSlots
 
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, SenderLost, TaskManagerLost
@@ -29,6 +29,7 @@ from holdfast.jobmaster.processes.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.starting.start import ClusterContext, task_manager_settings
 from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes, JobMasterGateway
 from holdfast.settings import TaskManagerConfig
+from holdfast.spark.claims import SHARED, senders_that_fit
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.membership import Membership
@@ -348,8 +349,9 @@ class SimulatedCluster:
         self.residents = self.residents if senders is None else senders
 
     def residents_that_fit(self) -> int:
-        left = self.residents if self.slots is None else self.slots.total - self.processes - SHARED
-        return max(0, min(self.residents, left))
+        if self.slots is None:
+            return self.residents
+        return senders_that_fit(self.slots.total, self.processes, self.residents, SHARED)
 
     def check(self) -> None:
         pass

@@ -14,13 +14,13 @@ from simulation_invariants import require
 from simulation_runtime import Process, Runtime
 from simulation_settings import Event, Life, Settings, draw
 
+from holdfast.spark.claims import SHARED
+
 if TYPE_CHECKING:
     from simulation_world import Started, World
 
 WARNINGS_S = (0.0, 0.5, 3.0, 20.0)
 """Seconds between a notice and the end of an executor; 0: there is no notice."""
-SHARED = 1
-"""Slots that stay free for units in short jobs."""
 COMES_AGAIN = 0.2
 """How often another executor comes though there are enough slots for TaskManagers and units."""
 WAIT_S_MAX = 120.0

@@ -113,6 +113,24 @@ def test_slots_that_were_free_at_the_start_are_for_senders_when_executors_are_lo
     assert cluster.residents_that_fit() == 2
 
 
+@pytest.mark.parametrize(("slots", "fits"), [(10, 7), (7, 4), (6, 3), (3, 0)])
+def test_two_queries_that_lose_executors_give_up_no_more_senders_than_slots_are_missing(slots, fits):
+    claims = SlotClaims()
+    firm = claimed(claims, "firm", slots=10, senders=3)
+    clusters = []
+    for claim in (firm, claimed(claims, "default", slots=10)):
+        cluster, spark = on_yarn(claim, claims, slots_left=claim.senders + 1)
+        spark.slots.return_value = slots
+        clusters.append((cluster, spark))
+    assert sum(cluster.residents for cluster, _ in clusters) == 7
+    for _ in range(2):
+        assert sum([cluster.residents_that_fit() for cluster, _ in clusters]) == fits
+    for cluster, spark in clusters:
+        spark.slots.return_value = 10
+        cluster.residents_that_fit()
+    assert sum(cluster.residents_that_fit() for cluster, _ in clusters) == 7
+
+
 def test_senders_that_were_given_all_slots_keep_them():
     claims = SlotClaims()
     cluster, spark = on_yarn(claimed(claims, "full", slots=4, processes=2, senders=2), claims, slots_left=2)

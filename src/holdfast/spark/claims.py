@@ -27,6 +27,8 @@ class Claim:
     wished: int
     is_firm: bool
     senders: int
+    staying: int | None = None
+    """The senders that had slots at the last look while slots were missing; None: all."""
 
     @property
     def firm(self) -> int:
@@ -43,9 +45,25 @@ class Claim:
         """The slots that the query holds."""
         return self.processes + self.senders
 
+    @property
+    def used(self) -> int:
+        """The slots that the query holds, without those of senders that had to go for lack of slots."""
+        return self.processes + (self.senders if self.staying is None else min(self.senders, self.staying))
+
     def __str__(self) -> str:
         parts = f"TaskManagers: {self.processes}, senders: {self.senders}"
         return f"query {self.name!r} holds {self.total} ({parts})"
+
+
+def senders_that_fit(slots: int, held: int, senders: int, beside: int) -> int:
+    """Return how many of the senders fit into `slots`, of which TaskManagers and other queries hold `held`.
+
+    `beside`: the slots that were left beside senders at the start. A user may give all slots to senders. But if slots
+    are missing, one is left for short Spark jobs: units go there while senders end and start.
+    """
+    if slots >= held + senders + min(SHARED, beside):
+        return senders
+    return max(0, min(senders, slots - held - SHARED))
 
 
 class SlotClaims:
@@ -120,11 +138,20 @@ class SlotClaims:
                 )
             claim.processes = processes
             if senders is not None:
-                claim.senders, claim.wished, claim.is_firm = senders, senders, True
+                claim.senders, claim.wished, claim.is_firm, claim.staying = senders, senders, True, None
             if more > 0:
                 self._make_free(more + SHARED - free)
             else:
                 self._give_back(-more)
+
+    def fit(self, claim: Claim, slots: int, beside: int) -> int:
+        """Return the number of the query's senders that fit into `slots` beside all other queries, and remember it:
+        slots that these senders leave are free for the senders of others. `beside`: as in `senders_that_fit`."""
+        with self._lock:
+            others = sum(each.used for each in self._claims if each is not claim)
+            fit = senders_that_fit(slots, others + claim.processes, claim.senders, beside)
+            claim.staying = fit if fit < claim.senders else None
+            return fit
 
     def grow(self, slots: int) -> None:
         """Give slots that nobody holds, of all `slots`, to the queries that miss senders."""

@@ -93,13 +93,13 @@ class SparkCluster:
         return self._claim.senders
 
     def residents_that_fit(self) -> int:
-        """A user may give all slots to senders. But if slots are missing, one is left for short Spark jobs: units go
-        there while senders end and start."""
-        slots, held = self._slots_now(), self._claims.held()
-        if slots is None or slots >= held + min(SHARED, self._beside_at_start):
+        slots = self._slots_now()
+        if slots is None:
             return self.residents
-        self._ask_for_slots()
-        return max(0, min(self.residents, slots - (held - self.residents) - SHARED))
+        fit = self._claims.fit(self._claim, slots, self._beside_at_start)
+        if fit < self.residents:
+            self._ask_for_slots()
+        return fit
 
     def resize(self, processes: int, senders: int | None = None) -> None:
         wanted = self._claim.senders if senders is None else senders
