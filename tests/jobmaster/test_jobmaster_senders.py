@@ -1,5 +1,6 @@
 """Senders as the JobMaster runs them: orders side by side, slots given up for a TaskManager, and taken again."""
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -198,8 +199,11 @@ def test_a_short_job_that_gets_no_slot_takes_that_of_a_sender():
     assert cluster.in_spark == [[0, 1, 2]]
 
 
-def test_a_sender_that_takes_long_to_start_is_not_wanted_any_more_where_it_has_no_slot():
+def test_a_sender_that_takes_long_to_start_is_not_wanted_any_more_where_it_has_no_slot(
+    caplog: pytest.LogCaptureFixture,
+):
     cluster, clock, told = Slots(), ManualClock(), list[events.Event]()
+    caplog.set_level(logging.INFO)
     senders = senders_on(cluster, clock=clock, told=told)
     register(senders, cluster, 0, 1)
     lose(cluster, 0)
@@ -212,6 +216,8 @@ def test_a_sender_that_takes_long_to_start_is_not_wanted_any_more_where_it_has_n
     cluster.fit = 2
     senders.make_room(task_managers_missing=False)
     assert told[-1] == events.SendersStay(frozenset({0, 1}))
+    levels = [each.levelno for each in caplog.records if "beside all TaskManagers and one slot for" in each.message]
+    assert levels == [logging.WARNING, logging.INFO]
 
 
 def test_a_run_that_was_cancelled_is_not_waited_for():

@@ -296,7 +296,10 @@ class Senders(Processes[SenderGateway]):
         if fit < count or (fit > count and not task_managers_missing):
             self._tell(rules.SendersWanted(fit))
             if self._units.count != count:
-                log.warning("Spark has slots for %d senders beside all TaskManagers; %d stayed until now", fit, count)
+                text = (
+                    "beside all TaskManagers and one slot for short Spark jobs, %d senders have slots; %d stayed before"
+                )
+                (log.warning if fit < count else log.info)(text, fit, count)
 
     def _units_may_wait(self) -> bool:
         """True if no sender serves, or if a sender or a short Spark job takes long: perhaps it waits for a slot."""
