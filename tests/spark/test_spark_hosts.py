@@ -12,6 +12,7 @@ from cluster_script import KEYS, ROWS
 
 from connect_kit import connect_server
 from holdfast.errors import JobRefused
+from holdfast.ids import Role
 from holdfast.spark import connect_host
 from holdfast.spark.classic_host import ClassicHost
 from holdfast.spark.connect_host import ConnectHost
@@ -60,7 +61,7 @@ def stay(host, group, folder):
 
     def run():
         try:
-            with host.described(job(group, stays=True)):
+            with host.described(job(group, stays=Role.SENDER)):
                 ended.extend(host.run([b""], body))
         except Exception as error:
             ended.append(error)

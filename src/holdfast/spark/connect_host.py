@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,8 @@ class ConnectHost:
         self._this.job = job
         self._running[tag] += 1
         try:
-            yield
+            with self._staying.runs(job.group) if job.stays is None else nullcontext():
+                yield
         finally:
             self._running[tag] -= 1
             self._this.job = before
@@ -169,9 +170,9 @@ class ConnectHost:
         job = getattr(self._this, "job", None)
         if job is not None:
             self._begun.add(job.group)
-        if job is None or not job.stays:
+        if job is None or job.stays is None:
             return self._run(tasks, body)
-        with self._staying.stays(job.group):
+        with self._staying.stays(job.group, job.stays):
             return self._run(tasks, body)
 
     def _run(self, tasks: Sequence[bytes], body: TaskBody) -> list[bytes]:

@@ -6,8 +6,11 @@
 No running task is interrupted. The count also shows that executors reach the program, as all processes must. While
 processes are running, the count is repeated in the background, and more often while a process waits long for its slot.
 Spark gives slots in the order of requests: if a waiting task runs, the processes started before it have their slots.
+If no waiting task runs, a process that has not registered for long is taken for one without a slot; a sender only after
+a longer time than a TaskManager, since senders would end for it, and perhaps Python merely starts slowly.
 Under dynamic allocation Spark starts an executor for each task that waits, so tasks wait only for slots that a job asks
-for, and nothing is counted beyond these. There all slots are taken if a process waits long.
+for, and nothing is counted beyond these. There a process that has not registered for long has no slot, until tasks that
+were asked for run.
 """
 
 import socket
@@ -20,6 +23,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from holdfast.errors import JobRefused
+from holdfast.ids import Role
 from holdfast.ports import Endpoint, PortRange, bare, listening
 from holdfast.printable import logger
 from holdfast.spark.host import SparkHost, SparkJob, TaskBody
@@ -43,9 +47,11 @@ ASKED_S_MAX = 20.0
 """Bound in seconds on the time for which tasks wait for executors that a running query misses. Meanwhile they hold
 free slots, which its short Spark jobs may need."""
 LOOK_S = 0.1
-WAITING_S_MAX = 5.0
-"""Seconds after which a process that has not registered may be waiting for a slot. A higher value delays the answer
-that a slot is missing; a lower value counts while Python starts."""
+WAITING_S_MAX = {Role.TASK_MANAGER: 5.0, Role.SENDER: 30.0}
+"""Seconds after which a process that has not registered is taken for one that waits for a slot. A higher value delays
+the answer that a slot is missing; a lower value ends senders while Python starts."""
+COUNTING = "holdfast-slots"
+"""Beginning of the groups of waiting tasks."""
 
 
 class Staying:
@@ -54,18 +60,38 @@ class Staying:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked_s: dict[str, float] = {}
+        self._late_s: dict[str, float] = {}
+        """The time from which each process is taken for one that waits for a slot, if it has not registered by then."""
         self._registered: set[str] = set()
+        self._short = 0
 
     @contextmanager
-    def stays(self, group: str) -> Iterator[None]:
+    def stays(self, group: str, role: Role) -> Iterator[None]:
         with self._lock:
-            self._asked_s[group] = time.monotonic()
+            self._asked_s[group] = now_s = time.monotonic()
+            self._late_s[group] = now_s + WAITING_S_MAX[role]
         try:
             yield
         finally:
             with self._lock:
-                del self._asked_s[group]
+                del self._asked_s[group], self._late_s[group]
                 self._registered.discard(group)
+
+    @contextmanager
+    def runs(self, group: str) -> Iterator[None]:
+        """Note a short Spark job that is to run inside the context."""
+        tasks = 0 if group.startswith(COUNTING) else 1
+        with self._lock:
+            self._short += tasks
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._short -= tasks
+
+    @property
+    def has_short_jobs(self) -> bool:
+        return self._short > 0
 
     def registered(self, group: str) -> None:
         with self._lock:
@@ -76,17 +102,20 @@ class Staying:
         """Return the numbers of processes and of registered processes, and whether one of the others waits for a
         slot."""
         with self._lock:
-            late_s = time.monotonic() - WAITING_S_MAX
-            waits = any(at_s < late_s for group, at_s in self._asked_s.items() if group not in self._registered)
+            waits = len(self._registered.union(self._not_late())) < len(self._asked_s)
             return len(self._asked_s), len(self._registered), waits
 
     def in_slots(self, free: int, begun_s: float) -> int:
         """Return the number of slots: those of `free` tasks, the first of which ran at that time, and those of
-        processes. A process that was asked for in the moment before may be counted without a slot; otherwise one with
-        a slot might not be counted, and senders would end for it."""
+        processes. A process that was asked for in the moment before may be counted without a slot, and if no task runs,
+        one that may only be starting; otherwise one with a slot might not be counted, and senders would end for it."""
         with self._lock:
-            before = [group for group, at_s in self._asked_s.items() if free and at_s < begun_s]
-            return free + len(self._registered.union(before))
+            before = [group for group, at_s in self._asked_s.items() if at_s < begun_s]
+            return free + len(self._registered.union(before if free else self._not_late()))
+
+    def _not_late(self) -> list[str]:
+        now_s = time.monotonic()
+        return [group for group, at_s in self._late_s.items() if now_s <= at_s]
 
 
 _APPLICATIONS: defaultdict[str, Staying] = defaultdict(Staying)
@@ -129,7 +158,7 @@ class CountedSlots:
                 asked.check()
             return max(self._running(), self._found or 0)
         if self._on_demand:
-            self._found = registered if waits else max(registered, self._found or 0)
+            self._found = self._running() if waits else max(registered, self._found or 0)
             return self._found
         if not processes or self._found is None:
             self._count(AGE_S_MAX)
@@ -204,12 +233,13 @@ class CountedSlots:
             if not self._is_old(age_s_max):
                 return
             first_s_max = FIRST_BESIDE_S_MAX if self._staying.counts()[1] else FIRST_S_MAX
+            is_beside = self._staying.has_short_jobs
             tasks, free, begun_s = 0, 0, 0.0
             while free == tasks < TASKS_MAX:
                 tasks = min(4 * tasks, TASKS_MAX) or TASKS_FIRST
                 free, begun_s = _at_once(self._host, self._ports, tasks, first_s_max)
-            found, (processes, registered, _) = self._staying.in_slots(free, begun_s), self._staying.counts()
-            if not free and processes == registered:
+            found, (_, _, waits) = self._staying.in_slots(free, begun_s), self._staying.counts()
+            if is_beside or self._staying.has_short_jobs if free else not waits:
                 found = max(found, self._found or 0)  # short Spark jobs may have the others
             self._found, self._found_s = found, time.monotonic()
 
@@ -232,7 +262,7 @@ def _at_once(host: SparkHost, ports: PortRange, tasks: int, first_s_max: float) 
 def _given_to(host: SparkHost, ports: PortRange, tasks: int) -> "Iterator[WaitingTasks]":
     """Give Spark so many waiting tasks, which end with the context. Raises `JobRefused` if none reaches the program."""
     with WaitingTasks(Endpoint(host.address(), host.bind_address(), ports)) as given:
-        job = SparkJob(f"holdfast-slots-{given.word.hex()[:8]}", f"holdfast: counts up to {tasks} slots")
+        job = SparkJob(f"{COUNTING}-{given.word.hex()[:8]}", f"holdfast: counts up to {tasks} slots")
         given.answers = _run_beside(host, job, tasks, waiting(given.address, given.word))
         yield given
     if not given.count and not given.answers.done():  # no task runs that an interrupt could disturb

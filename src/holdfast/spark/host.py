@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from holdfast.ids import Role
 from holdfast.sources.spark_stream.epoch_calls import EpochCalls
 
 TaskBody = Callable[[bytes], Iterable[bytes]]
@@ -20,10 +21,10 @@ class SparkJob:
 
     group: str
     description: str
-    stays: bool = False
-    """True for the job of a long-running process. Its threads are not interrupted if Spark allows that choice: if a
-    thread is interrupted while its Python worker connects, Spark restarts the daemon of all Python workers, which kills
-    every long-running process there."""
+    stays: Role | None = None
+    """The role of the long-running process that the job runs, if any. Its threads are not interrupted if Spark allows
+    that choice: if a thread is interrupted while its Python worker connects, Spark restarts the daemon of all Python
+    workers, which kills every long-running process there."""
 
 
 class Shipped(Protocol):

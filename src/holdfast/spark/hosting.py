@@ -85,7 +85,7 @@ class Hosting:
         try:
             description = f"{self._name}: {start.process}{_DUTIES[start.process.role]}"
             self._await_task_managers(start.process)
-            with self._host.described(SparkJob(self._group_of(start.process), description, stays=True)):
+            with self._host.described(SparkJob(self._group_of(start.process), description, start.process.role)):
                 words = self._host.run([settings], body)
             if words:
                 self._words[start.process] = reason = words[0].decode()

@@ -208,7 +208,7 @@ def described(spark: SparkSession, job: SparkJob) -> Iterator[None]:
     afterwards."""
     context = spark.sparkContext
     before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
-    context.setJobGroup(job.group, job.description, interruptOnCancel=not job.stays)
+    context.setJobGroup(job.group, job.description, interruptOnCancel=job.stays is None)
     try:
         yield
     finally:
