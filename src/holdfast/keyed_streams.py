@@ -254,8 +254,8 @@ class KeyedStream:
         """Give each row with aggregates of the last rows of its key: `over(by="at", rows=10, mean=hf.mean("price"))`.
 
         A row is emitted once, when the watermark has passed its time, so that rows are in order of time and not of
-        arrival. A row that comes later than that is emitted at once, as the last row of its key so far. Output: the
-        columns of the input, then the aggregates (`count`, `sum`, `mean`, `min`, `max`).
+        arrival. A row that comes later than that is counted as late, and emitted at once, as the last row of its key so
+        far. Output: the columns of the input, then the aggregates (`count`, `sum`, `mean`, `min`, `max`).
 
         Parameters
         ----------
@@ -270,7 +270,7 @@ class KeyedStream:
         """
         aggregates = named_aggregates("over", columns, aggregates, by=by, rows=rows, name=name)
         plain, computed = without_conditions(aggregates, self._job.expression_settings)
-        order = (by,) if isinstance(by, str) else tuple(by)
+        order: tuple[Any, ...] = tuple(by) if isinstance(by, list | tuple) else (by,)
         settings = OverSettings(order, rows, plain, self._rows.bad_records, tuple(computed))
         return self._over(settings, computed, name)
 

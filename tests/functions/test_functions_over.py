@@ -1,5 +1,6 @@
 """Aggregates over the last rows of a key, as plain Python computes them: over undo, restarts and pieces of batches."""
 
+import itertools
 import math
 import random
 from datetime import UTC, datetime, timedelta
@@ -165,9 +166,48 @@ def test_a_sum_that_does_not_fit_is_a_bad_row_and_the_frames_of_later_rows_have_
     given = given_by(spec_of(2, bad_records="dead_letter", total=hf.sum("v")), rows)
     assert [row["total"] for row in given if "total" in row] == [2**62, 0]
     (bad,) = (row["bad"] for row in given if "bad" in row)
-    assert "'total' = sum(v) does not fit int64" in bad
-    with pytest.raises(BadRecord, match="does not fit int64"):
+    assert "'total' = sum(v) does not fit int64 (batch 1, k a, at 1970-01-01T00:00:02Z)" in bad
+    with pytest.raises(BadRecord, match=r"does not fit int64 \(batch 1, k a, at 1970.*use bad_records.*aside; a cast"):
         given_by(spec_of(2, total=hf.sum("v")), rows)
+
+
+def test_a_bad_row_behind_another_has_its_own_place() -> None:
+    schema, times = SCHEMA, pa.array([None, 5, None], pa.int64()).cast(SCHEMA.field("at").type)
+    rows = pa.record_batch([["a"] * 3, times, [1, 2, 3]], schema=schema)
+    operator = spec_of(2, bad_records="dead_letter", n=hf.count()).create(0, 128)
+    for table in operator.tables.values():
+        table.begin(1)
+    result = operator.process([(0, rows), (0, rows)], BatchContext(1, 0, "over", 0, ALL_TIMES_US))
+    assert [bad.position.split(" of ")[0] for bad in result.bad] == ["row 0", "row 2", "row 3", "row 5"]
+
+
+def test_rows_whose_time_the_watermark_passed_before_are_counted_as_late() -> None:
+    operator, counts, marks = spec_of(2, n=hf.count()).create(0, 128), [], (None, 5 * SECOND, 5 * SECOND, 9 * SECOND)
+    for number, (before, mark) in enumerate(itertools.pairwise(marks), 1):
+        for table in operator.tables.values():
+            table.begin(number)
+        rows = batch_of([("a", 4, 1), ("b", 5, 1), ("a", 9, 1)])
+        counts.append(operator.process([(0, rows)], BatchContext(number, 0, "over", 0, mark, before)).late)
+        commit(operator)
+    assert counts == [0, 1, 1]
+
+
+def test_the_kept_values_of_many_keys_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    class CountedFrames(over_operator.Frames):
+        def __init__(self, kept: Any, new: Any, count: int, before: int) -> None:
+            sizes.append(len(kept) + len(new))
+            super().__init__(kept, new, count, before)
+
+    monkeypatch.setattr(over_operator, "Frames", CountedFrames)
+    monkeypatch.setattr(over_operator, "ROWS_AT_ONCE_MAX", 50)
+    keys = [f"k{number}" for number in range(20)]
+    batches = [batch_of([(key, at, at) for key in keys for at in times]) for times in (range(10), (10,))]
+    given = given_by(spec_of(10, total=hf.sum("v")), *batches)
+    assert {row["total"] for row in given[-20:]} == {sum(range(1, 11))}
+    assert len(given) == 220
+    assert max(sizes) <= 50 + 10 + 20
 
 
 def test_rows_of_the_same_time_are_in_order_of_further_columns_with_nulls_first() -> None:

@@ -124,6 +124,7 @@ def every_operator(read: hf.Stream) -> dict[str, hf.Stream]:
         "joined": keyed.join(rows.select("id", "v").key_by("id"), suffix="_right"),
         "within": keyed.join(rows.select("id", "v", "t").key_by("id"), within=("-1s", "1s"), suffix="_right"),
         "as of": keyed.join(rows.select("id", "v", "t").key_by("id"), how="asof", suffix="_right"),
+        "over": keyed.over(by="t", rows=2, n=hf.count("v")),
         "first": keyed.aggregate(first=hf.first("v"), least=hf.min("c")),
         "by v": rows.key_by("v").aggregate(n=hf.count()),
         "once": rows.drop_duplicates("v", "c", within="1h"),

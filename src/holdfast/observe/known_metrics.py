@@ -103,7 +103,7 @@ OF_TASK_MANAGERS = (
         "numLateRecordsDropped",
         "counter",
         "holdfast_operator_late_records_total",
-        "Rows that came too late, and were dropped or written to the dead letters",
+        "Rows that came too late, and were dropped, written to the dead letters, or given out of order by over",
         by_subtask=True,
         goes_back=True,
     ),

@@ -43,6 +43,8 @@ class OverSettings:
             raise SettingsError(f"over(by={self.by!r}): expected the name of a timestamp column, or names of columns")
         if not isinstance(self.rows, int) or isinstance(self.rows, bool) or not 1 <= self.rows <= ROWS_MAX:
             raise SettingsError(f"over(rows={self.rows!r}): allowed is a number of rows from 1 to {ROWS_MAX:,}")
+        if not self.aggregates:
+            raise SettingsError("over() got nothing to compute; give at least one aggregate, such as n=hf.count()")
         check_aggregates(self.aggregates, "every")
         for name, aggregate in self.aggregates.items():
             if aggregate.function not in FUNCTIONS:

@@ -5,7 +5,7 @@
                                                                   └──► the last rows of each key
 
 A row waits only if the watermark does not pass it in the batch that brought it. A row whose time was passed before is
-put out at once, behind the rows of its key that were put out already.
+late: it is counted, and put out at once, behind the rows of its key that were put out already.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from holdfast.functions.aggregates.declared import BoundAggregate
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
 from holdfast.functions.over.frames import Frames, FrameValues, as_numbers, frame_values, read_by
 from holdfast.functions.rows.bad_rows import bad_row, where_of
-from holdfast.functions.rows.columns import BoolArray, concatenated
+from holdfast.functions.rows.columns import BoolArray, IntArray, concatenated
 from holdfast.functions.rows.grouping import distinct_slots, ranks, spans
 from holdfast.functions.rows.kernels import mark_first
 from holdfast.functions.rows.ordering import ordered
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 ROWS, LAST = "rows", "last"
 NEXT, GIVEN, NUMBER, PLACE, AT = "__next", "__given", "__number", "__place", "__at"
 ROWS_AT_ONCE_MAX = 1 << 18
-"""Number of rows that are put in order together. A higher value takes more memory."""
+"""Number of rows that are put in order together, and of the values of a group of keys, those that are kept included. A
+higher value takes more memory."""
 BUCKET_US = 1_000_000
 
 
@@ -66,17 +67,21 @@ class OverOperator(Operator):
         self._index.begin()
         timed = list(self._timed(inputs, context, result))
         direct: list[pa.RecordBatch] = []
-        until_us = context.closes_us
+        until_us, late = context.closes_us, 0
         for piece in in_pieces(timed, self.room):
             rows = concatenated([rows for _, rows in piece], self._schema)
+            times = times_of(rows.column(self._time))
+            if context.closed_us is not None:
+                late += int(np.count_nonzero(times < context.closed_us))
             if until_us is not None and fits(timed, self.room):
-                passed = times_of(rows.column(self._time)) < until_us
+                passed = times < until_us
                 direct.append(rows.filter(pa.array(passed)))
                 rows = rows.filter(pa.array(~passed))
             self._wait(rows)
         count = 0 if until_us is None else self._put_out(concatenated(direct, self._schema), until_us, context, result)
         first_us = self._index.earliest()
-        return replace(result, timers=Timers(None if first_us is None else first_us + 1, None, count))
+        timers = Timers(None if first_us is None else first_us + 1, None, count)
+        return replace(result, timers=timers, late=late)
 
     def _timed(
         self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult
@@ -84,11 +89,11 @@ class OverOperator(Operator):
         """Yield the rows whose time is not null."""
         first_row = 0
         for number, rows in inputs:
-            known = validity_of(rows.column(self._time))
-            if known is not None:
-                self._refuse(rows, ~known, f"the time {self._time!r} is null", first_row, context, result)
-                rows = rows.filter(pa.array(known))
+            known, before = validity_of(rows.column(self._time)), first_row
             first_row += rows.num_rows
+            if known is not None:
+                self._refuse(rows, ~known, f"the time {self._time!r} is null", before, context, result)
+                rows = rows.filter(pa.array(known))
             if rows.num_rows:
                 yield number, rows
 
@@ -101,14 +106,24 @@ class OverOperator(Operator):
         context: BatchContext,
         result: OperatorResult,
     ) -> None:
-        """Put rows aside. `first_row`: the number of the first row in the batch; None: the rows are of any batch."""
+        """Put rows aside. `first_row`: the number of the first row in the batch; None: the rows are of any batch, and
+        perhaps in the state."""
         places = np.flatnonzero(bad)
         shown = shown_rows(rows.select(self._spec.shown).take(pa.array(places)))
-        for place, values in zip(places.tolist(), shown, strict=True):
+        named = shown_rows(rows.select([*self._spec.key_columns, self._time]).take(pa.array(places)))
+        advice = 'leave the row out or use bad_records="dead_letter"'
+        if first_row is None:
+            advice = (
+                'use bad_records="dead_letter", which puts the row aside; a cast of the column to double helps a job '
+                "that has no state yet"
+            )
+        for place, values, names in zip(places.tolist(), shown, named, strict=True):
             where = where_of(context, first_row + place) if first_row is not None else f"batch {context.batch}"
+            if first_row is None:
+                where += "".join(f", {name} {value}" for name, value in names.items())
             reason = f"operator {self._spec.name!r}: {problem} ({where})"
             if self._spec.settings.bad_records == "fail":
-                raise BadRecord(f'{reason}; leave the row out or use bad_records="dead_letter"')
+                raise BadRecord(f"{reason}; {advice}")
             result.bad.append(bad_row(self._spec.name, where, reason, values))
 
     # Waiting.
@@ -174,10 +189,15 @@ class OverOperator(Operator):
 
     def _put_out_piece(self, rows: pa.RecordBatch, context: BatchContext, result: OperatorResult) -> None:
         heads, groups = distinct_slots(self._heads.lookup(rows), len(self._heads.present))
-        order = pa.array(ordered(groups, len(heads), self._order_columns(rows)))
-        rows, groups = rows.take(order), groups[values_of(order)]
         (following, given), sizes = self._counters(heads), np.bincount(groups, minlength=len(heads))
         kept = np.minimum(given, self._before)
+        parts = (np.cumsum(kept + sizes) - 1) // ROWS_AT_ONCE_MAX
+        if parts[0] < parts[-1]:
+            for part in _divided(rows, parts[groups]):
+                self._put_out_piece(part, context, result)
+            return
+        order = pa.array(ordered(groups, len(heads), self._order_columns(rows)))
+        rows, groups = rows.take(order), groups[values_of(order)]
         of_kept, numbers = spans(kept, given - kept)
         frames = Frames(of_kept, groups, len(heads), self._before)
         before = self._last_slots(self._heads.keys_of(heads).take(pa.array(of_kept)), numbers)
@@ -233,6 +253,13 @@ class OverOperator(Operator):
             else:
                 column.scatter(slots, *column.from_arrow(rows.column(read.column)))
         self._last.present[slots] = True
+
+
+def _divided(rows: pa.RecordBatch, parts: IntArray) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of each part together, in their order."""
+    order = np.argsort(parts, kind="stable")
+    for places in np.split(order, np.flatnonzero(np.diff(parts[order])) + 1):
+        yield rows.take(pa.array(places))
 
 
 def _in_time_pieces(times: Integers) -> Iterator[Integers]:

@@ -101,9 +101,12 @@ def _refuse_missing(
 def _check_operator(name: str, stored: OperatorIdentity, program: Program) -> None:
     spec = program.operators[name]
     if tuple(stored.key_columns) != tuple(spec.declared_keys):
+        columns, lost = spec.inputs[0].key_columns, [key for key in stored.key_columns if key not in spec.declared_keys]
+        of_columns = list(stored.key_columns[: len(columns)]) != list(columns)
+        kept = "the key columns" if of_columns or not lost else ", ".join(lost)
         raise JobRefused(
             f"operator {name!r}: its stored state is keyed by ({', '.join(stored.key_columns)}), the job declares "
-            f"key_by({', '.join(spec.declared_keys)}). State cannot be keyed anew: keep the key columns, give the "
+            f"key_by({', '.join(spec.declared_keys)}). State cannot be keyed anew: keep {kept}, give the "
             f"operator another name, or give up its state with job.start(drop_state=[{name!r}])"
         )
     what = f"the checkpoint's record, operator {name!r}"
