@@ -185,8 +185,8 @@ class VariableIndex(BytesIndex):
     def _strings_of(self, keys: Keys) -> Any:
         return keys.byte_offsets, keys.bytes, self._cells, self._arena, 0
 
-    def _make_room(self, keys: Keys, row: int, new: float) -> None:
-        super()._make_room(keys, row, new)
+    def _make_room(self, keys: Keys, row: int, new: float, *, grows: bool) -> None:
+        super()._make_room(keys, row, new, grows=grows)
         length = int(keys.byte_offsets[row + 1] - keys.byte_offsets[row])
         if length > INLINE_MAX and self._control[ARENA_USED] + length > len(self._arena):
             self._make_arena_room(length)

@@ -138,7 +138,7 @@ class KeyIndex(ABC):
                 self._sweep(max(SWEEP_LEAST, SWEEP_PER_ROW * (stop - row)))
             row = self._probe(keys, row, stop, stamp, first, slots)
             if row < stop:
-                self._make_room(keys, row, (len(self) - before) / max(1, row))
+                self._make_room(keys, row, (len(self) - before) / max(1, row), grows=before > 0)
         return slots, self._fresh[: self._control[FRESH]].copy(), self._unseen[: self._control[UNSEEN]].copy()
 
     def remove(self, slots: Slots) -> None:
@@ -237,14 +237,18 @@ class KeyIndex(ABC):
             )
         )
 
-    def _make_room(self, keys: Keys, row: int, new: float) -> None:
-        """Make room so that the key of `row` can be inserted; `new` is the share of the rows before it that were."""
+    def _make_room(self, keys: Keys, row: int, new: float, *, grows: bool) -> None:
+        """Make room so that the key of `row` can be inserted; `new` is the share of the rows before it that were.
+
+        `grows`: there were keys before this look-up, so that further ones are to be expected after it.
+        """
         control = self._control
         # Room for all rows that follow, if as many of them are new: each smaller step would be taken again.
         more = int(new * (len(keys) - row))
         if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
             # An eighth more: exact room would be too little a few rows later, and each step may move the arrays.
-            wanted = max(next_capacity(len(self._tags), 8), len(self._tags) + more + more // 8)
+            spare = more // 8 if grows else 0
+            wanted = max(next_capacity(len(self._tags), 8), len(self._tags) + more + spare)
             capacity = min(wanted, len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
             if capacity == len(self._tags):
                 raise StateTooLarge(
