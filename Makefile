@@ -34,7 +34,7 @@ demo-kafka: setup  ## Orders from a Kafka topic into totals in a topic and a Del
 
 # What all tiers need is made first. Then the three run side by side: what is pure takes both cores, Spark's tests and
 # real processes that are killed mostly wait. All share one Kafka broker; HOLDFAST_KAFKA=host:port names another one.
-test: setup  ## All tests but the long ones, in some eight minutes on two cores
+test: setup  ## All tests but the long ones, in some ten minutes on two cores
 	@$(MAKE) --no-print-directory --jobs 2 prepared
 	@$(RUN) python -m examples.kafka.broker --quick $(MAKE) --no-print-directory --jobs 3 WORKERS=2 test-kill test-spark test-pure
 
